@@ -118,13 +118,13 @@ func reencrypt(ctx context.Context, env *fn.Env, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("reencrypt takes no arguments")
 	}
-	if env.DB() == nil {
+	if !env.HasDatabase() {
 		return fmt.Errorf("DATABASE_URL is not set")
 	}
 	if env.Config.EncryptionKeys == "" {
 		return fmt.Errorf("SENDONCE_ENCRYPTION_KEYS is not set")
 	}
-	done, err := env.DB().Reencrypt(ctx)
+	done, err := env.Maintenance.Reencrypt(ctx)
 	fmt.Printf("encrypted with the first key: %d of webhook_endpoints, %d of provider_tokens\n", done.Endpoints, done.Tokens)
 	if err == nil && len(done.Failed) > 0 {
 		err = fmt.Errorf("%d rows stay as they are; set their key again: %w", len(done.Failed), errors.Join(done.Failed...))

@@ -30,20 +30,34 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/nats-io/nats.go", "github.com/stretchr/testify"},
 	},
 	"functions/": {
-		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api",
+		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
 			"shared/config", "shared/decode", "shared/retry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
-	"shared/intake":  {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/intake":  {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/text"},
+		ours: []string{"shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too
 		},
 	},
-	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
+	// The stores of the subjects import the kernel and the subjects that they build on.
+	"shared/store":             {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/admin":       {ours: []string{"shared/store", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
+	"shared/store/alerts":      {ours: []string{"shared/store", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/callers":     {ours: []string{"shared/store", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/quota":       {ours: []string{"shared/task"}},
+	"shared/store/messages":    {ours: []string{"shared/store", "shared/store/callers", "shared/store/quota", "shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/tasks":       {ours: []string{"shared/store", "shared/store/callers", "shared/store/quota", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/subscribe":   {ours: []string{"shared/store", "shared/store/callers", "shared/store/tasks", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/webhooks":    {ours: []string{"shared/store", "shared/store/messages", "shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/events":      {ours: []string{"shared/store", "shared/store/alerts", "shared/store/messages", "shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/maintenance": {ours: []string{"shared/store", "shared/store/", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/stores":      {ours: []string{"shared/store", "shared/store/", "shared/task"}},
+	"shared/store/storetest":   {ours: []string{"shared/"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/stretchr/testify"}},
+
 	"shared/config":  {ours: []string{"shared/task"}, outside: []string{"github.com/kelseyhightower/envconfig"}},
 	"shared/decode":  {ours: []string{"shared/task", "shared/message", "shared/text"}},
 	"shared/metrics": {},
@@ -71,7 +85,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 }
 
 // Only tests and scripts may import these.
-var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "functions/internal/cluster", "github.com/stretchr/testify"}
+var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "functions/internal/cluster", module + "shared/store/storetest", "github.com/stretchr/testify"}
 
 func TestImportsPointOneWay(t *testing.T) {
 	t.Parallel()

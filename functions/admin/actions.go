@@ -6,7 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -22,11 +22,11 @@ func (r *actionsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := h.db.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
+	rows, more, err := h.adminStore.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, actionResponse, func(a admin.Action) int64 { return a.ID }), err
 }
 
-func actionResponse(a store.Action) api.ActionResponse {
+func actionResponse(a admin.Action) api.ActionResponse {
 	return api.ActionResponse{
 		ID: api.ID(a.ID), At: a.CreatedAt.UTC(), CallerID: api.ID(a.CallerID), CallerName: a.CallerName, RequestID: a.RequestID,
 		Action: a.Action, Subject: a.Subject, Reason: a.Reason, Before: a.Before, After: a.After,

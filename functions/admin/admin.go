@@ -20,7 +20,11 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -29,7 +33,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{db: env.DB(), wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry}
+	h := &handlers{adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, subscribeStore: env.Subscribe, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
@@ -88,12 +92,16 @@ const maxReason = 500
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	db            *store.DB
-	wakeClaims    func(queue string, n int)
-	wakeSweepAt   func(at time.Time)
-	username      string                                       // of the built-in admin, which is not in the database
-	callerChanged func(ctx context.Context, callers ...string) // invalidates callers in the caches of all instances
-	phones        task.Country
+	adminStore     *admin.Store
+	alertStore     *alerts.Store
+	callerStore    *callers.Store
+	subscribeStore *subscribe.Store
+	taskStore      *tasks.Store
+	wakeClaims     func(queue string, n int)
+	wakeSweepAt    func(at time.Time)
+	username       string                                       // of the built-in admin, which is not in the database
+	callerChanged  func(ctx context.Context, callers ...string) // invalidates callers in the caches of all instances
+	phones         task.Country
 }
 
 // listRequest is api.ListRequest with its rules.

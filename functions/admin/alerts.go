@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -30,29 +30,29 @@ const (
 	clearedAlerts = "cleared"
 )
 
-func alertCursor(a store.Alert) string {
+func alertCursor(a alerts.Alert) string {
 	if a.ClearedAt == nil {
 		return openAlerts + "." + a.ID.String()
 	}
 	return clearedAlerts + "." + a.ID.String()
 }
 
-func parseAlertCursor(text string) (store.AlertPlace, bool) {
+func parseAlertCursor(text string) (alerts.AlertPlace, bool) {
 	if text == "" {
-		return store.AlertPlace{}, true
+		return alerts.AlertPlace{}, true
 	}
 	part, id, _ := strings.Cut(text, ".")
 	at, err := task.ParseID(id)
-	return store.AlertPlace{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
+	return alerts.AlertPlace{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
 }
 
 func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
 	after, _ := parseAlertCursor(req.After) // valid
-	rows, more, err := h.db.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
+	rows, more, err := h.alertStore.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, alertResponse, alertCursor), err
 }
 
-func alertResponse(a store.Alert) api.AlertResponse {
+func alertResponse(a alerts.Alert) api.AlertResponse {
 	return api.AlertResponse{
 		ID: a.ID.String(), Kind: string(a.Kind), Queue: a.Queue, Value: a.Value, Threshold: a.Threshold,
 		Since: a.Since.UTC(), ClearedAt: fn.UTC(a.ClearedAt), ClearedValue: a.ClearedValue,

@@ -6,7 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -23,7 +23,7 @@ func (r *blockedWordRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
-	w, err := h.db.AddBlockedWord(ctx, req.Word, c.Operator(""))
+	w, err := h.adminStore.AddBlockedWord(ctx, req.Word, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
@@ -32,15 +32,15 @@ func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, _ struct{}
 	if err != nil {
 		return nil, err
 	}
-	w, err := h.db.RemoveBlockedWord(ctx, id, c.Operator(""))
+	w, err := h.adminStore.RemoveBlockedWord(ctx, id, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
 func (h *handlers) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.db.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int32 { return w.ID }), err
+	rows, more, err := h.adminStore.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, blockedWordResponse, func(w admin.BlockedWord) int32 { return w.ID }), err
 }
 
-func blockedWordResponse(w store.BlockedWord) api.BlockedWordResponse {
+func blockedWordResponse(w admin.BlockedWord) api.BlockedWordResponse {
 	return api.BlockedWordResponse{ID: api.ID(w.ID), Word: w.Word, CreatedAt: w.CreatedAt.UTC()}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -120,7 +120,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := h.db.AddCaller(ctx, req.Name, hash, store.Grants{
+	row, err := h.callerStore.AddCaller(ctx, req.Name, hash, callers.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
@@ -139,8 +139,8 @@ func newToken() (token string, hash []byte) {
 }
 
 func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.db.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
-	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
+	rows, more, err := h.callerStore.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
+	page := fn.PageOf(rows, more, callerResponse, func(row callers.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {
 		if limits(c).Manages(row) {
@@ -152,11 +152,11 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 }
 
 // limits returns those of the calling admin, or nil for one without queues.
-func limits(c *fn.Call) *store.StoredCaller {
+func limits(c *fn.Call) *callers.StoredCaller {
 	if !c.HasQueues() {
 		return nil
 	}
-	return &store.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}
+	return &callers.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}
 }
 
 func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -164,7 +164,7 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.db.CallerByID(ctx, id)
+	row, err := h.callerStore.CallerByID(ctx, id)
 	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
@@ -176,7 +176,7 @@ func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, req callerChang
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := h.db.UpdateCaller(ctx, id, store.Grants{
+	row, also, err := h.callerStore.UpdateCaller(ctx, id, callers.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
@@ -190,7 +190,7 @@ func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, _ struct{}) (an
 		return nil, err
 	}
 	token, hash := newToken()
-	row, err := h.db.RotateCaller(ctx, id, hash, c.Operator(""))
+	row, err := h.callerStore.RotateCaller(ctx, id, hash, c.Operator(""))
 	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
@@ -200,13 +200,13 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, _ struct{}) (an
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := h.db.RevokeCaller(ctx, id, c.Operator(""))
+	row, also, err := h.callerStore.RevokeCaller(ctx, id, c.Operator(""))
 	return h.changedWith(ctx, row, also), err
 }
 
 // changedWith publishes the change of a caller and of the callers that it made, and
 // returns the answer.
-func (h *handlers) changedWith(ctx context.Context, row store.StoredCaller, also []store.StoredCaller) api.CallerResponse {
+func (h *handlers) changedWith(ctx context.Context, row callers.StoredCaller, also []callers.StoredCaller) api.CallerResponse {
 	answer := callerResponse(row)
 	for _, made := range also {
 		answer.AlsoChanged = append(answer.AlsoChanged, made.Name)
@@ -215,7 +215,7 @@ func (h *handlers) changedWith(ctx context.Context, row store.StoredCaller, also
 	return answer
 }
 
-func callerResponse(row store.StoredCaller) api.CallerResponse {
+func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
@@ -226,7 +226,7 @@ func callerResponse(row store.StoredCaller) api.CallerResponse {
 }
 
 // withToken is the only answer that shows a token.
-func withToken(row store.StoredCaller, token string) api.CallerResponse {
+func withToken(row callers.StoredCaller, token string) api.CallerResponse {
 	answer := callerResponse(row)
 	answer.Token = token
 	return answer

@@ -12,7 +12,7 @@ import (
 )
 
 func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.db.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.adminStore.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
@@ -32,7 +32,7 @@ func (h *handlers) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) 
 		return nil, err
 	}
 	c.Status(http.StatusNoContent)
-	return nil, h.db.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
+	return nil, h.adminStore.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
 }
 
 func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -38,7 +38,7 @@ func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
 }
 
 func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
-	row, err := h.db.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
+	row, err := h.adminStore.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
 	return defaultResponse(row), err
 }
 
@@ -60,8 +60,8 @@ func (r *defaultsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := h.db.Defaults(ctx, h.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
+	rows, more, err := h.adminStore.Defaults(ctx, h.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, defaultResponse, func(row admin.DefaultSMS) int32 { return row.ID }), err
 }
 
 func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -69,7 +69,7 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, _ struct{}) (any,
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.db.Default(ctx, id)
+	row, err := h.adminStore.Default(ctx, id)
 	return defaultResponse(row), err
 }
 
@@ -84,7 +84,7 @@ func (r *defaultChange) Validate() []task.Field {
 }
 
 func (h *handlers) editDefault(ctx context.Context, c *fn.Call, req defaultChange) (any, error) {
-	return h.changeDefault(ctx, c, func(row *store.DefaultSMS) error {
+	return h.changeDefault(ctx, c, func(row *admin.DefaultSMS) error {
 		setIfGiven(&row.Content, req.Content)
 		setIfGiven(&row.UseTemplate, req.UseTemplate)
 		var bad decode.Rules
@@ -97,18 +97,18 @@ func (h *handlers) editDefault(ctx context.Context, c *fn.Call, req defaultChang
 }
 
 func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	return h.changeDefault(ctx, c, func(row *store.DefaultSMS) error {
+	return h.changeDefault(ctx, c, func(row *admin.DefaultSMS) error {
 		row.Sent = false
 		return nil
 	})
 }
 
-func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, edit func(*store.DefaultSMS) error) (any, error) {
+func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, edit func(*admin.DefaultSMS) error) (any, error) {
 	id, err := fn.RowID[int32](c, defaultContent)
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.db.EditDefault(ctx, id, c.Operator(""), edit)
+	row, err := h.adminStore.EditDefault(ctx, id, c.Operator(""), edit)
 	return defaultResponse(row), err
 }
 
@@ -117,11 +117,11 @@ func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, _ struct{}) (a
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.db.DeleteDefault(ctx, id, c.Operator(""))
+	row, err := h.adminStore.DeleteDefault(ctx, id, c.Operator(""))
 	return defaultResponse(row), err
 }
 
-func defaultResponse(row store.DefaultSMS) api.DefaultSMSResponse {
+func defaultResponse(row admin.DefaultSMS) api.DefaultSMSResponse {
 	return api.DefaultSMSResponse{
 		ID: api.ID(row.ID), PhoneNumber: row.Phone, Content: row.Content, UseTemplate: row.UseTemplate, IsSent: row.Sent,
 		CreatedAt: row.CreatedAt.UTC(), UpdatedAt: row.UpdatedAt.UTC(),

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -22,7 +22,7 @@ func TestDefaultContent(t *testing.T) {
 	at := fmt.Sprintf("default-sms/%d", made.ID)
 	require.Equal(t, made, mustCall[api.DefaultSMSResponse](o, "GET", at, ""))
 
-	o.submit(func(s *store.Submission) { s.Draft = task.Draft{} })
+	o.submit(func(s *tasks.Submission) { s.Draft = task.Draft{} })
 	require.Len(t, mustCall[api.Page[api.DefaultSMSResponse]](o, "GET", "default-sms?is_sent=true&phone_number=13800138000", "").Items, 1)
 	require.False(t, mustCall[api.DefaultSMSResponse](o, "POST", at+"/reset", "").IsSent)
 	o.refused(400, "invalid_request", []string{"content"}, "PUT", at, `{"use_template":true,"content":"code=%"}`)

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -16,8 +16,8 @@ import (
 const maxPause = 366 * 24 * time.Hour
 
 func (h *handlers) queues(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	queues, err := h.db.Queues(ctx)
-	queues = slices.DeleteFunc(queues, func(q store.QueueState) bool { return !c.MayUseQueue(q.Queue) })
+	queues, err := h.taskStore.Queues(ctx)
+	queues = slices.DeleteFunc(queues, func(q tasks.QueueState) bool { return !c.MayUseQueue(q.Queue) })
 	answer := api.QueuesResponse{Queues: make([]api.QueueState, len(queues))}
 	for i, q := range queues {
 		answer.Queues[i] = api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
@@ -49,9 +49,9 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	if err != nil {
 		return nil, err
 	}
-	p := store.Pause{Queue: queue, Reason: req.Reason}
+	p := tasks.Pause{Queue: queue, Reason: req.Reason}
 	setIfGiven(&p.Until, req.Until)
-	p, err = h.db.PauseQueue(ctx, p, c.Operator(req.Reason))
+	p, err = h.taskStore.PauseQueue(ctx, p, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeReques
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.db.ResumeQueue(ctx, queue, c.Operator(req.Reason))
+	p, err := h.taskStore.ResumeQueue(ctx, queue, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func pathQueue(c *fn.Call) (string, error) {
 	return queue, nil
 }
 
-func pauseResponse(p store.Pause) api.QueuePause {
+func pauseResponse(p tasks.Pause) api.QueuePause {
 	return api.QueuePause{
 		Queue: p.Queue, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.PausedBy, ByHand: p.ByHand, CreatedAt: p.CreatedAt.UTC(),
 	}

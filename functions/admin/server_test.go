@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -106,24 +106,24 @@ func (o *testServer) refused(status int, code string, fields []string, method, p
 	require.ElementsMatch(o, fields, r.fields(), "%s %s %s", method, path, body)
 }
 
-func (o *testServer) submit(change func(*store.Submission)) task.ID {
+func (o *testServer) submit(change func(*tasks.Submission)) task.ID {
 	o.Helper()
-	s := &store.Submission{
+	s := &tasks.Submission{
 		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPriority, MaxRetries: 3, Phone: "13800138000",
 		Draft: task.Draft{Content: "hello"}, RequestID: "r", SourceIP: "192.0.2.7", Request: []byte(`{}`),
 	}
 	if change != nil {
 		change(s)
 	}
-	outs, errs := o.env.DB().Submit([]*store.Submission{s})
+	outs, errs := o.env.Tasks.Submit([]*tasks.Submission{s})
 	require.NoError(o, errs[0])
 	require.Nil(o, outs[0].Refused)
 	return s.ID
 }
 
-func (o *testServer) claim() store.Claimed {
+func (o *testServer) claim() tasks.Claimed {
 	o.Helper()
-	claimed, _, err := o.env.DB().Claim(o.Context(), store.ClaimRequest{
+	claimed, _, err := o.env.Tasks.Claim(o.Context(), tasks.ClaimRequest{
 		Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`),
 	})
 	require.NoError(o, err)
@@ -135,7 +135,7 @@ func (o *testServer) claim() store.Claimed {
 func (o *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	o.Helper()
 	c := o.claim()
-	outs, errs := o.env.DB().Report([]*store.Report{{
+	outs, errs := o.env.Tasks.Report([]*tasks.Report{{
 		Report:  task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: outcome, Message: "said"},
 		Request: []byte(`{}`),
 	}})

@@ -7,15 +7,15 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
 func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any, error) {
-	s, err := h.db.Statistics(ctx)
+	s, err := h.taskStore.Statistics(ctx)
 	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.TaskCounts), Subscribe: taskStatistics(s.Subscribe)}, err
 }
 
-func taskStatistics(c store.TaskCounts) api.TaskStatistics {
+func taskStatistics(c tasks.TaskCounts) api.TaskStatistics {
 	answer := api.TaskStatistics{
 		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
 	}
@@ -25,7 +25,7 @@ func taskStatistics(c store.TaskCounts) api.TaskStatistics {
 	return answer
 }
 
-func liveCounts(l store.LiveCounts) api.LiveCounts {
+func liveCounts(l tasks.LiveCounts) api.LiveCounts {
 	return api.LiveCounts{
 		ScheduledTasks: l.Scheduled, PendingNewTasks: l.PendingNew, PendingRetryTasks: l.PendingRetry,
 		ProcessingTasks: l.Processing, HeldTasks: l.Held, OldestPendingSeconds: seconds(l.OldestPending),

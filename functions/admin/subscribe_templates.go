@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -31,7 +31,7 @@ func (r *pausedTemplatesRequest) Validate() []task.Field {
 
 // templateCursor is the next_after of a page: the time of the pause or nothing, the caller, and the template, which may
 // contain any character.
-func templateCursor(t store.SubscribeTemplate) string {
+func templateCursor(t subscribe.SubscribeTemplate) string {
 	at := ""
 	if t.PausedAt != nil {
 		at = strconv.FormatInt(t.PausedAt.UnixMicro(), 10)
@@ -39,7 +39,7 @@ func templateCursor(t store.SubscribeTemplate) string {
 	return fmt.Sprintf("%s.%d.%s", at, t.CallerID, t.TemplateID)
 }
 
-func parseTemplateCursor(text string) (place store.TemplatePlace, ok bool) {
+func parseTemplateCursor(text string) (place subscribe.TemplatePlace, ok bool) {
 	if text == "" {
 		return place, true
 	}
@@ -70,16 +70,16 @@ func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pause
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
 	after, _ := parseTemplateCursor(req.After) // valid
-	templates, more, err := h.db.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
-	page := fn.PageOf(templates, more, func(t store.SubscribeTemplate) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
+	templates, more, err := h.subscribeStore.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
+	page := fn.PageOf(templates, more, func(t subscribe.SubscribeTemplate) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
-func (h *handlers) templateResponse(c *fn.Call, t store.SubscribeTemplate) api.SubscribeTemplate {
+func (h *handlers) templateResponse(c *fn.Call, t subscribe.SubscribeTemplate) api.SubscribeTemplate {
 	answer := api.SubscribeTemplate{
 		TemplateID: t.TemplateID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
-	if t.CallerID != store.AllCallers {
+	if t.CallerID != subscribe.AllCallers {
 		answer.CallerID = (*api.ID)(&t.CallerID)
 	}
 	switch {
@@ -110,7 +110,7 @@ func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTem
 	if !validTemplateID(id) {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
 	}
-	due, err := h.db.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	due, err := h.subscribeStore.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -36,8 +36,8 @@ func (r *tasksRequest) Validate() []task.Field {
 }
 
 // filter converts a valid request, without its phone number.
-func (r *tasksRequest) filter() store.TaskFilter {
-	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
+func (r *tasksRequest) filter() tasks.TaskFilter {
+	f := tasks.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}
@@ -55,7 +55,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	filter := req.filter()
 	filter.Queues = c.Caller.Queues
 	filter.Phone = h.phone(req.PhoneNumber)
-	found, err := h.db.ListTasks(ctx, filter)
+	found, err := h.taskStore.ListTasks(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
 		page.Items[i] = adminTask(t)
@@ -77,14 +77,14 @@ func (r *taskRequest) Validate() []task.Field {
 	return bad
 }
 
-func timelineCursor(p store.TimelinePlace) string {
-	if p == (store.TimelinePlace{}) {
+func timelineCursor(p tasks.TimelinePlace) string {
+	if p == (tasks.TimelinePlace{}) {
 		return ""
 	}
 	return fmt.Sprintf("%d.%d.%d", p[0], p[1], p[2])
 }
 
-func parseTimelineCursor(text string) (place store.TimelinePlace, ok bool) {
+func parseTimelineCursor(text string) (place tasks.TimelinePlace, ok bool) {
 	if text == "" {
 		return place, true
 	}
@@ -107,7 +107,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.db.Task(ctx, id)
+	t, err := h.taskStore.Task(ctx, id)
 	if err == nil && !c.MayUseQueue(t.Queue) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
@@ -115,7 +115,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 		return nil, err
 	}
 	before, _ := parseTimelineCursor(req.After) // valid
-	events, next, err := h.db.Timeline(ctx, id, before, timelineLimit)
+	events, next, err := h.taskStore.Timeline(ctx, id, before, timelineLimit)
 	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		answer.Timeline[i] = taskEvent(e)
@@ -135,13 +135,13 @@ func (r *repairRequest) Validate() []task.Field {
 
 func (h *handlers) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.db.RetryFailed(ctx, id, c.Operator(req.Reason))
+		return h.taskStore.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
 func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	by := c.Operator(req.Reason)
-	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.db.Cancel(ctx, id, &by) })
+	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.taskStore.Cancel(ctx, id, &by) })
 }
 
 // resolveRequest is api.ResolveRequest with its rules.
@@ -162,7 +162,7 @@ func (r *resolveRequest) Validate() []task.Field {
 
 func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.db.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
+		return h.taskStore.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
 	})
 }
 
@@ -174,7 +174,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 		return nil, err
 	}
 	if c.HasQueues() {
-		before, err := h.db.Task(ctx, id)
+		before, err := h.taskStore.Task(ctx, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -195,7 +195,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 	}, nil
 }
 
-func adminTask(t store.Detail) api.AdminTask {
+func adminTask(t tasks.Detail) api.AdminTask {
 	answer := api.AdminTask{
 		TaskResponse: fn.TaskResponse(t),
 		CallerID:     api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID),
@@ -209,7 +209,7 @@ func adminTask(t store.Detail) api.AdminTask {
 	return answer
 }
 
-func taskEvent(e store.Event) api.TaskEvent {
+func taskEvent(e tasks.Event) api.TaskEvent {
 	return api.TaskEvent{
 		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: (*api.ID)(e.CallerID),
 		Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,

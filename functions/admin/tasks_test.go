@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	o := startServer(t)
-	plus := o.submit(func(s *store.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
+	plus := o.submit(func(s *tasks.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
 	other := o.submit(nil)
 	require.Equal(t, plus, o.claimAndReport(task.SentFailed))
 	c := o.claim()
@@ -81,7 +81,7 @@ func TestManualChangesOfTasks(t *testing.T) {
 	require.JSONEq(t, `{"state":"pending","reason":"","retry_count":0,"result":"said"}`, string(actions[0].Before))
 
 	for outcome, state := range map[string]string{"succeeded": "succeeded", "failed": "failed", "resend": "pending"} {
-		id := o.submit(func(s *store.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
+		id := o.submit(func(s *tasks.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
 		require.Equal(t, id, o.claimAndReport(task.SentUnknown))
 		body := fmt.Sprintf(`{"outcome":%q,"reason":"asked the carrier"}`, outcome)
 		got := mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)

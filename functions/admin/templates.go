@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -28,7 +28,7 @@ func (r *templateRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
-	t, err := h.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
+	t, err := h.adminStore.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
 	return templateResponse(t), err
 }
 
@@ -43,8 +43,8 @@ func (r *templatesRequest) Validate() []task.Field {
 }
 
 func (h *handlers) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := h.db.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, templateResponse, func(t store.Template) int32 { return t.ID }), err
+	rows, more, err := h.adminStore.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, templateResponse, func(t admin.Template) int32 { return t.ID }), err
 }
 
 func (h *handlers) template(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -52,12 +52,12 @@ func (h *handlers) template(ctx context.Context, c *fn.Call, _ struct{}) (any, e
 	return templateResponse(t), err
 }
 
-func (h *handlers) storedTemplate(ctx context.Context, c *fn.Call) (store.Template, error) {
+func (h *handlers) storedTemplate(ctx context.Context, c *fn.Call) (admin.Template, error) {
 	id, err := fn.RowID[int32](c, "template")
 	if err != nil {
-		return store.Template{}, err
+		return admin.Template{}, err
 	}
-	return h.db.Template(ctx, id)
+	return h.adminStore.Template(ctx, id)
 }
 
 // templateChange is api.TemplateChange with its rules.
@@ -81,7 +81,7 @@ func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, req templateCha
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.db.EditTemplate(ctx, id, c.Operator(""), func(t *store.Template) {
+	t, err := h.adminStore.EditTemplate(ctx, id, c.Operator(""), func(t *admin.Template) {
 		setIfGiven(&t.Name, req.TemplateName)
 		setIfGiven(&t.Content, req.TemplateContent)
 		setIfGiven(&t.Active, req.IsActive)
@@ -106,7 +106,7 @@ func (h *handlers) deactivateTemplate(ctx context.Context, c *fn.Call, _ struct{
 	return h.editTemplate(ctx, c, templateChange{IsActive: &active})
 }
 
-func templateResponse(t store.Template) api.TemplateResponse {
+func templateResponse(t admin.Template) api.TemplateResponse {
 	return api.TemplateResponse{
 		ID: api.ID(t.ID), TemplateName: t.Name, TemplateContent: t.Content, IsActive: t.Active,
 		Params: notNil(task.ParseTemplate(t.Content).Names()), CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
@@ -181,7 +181,7 @@ func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *prev
 		answer.Problem = err.Error()
 		return answer, nil
 	}
-	blocked, err := h.db.Blocked(ctx, text)
+	blocked, err := h.adminStore.Blocked(ctx, text)
 	if blocked {
 		answer.Problem = "the content holds a blocked word"
 	}

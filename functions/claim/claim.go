@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -40,7 +40,7 @@ var Function = fn.HTTP("claim", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
 	c := &claimer{
-		db: env.DB(), env: env,
+		tasks: env.Tasks, env: env,
 		lease: time.Duration(cfg.LeaseMinutes) * time.Minute,
 	}
 	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
@@ -65,7 +65,7 @@ const (
 )
 
 type claimer struct {
-	db    *store.DB
+	tasks *tasks.Store
 	env   *fn.Env
 	lease time.Duration
 }
@@ -129,7 +129,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 // claimOrWait claims once and, if there is no task, waits. again reports that the caller
 // should claim again. The waiter is registered before the claim, so that a task submitted
 // between the two is not missed. A call with wait=0 does not consume a wake-up.
-func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want store.ClaimRequest, timeout <-chan time.Time, wait bool) (tasks []api.ClaimedTask, again bool, err error) {
+func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (tasks []api.ClaimedTask, again bool, err error) {
 	var woken <-chan struct{}
 	leave := func() {}
 	if wait {
@@ -213,10 +213,10 @@ func checkQueue(call *fn.Call, queue string) error {
 
 // claimNow completes the claim even if the app disconnects: tasks of a claim that is
 // cancelled midway could be locked until their leases end.
-func (c *claimer) claimNow(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.PendingByQueue, error) {
+func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	return c.db.Claim(ctx, want)
+	return c.tasks.Claim(ctx, want)
 }
 
 // resumed returns a channel that fires when the pause of the queue expires, or nil if
@@ -226,7 +226,7 @@ func (c *claimer) claimNow(ctx context.Context, want store.ClaimRequest) ([]stor
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	p, _, err := c.db.QueuePause(ctx, queue)
+	p, _, err := c.tasks.QueuePause(ctx, queue)
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
@@ -236,21 +236,21 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 
 // giveBack releases the tasks that were claimed for an app that has disconnected: it
 // never received them, so none was sent.
-func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimRequest, claimed []store.Claimed) error {
-	reports := make([]*store.Report, len(claimed))
+func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed) error {
+	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {
-		reports[i] = &store.Report{Request: want.Request, Report: task.Report{
+		reports[i] = &tasks.Report{Request: want.Request, Report: task.Report{
 			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app left before it was answered",
 		}}
 	}
-	_, errs := c.db.Report(reports)
+	_, errs := c.tasks.Report(reports)
 	c.env.WakeClaims(want.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimRequest, error) {
-	want := store.ClaimRequest{
+func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (tasks.ClaimRequest, error) {
+	want := tasks.ClaimRequest{
 		Queue: cmp.Or(req.Queue, task.DefaultQueue), AppID: req.AppID, CallerID: call.Caller.ID, Limit: decode.ValueOr(req.Limit, defaultLimit),
 		Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), MarksSending: req.MarksSending,
 	}
@@ -264,7 +264,7 @@ func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimReq
 	return want, err
 }
 
-func claimedTasks(claimed []store.Claimed) []api.ClaimedTask {
+func claimedTasks(claimed []tasks.Claimed) []api.ClaimedTask {
 	tasks := make([]api.ClaimedTask, len(claimed))
 	for i, t := range claimed {
 		tasks[i] = api.ClaimedTask{
@@ -280,7 +280,7 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 	if err != nil {
 		return nil, err
 	}
-	lease, err := c.db.Extend(ctx, store.Extension{
+	lease, err := c.tasks.Extend(ctx, tasks.Extension{
 		TaskID: id, AppID: req.AppID, CallerID: call.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), Sending: req.Sending,
 	}, call.Caller.Queues)
 	if err != nil {

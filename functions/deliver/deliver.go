@@ -36,6 +36,10 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -59,22 +63,25 @@ var Function = fn.EventBatch("deliver", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
-	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
-		webhooksInFlight: newInFlight[store.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
+	d := &deliverer{adminStore: env.Admin, alertStore: env.Alerts, messageStore: env.Messages, webhookStore: env.Webhooks, env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
+		webhooksInFlight: newInFlight[webhooks.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
 	d.poster.logHidden = func(host string, cause error) {
 		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
 	}
-	env.Metrics().OnScrapeEndpoints(env.DB().UnhealthyEndpoints)
+	env.Metrics().OnScrapeEndpoints(env.Webhooks.UnhealthyEndpoints)
 	return d.event, d.batch
 }
 
 type deliverer struct {
-	db     *store.DB
-	env    *fn.Env
-	cfg    Config
-	poster *poster
+	adminStore   *admin.Store
+	alertStore   *alerts.Store
+	messageStore *messages.Store
+	webhookStore *webhooks.Store
+	env          *fn.Env
+	cfg          Config
+	poster       *poster
 
-	webhooksInFlight *inFlight[store.DueDelivery]
+	webhooksInFlight *inFlight[webhooks.DueDelivery]
 	messagesInFlight *inFlight[urlMessage]
 
 	recorded atomic.Int64 // bytes of events since their stream was last trimmed for them
@@ -146,7 +153,7 @@ func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *fn.StreamEven
 		return err
 	}
 	c.Log("dead_letter", reason.Error())
-	return d.db.Bury(ctx, store.DeadLetter{
+	return d.adminStore.Bury(ctx, store.DeadLetter{
 		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: reason.Error(), Attempts: 1,
 	})
 }
@@ -163,7 +170,7 @@ func kindOf(eventType string) (kind string, isEvent bool) {
 func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
-	var recorded []store.RecordedEvent
+	var recorded []webhooks.RecordedEvent
 	for i := range events {
 		e, err := recordedEvent(&events[i])
 		if err != nil {
@@ -175,7 +182,7 @@ func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refuse
 	if len(recorded) == 0 {
 		return refused, nil
 	}
-	n, unknown, err := d.db.RecordEvents(ctx, recorded, api.NewWebhookSecret)
+	n, unknown, err := d.webhookStore.RecordEvents(ctx, recorded, api.NewWebhookSecret)
 	for _, i := range unknown {
 		refused[indexes[i]] = fmt.Errorf("its subject %q does not exist", events[indexes[i]].Subject)
 	}
@@ -188,7 +195,7 @@ func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refuse
 	return refused, err
 }
 
-func recordedEvent(p *fn.StreamEvent) (recorded store.RecordedEvent, err error) {
+func recordedEvent(p *fn.StreamEvent) (recorded webhooks.RecordedEvent, err error) {
 	kind, _ := kindOf(p.Type)
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
@@ -205,7 +212,7 @@ func recordedEvent(p *fn.StreamEvent) (recorded store.RecordedEvent, err error) 
 	if err != nil {
 		return recorded, fmt.Errorf("its data: %w", err)
 	}
-	return store.RecordedEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
+	return webhooks.RecordedEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
 // settleTime is the part of a call's time that is left to settle posts.
@@ -213,13 +220,13 @@ const settleTime = 5 * time.Second
 
 // deliver posts everything that is due, and schedules the next call.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
-	next, due, err := d.db.NextDelivery(ctx)
+	next, due, err := d.webhookStore.NextDelivery(ctx)
 	if err == nil && due {
 		var first bool
 		if first, err = d.post(ctx, c); err != nil || !first {
 			return err // the call that is posting schedules the next one
 		}
-		next, _, err = d.db.NextDelivery(ctx)
+		next, _, err = d.webhookStore.NextDelivery(ctx)
 	}
 	if err != nil {
 		return err

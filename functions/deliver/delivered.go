@@ -64,5 +64,5 @@ func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) er
 		}
 		fingerprints[i] = task.Hash(hash)
 	}
-	return d.db.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
+	return d.messageStore.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
 }

@@ -7,14 +7,15 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // urlMessage is a message to a URL, ready to be posted.
 type urlMessage struct {
-	store.Post
-	signing store.Signing
+	messages.Post
+	signing webhooks.Signing
 	token   []byte // for the confirmation; nil if a 2xx is the confirmation
 }
 
@@ -41,11 +42,11 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[urlMessage]) error {
-			results := make([]store.Posted, len(all))
+			results := make([]messages.Posted, len(all))
 			for i, p := range all {
-				results[i] = store.Posted{Post: p.work.Post, Result: p.result()}
+				results[i] = messages.Posted{Post: p.work.Post, Result: p.result()}
 			}
-			again, err := d.db.SettlePosts(ctx, results)
+			again, err := d.messageStore.SettlePosts(ctx, results)
 			d.wakeAt(again)
 			return err
 		},
@@ -61,11 +62,11 @@ func (d *deliverer) unsigned(id string, err error) attempt {
 }
 
 func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {
-	current := make([]store.Post, len(inFlight))
+	current := make([]messages.Post, len(inFlight))
 	for i, w := range inFlight {
 		current[i] = w.Post
 	}
-	posts, err := d.db.ClaimPosts(ctx, places, current, d.lease())
+	posts, err := d.messageStore.ClaimPosts(ctx, places, current, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	for i, p := range posts {
 		callers[i] = p.CallerID
 	}
-	secrets, err := d.db.SigningSecrets(ctx, callers, api.NewWebhookSecret)
+	secrets, err := d.webhookStore.SigningSecrets(ctx, callers, api.NewWebhookSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 			toConfirm = append(toConfirm, p.ID)
 		}
 	}
-	tokens, err := d.db.ConfirmTokens(ctx, toConfirm)
+	tokens, err := d.messageStore.ConfirmTokens(ctx, toConfirm)
 	if err != nil {
 		return nil, err
 	}

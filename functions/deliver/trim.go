@@ -8,7 +8,8 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,7 +19,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
 	}
-	now, due, err := d.db.BeginTrim(ctx)
+	now, due, err := d.messageStore.BeginTrim(ctx)
 	if err != nil || !due {
 		return err
 	}
@@ -36,7 +37,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		freed = append(freed, bus.StreamMessages)
 	}
 	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
-		return d.db.SetInboxesTrimmed(ctx, t.To, t.Last, t.Kept)
+		return d.messageStore.SetInboxesTrimmed(ctx, t.To, t.Last, t.Kept)
 	})
 	failures = append(failures, err)
 	if users > 0 {
@@ -47,7 +48,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let it read, or delete it",
 			"stream", bus.StreamMessages, "consumer", messages.HeldBy)
 	}
-	if err := d.db.EndTrim(ctx, messages.Next, freed); err != nil {
+	if err := d.messageStore.EndTrim(ctx, messages.Next, freed); err != nil {
 		return err
 	}
 	if len(now.Refused) > 0 && len(freed) > 0 {
@@ -62,10 +63,10 @@ const trimParts = 16
 
 // trimEventsIfNeeded trims the stream of events each time the events recorded here add up to a part of its size: one caller
 // can fill all of it within a minute.
-func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []store.RecordedEvent) {
+func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
-		bytes += int64(len(events[i].Payload)) + store.StreamOverhead
+		bytes += int64(len(events[i].Payload)) + messages.StreamOverhead
 	}
 	part := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimParts
 	if d.env.Bus() == nil || d.recorded.Add(bytes) < part {
@@ -79,9 +80,9 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []store.Recor
 
 // checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while one is open.
 func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
-	open, err := d.db.CheckStreamAlerts(ctx, d.env.Bus().StreamUsage)
+	open, err := d.alertStore.CheckStreamAlerts(ctx, d.env.Bus().StreamUsage)
 	if open {
-		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
+		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(messages.TrimEveryAlert+time.Second))
 	}
 	return err
 }
@@ -94,7 +95,7 @@ func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.
 			parsedIDs = append(parsedIDs, parsed)
 		}
 	}
-	finished, err := d.db.FinishedMessages(ctx, parsedIDs)
+	finished, err := d.messageStore.FinishedMessages(ctx, parsedIDs)
 	if err != nil {
 		return nil, err
 	}

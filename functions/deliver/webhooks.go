@@ -6,24 +6,24 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
 // webhooks posts events to webhook endpoints.
-func (d *deliverer) webhooks() pipeline[store.DueDelivery] {
-	return pipeline[store.DueDelivery]{
+func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
+	return pipeline[webhooks.DueDelivery]{
 		inFlight: d.webhooksInFlight,
-		claim: func(ctx context.Context, inFlight []store.DueDelivery) ([]store.DueDelivery, error) {
-			return d.db.ClaimDeliveries(ctx, places, inFlight, d.lease())
+		claim: func(ctx context.Context, inFlight []webhooks.DueDelivery) ([]webhooks.DueDelivery, error) {
+			return d.webhookStore.ClaimDeliveries(ctx, places, inFlight, d.lease())
 		},
-		post: func(ctx context.Context, w store.DueDelivery) attempt {
+		post: func(ctx context.Context, w webhooks.DueDelivery) attempt {
 			if w.Err != nil {
 				return d.unsigned(w.EndpointID.String(), w.Err)
 			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
-		settle: func(ctx context.Context, all []posted[store.DueDelivery]) error {
-			var tried []store.Tried
+		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) error {
+			var tried []webhooks.Tried
 			for _, p := range all {
 				if p.cancelled {
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
@@ -32,12 +32,12 @@ func (d *deliverer) webhooks() pipeline[store.DueDelivery] {
 				if p.err != "" {
 					d.env.Metrics().WebhookFailed.Inc()
 				}
-				tried = append(tried, store.Tried{
+				tried = append(tried, webhooks.Tried{
 					DueDelivery: p.work, Answer: message.Answer{Status: p.status, RetryAfter: p.retryAfter},
-					Try: store.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
+					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}
-			settled, err := d.db.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
+			settled, err := d.webhookStore.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
 			if err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func (d *deliverer) wakeAt(times []time.Time) {
 
 // logChange logs when an endpoint begins to fail, recovers or is disabled, not the tries between. `make run` shows these
 // messages in its terminal.
-func (d *deliverer) logChange(c store.EndpointChange) {
+func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
 	switch {
 	case c.After.Disabled != c.Before.Disabled:

@@ -15,7 +15,9 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -233,24 +235,22 @@ func TestSweepWakesPollsAfterLostResume(t *testing.T) {
 func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	db, err := store.Open(store.Config{URL: s.Owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }})
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
-	order, err := db.Subscribe(t.Context(), &store.Subscription{
+	db := storetest.OpenAt(t, s.Owner.Config().ConnString())
+	order, err := db.Subscribe.Subscribe(t.Context(), &subscribe.Subscription{
 		TaskID: task.NewID(), TemplateID: "tmpl/1 预订", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: 1, ReceiverUserID: 9,
 		ReceiverOpenID: "openid", Data: []byte(`{}`), Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
 	})
 	require.NoError(t, err)
 	id := order.TaskID.String()
-	claim := func() []store.Claimed { // as the function wechat does
-		claimed, _, err := db.Claim(t.Context(), store.ClaimRequest{Queue: task.WeChatQueue, AppID: "a", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
+	claim := func() []tasks.Claimed { // as the function wechat does
+		claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "a", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 		require.NoError(t, err)
 		return claimed
 	}
 	require.Len(t, claim(), 1)
 	require.Equal(t, 200, s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","outcome":"released","retry_after_seconds":3600}`, id)).Status)
 	for range 3 {
-		_, err := db.StrikeTemplate(context.Background(), store.CallerTemplate{TemplateID: "tmpl/1 预订"}, "47003: argument invalid")
+		_, err := db.Subscribe.StrikeTemplate(context.Background(), subscribe.CallerTemplate{TemplateID: "tmpl/1 预订"}, "47003: argument invalid")
 		require.NoError(t, err)
 	}
 	templates := s.Get(cluster.AdminPath + "subscribe-templates").Data("templates").([]any)

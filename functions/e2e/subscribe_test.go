@@ -13,7 +13,9 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -36,30 +38,28 @@ func recording(id any, more string) string {
 // weChatSender is what sends the messages of queue wechat.
 type weChatSender struct {
 	t  *testing.T
-	db *store.DB
+	db *storetest.DB
 }
 
 func newWeChatSender(s *cluster.Client) weChatSender {
 	s.T.Helper()
-	db, err := store.Open(store.Config{URL: s.Owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles)})
-	require.NoError(s.T, err)
-	s.T.Cleanup(db.Close)
+	db := storetest.OpenAt(s.T, s.Owner.Config().ConnString())
 	return weChatSender{s.T, db}
 }
 
 // send claims the only message that waits and reports what became of it.
-func (w weChatSender) send(r task.Report) store.SubscribeSend {
+func (w weChatSender) send(r task.Report) subscribe.SubscribeSend {
 	w.t.Helper()
-	claimed, _, err := w.db.Claim(w.t.Context(), store.ClaimRequest{
+	claimed, _, err := w.db.Tasks.Claim(w.t.Context(), tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "wechat", Limit: 2, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
 	})
 	require.NoError(w.t, err)
 	require.Len(w.t, claimed, 1)
 	id := claimed[0].ID
-	sends, err := w.db.BeginSends(w.t.Context(), []task.ID{id})
+	sends, err := w.db.Subscribe.BeginSends(w.t.Context(), []task.ID{id})
 	require.NoError(w.t, err)
 	r.TaskID, r.AppID, r.ClaimID = id, "wechat", claimed[0].ClaimID
-	outs, errs := w.db.Report([]*store.Report{{Request: []byte(`{}`), Report: r}})
+	outs, errs := w.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
 	require.NoError(w.t, errs[0])
 	require.Equal(w.t, task.Applied, outs[0].Verdict)
 	return sends[id]
@@ -283,7 +283,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	require.Equal(t, 200, longer.Status, longer.Text)
 	require.Greater(t, longer.Data("lease_until"), silent.Data("lease_until"))
 	s.Exec(`update task_live set due_at = now()`)
-	_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
+	_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 
 	newer := record("")
@@ -324,7 +324,7 @@ func TestLateSuccessOfEarlierRecordCounts(t *testing.T) {
 			s := cluster.Serve(t)
 			silent := s.Post(subscriptions+"record", recording(1, `"on_unknown":"fail"`))
 			s.Exec(`update task_live set due_at = now()`)
-			_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
+			_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
 			require.NoError(t, err)
 			next(s)
 			require.Equal(t, 1, s.Count(`select count(*) from task_live`))
@@ -347,7 +347,7 @@ func TestRecordedMessageWithoutReportIsHeld(t *testing.T) {
 	s := cluster.Serve(t)
 	silent := s.Post(subscriptions+"record", recording(1, ""))
 	s.Exec(`update task_live set due_at = now()`)
-	_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
+	_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	skipped := s.Post(subscriptions+"record", recording(1, ""))
 	require.Equal(t, true, skipped.Data("skipped"))

@@ -31,7 +31,7 @@ func makeTasksDue(s *cluster.Client) {
 }
 
 // subscribe returns what is published to a subject from now on.
-func subscribe(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
+func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
 	t.Helper()
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
-	_, wakeUps := subscribe(t, broker.URL(), bus.QueueSubject("default"))
+	_, wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "the process is subscribed to wake-ups from now on")
 	held, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 		{cluster.MessagesPath, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
 		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
 	} {
-		_, wakeUps := subscribe(t, broker.URL(), c.wakes)
+		_, wakeUps := subscribeTo(t, broker.URL(), c.wakes)
 		for _, s := range []*cluster.Client{dead, alive} {
 			r := s.Post(c.path, c.body)
 			require.Equal(t, 200, r.Status, r.Text)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -23,7 +23,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 	if m == nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return nil, noMessage()
 	}
-	delivered, err := h.db.DeliveredAt(ctx, id)
+	delivered, err := h.messages.DeliveredAt(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 
 // lookUpAccepted returns the message with this id in the stream of accepted messages, or nil if
 // there is none.
-func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*store.NewMessage, error) {
+func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.NewMessage, error) {
 	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
 		return nil, fn.Busy("whether there is such a message cannot be determined now; repeat the same call later")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -25,18 +25,18 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 	confirmer := message.Confirmer{
 		User: c.Caller.Name, Consumer: consumer, Receives: c.Caller.Receives, Token: req.Token, Admin: c.May(fn.Admin),
 	}
-	to, found, err := h.db.Recipient(ctx, id)
+	to, found, err := h.messages.Recipient(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	ground := confirmer.GroundOf(to.To, fn.ConfirmToken(to.Token))
 	if !found || ground == message.NoGround {
 		c.Log("message", id.String(), "confirmed", "not by its receiver")
-		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *store.NewMessage) bool {
+		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *messages.NewMessage) bool {
 			return confirmer.GroundOf(m.To, "") != message.NoGround
 		})
 	}
-	m, err := h.db.ReceiveMessage(ctx, id, store.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
+	m, err := h.messages.ReceiveMessage(ctx, id, messages.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
 	if err != nil {
 		c.Log("message", id.String(), "confirmed", "before it was sent")
 		return nil, err
@@ -51,7 +51,7 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 // error is server_busy. It is not_found if mine reports that the caller may not see the accepted
 // message, or if another message is saved under its id: the accepted one will be rejected, so a
 // repeat would never succeed.
-func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*store.NewMessage) bool) error {
+func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*messages.NewMessage) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return noMessage()
 	}
@@ -62,7 +62,7 @@ func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine
 	case m == nil || !mine(m):
 		return noMessage()
 	}
-	saved, found, err := h.db.Recipient(ctx, id)
+	saved, found, err := h.messages.Recipient(ctx, id)
 	switch {
 	case err != nil:
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -59,14 +59,14 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 		return nil, errNotMember()
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, err := h.db.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
+	found, err := h.messages.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this conversation"}})
 	}
 	if err != nil {
 		return nil, err
 	}
-	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m store.MessageDetail) task.ID { return m.ID })
+	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m messages.MessageDetail) task.ID { return m.ID })
 	read := map[string]api.ReadCursor{}
 	for i, name := range pair {
 		read[name] = readCursor(found.Read[i])
@@ -74,7 +74,7 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: read}, nil
 }
 
-func readCursor(c store.ReadCursor) api.ReadCursor {
+func readCursor(c messages.ReadCursor) api.ReadCursor {
 	cursor := api.ReadCursor{ReadAt: fn.Instant(c.ReadAt), Unread: c.Unread}
 	if !c.UpTo.IsZero() {
 		cursor.UpTo = c.UpTo.String()
@@ -104,17 +104,17 @@ func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	peers, more, err := h.db.Peers(ctx, user, after, decode.PageLimit(req.Limit))
+	peers, more, err := h.messages.Peers(ctx, user, after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this user"}})
 	}
 	if err != nil {
 		return nil, err
 	}
-	return fn.PageOf(peers, more, peerResponse, func(p store.Peer) task.ID { return p.Last }), nil
+	return fn.PageOf(peers, more, peerResponse, func(p messages.Peer) task.ID { return p.Last }), nil
 }
 
-func peerResponse(p store.Peer) api.Peer {
+func peerResponse(p messages.Peer) api.Peer {
 	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: readCursor(p.Read)}
 }
 
@@ -149,9 +149,9 @@ func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (a
 		return nil, errNotMember()
 	}
 	upTo, _ := task.ParseID(req.UpTo) // valid
-	err = h.db.MarkRead(ctx, reader, peer, upTo)
+	err = h.messages.MarkRead(ctx, reader, peer, upTo)
 	if task.CodeOf(err) == task.CodeNotFound {
-		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *store.NewMessage) bool {
+		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *messages.NewMessage) bool {
 			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)
 		})
 	}

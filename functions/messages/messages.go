@@ -33,7 +33,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -42,7 +42,7 @@ var Function = fn.HTTP("messages", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{db: env.DB(), env: env, intake: intake.New(env)}
+	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
 		env.Metrics().OnScrape(env.Bus().AcceptState)
 	}
@@ -70,9 +70,9 @@ const oneMessage = "message"
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	db     *store.DB
-	env    *fn.Env
-	intake *intake.Intake
+	messages *messages.Store
+	env      *fn.Env
+	intake   *intake.Intake
 }
 
 func (h *handlers) submit(ctx context.Context, c *fn.Call, req intake.Request) (any, error) {
@@ -113,7 +113,7 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 // ownMessage returns a message of the caller. The error is not_found for another caller's
 // message, unless the caller is an admin.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
-	m, err := h.db.Message(ctx, id)
+	m, err := h.messages.Message(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
 		return h.acceptedMessage(ctx, c, id) // also for another caller's: the time must not show that it exists
@@ -126,7 +126,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
 
 // messageResponse is a saved message as its sender and an operator see it.
-func messageResponse(m store.MessageDetail) api.MessageResponse {
+func messageResponse(m messages.MessageDetail) api.MessageResponse {
 	receipts := make([]api.Receipt, len(m.Receipts))
 	for i, r := range m.Receipts {
 		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}

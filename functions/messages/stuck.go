@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -43,8 +44,8 @@ func checkAge(bad *decode.Rules, seconds int64) {
 func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, more, err := h.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(found, more, messageResponse, func(m store.MessageDetail) task.ID { return m.ID }), err
+	found, more, err := h.messages.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
+	return fn.PageOf(found, more, messageResponse, func(m messages.MessageDetail) task.ID { return m.ID }), err
 }
 
 // redriveRequest is api.RedriveRequest with its rules.
@@ -68,8 +69,8 @@ func (r *abandonRequest) Validate() []task.Field {
 }
 
 func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
-		m, err := h.db.RedriveMessage(ctx, id, by)
+	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (messages.MessageDetail, error) {
+		m, err := h.messages.RedriveMessage(ctx, id, by)
 		if err == nil {
 			h.env.WakeForMessage(m.Kind)
 		}
@@ -78,11 +79,11 @@ func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) 
 }
 
 func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, h.db.AbandonMessage)
+	return changeOne(ctx, c, req.Reason, h.messages.AbandonMessage)
 }
 
 // changeOne applies an operator's change to the message of the path.
-func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (store.MessageDetail, error)) (any, error) {
+func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (messages.MessageDetail, error)) (any, error) {
 	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
@@ -124,18 +125,18 @@ func (r *abandonStuckRequest) Validate() []task.Field {
 }
 
 func (h *handlers) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.db.RedriveMessages)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.RedriveMessages)
 }
 
 func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.db.AbandonMessages)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonMessages)
 }
 
 // changeStuck counts the stuck messages that the request selects and, unless it is a dry run,
 // changes them.
 func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
-	change func(context.Context, store.StuckFilter, int, store.Operator) (int, error)) (any, error) {
-	filter := store.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}
+	change func(context.Context, messages.StuckFilter, int, store.Operator) (int, error)) (any, error) {
+	filter := messages.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}
 	if status, known := message.ParseStatus(req.Kind); known {
 		filter.Status = &status
 	}
@@ -144,7 +145,7 @@ func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageB
 			filter.IDs = append(filter.IDs, id)
 		}
 	}
-	matched, err := h.db.CountStuckMessages(ctx, filter)
+	matched, err := h.messages.CountStuckMessages(ctx, filter)
 	if err != nil || req.DryRun {
 		return api.MessageBulkResponse{Matched: matched}, err
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // messageEvent is a reliable message as a CloudEvent with the message's id.
-func messageEvent(d store.DueMessage) (bus.Message, error) {
+func messageEvent(d messages.DueMessage) (bus.Message, error) {
 	subject := d.Destination
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)
@@ -26,7 +27,7 @@ func messageEvent(d store.DueMessage) (bus.Message, error) {
 
 // changeEvent is an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
 // extension sequence has leading zeros, as it must sort as text.
-func changeEvent(d store.DueEvent) (bus.Message, error) {
+func changeEvent(d events.DueEvent) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
 	e.SetSource(fn.EventSource)
@@ -42,7 +43,7 @@ func changeEvent(d store.DueEvent) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, eventData(d))
 }
 
-func eventData(d store.DueEvent) any {
+func eventData(d events.DueEvent) any {
 	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
 		return api.LateAck{
 			AckType: ack, From: d.From, ClientMsgID: d.ClientMsgID, ServerMsgID: d.Subject.String(), AcceptSeq: d.AcceptSeq, SavedAt: d.At.UTC(),

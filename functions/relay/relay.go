@@ -24,6 +24,8 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
 // Function is this package's line in the catalogue.
@@ -31,8 +33,8 @@ var Function = fn.Event("relay", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	r := &relayer{db: env.DB(), env: env}
-	env.Metrics().OnScrapeStreams(env.DB().PausedStreams)
+	r := &relayer{events: env.Events, messages: env.Messages, env: env}
+	env.Metrics().OnScrapeStreams(env.Events.PausedStreams)
 	return r.relay
 }
 
@@ -46,8 +48,9 @@ const (
 )
 
 type relayer struct {
-	db  *store.DB
-	env *fn.Env
+	events   *events.Store
+	messages *messages.Store
+	env      *fn.Env
 }
 
 // relay publishes all that is due, batches of messages and of events in turn, and schedules the next
@@ -85,7 +88,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 // scheduleNext schedules a relay for the end of the next pause, and for when sent messages are due
 // again, as the relay that sent them may have died before it scheduled that.
 func (r *relayer) scheduleNext(ctx context.Context) error {
-	next, err := r.db.NextRelay(ctx)
+	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
 		r.env.WakeAgainAt(bus.WakeRelay, fn.NotBefore(next, unavailablePause))
 	}
@@ -120,13 +123,13 @@ func (r *relayer) logStreams(changes []store.StreamChange) {
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
-	return r.finishBatch(r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
+	return r.finishBatch(r.messages.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []messages.DueMessage) ([]message.Result, error) {
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return messageEvent(due[i]) }), nil
 	}))
 }
 
 func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
-	return r.finishBatch(r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
+	return r.finishBatch(r.events.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []events.DueEvent) ([]message.Result, error) {
 		*count += len(due)
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil
 	}))

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -26,7 +26,7 @@ var Function = fn.HTTP("report", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	r := &reporter{db: env.DB(), env: env}
+	r := &reporter{tasks: env.Tasks, env: env}
 	return fn.Routes{
 		"POST /api/v1/sms/report":       fn.JSON(fn.Sender, r.report).MaxBody(maxBody),
 		"POST /api/v1/sms/report/batch": fn.JSON(fn.Sender, r.batch).MaxBody(maxBatchBody).Timeout(30 * time.Second),
@@ -43,8 +43,8 @@ const (
 )
 
 type reporter struct {
-	db  *store.DB
-	env *fn.Env
+	tasks *tasks.Store
+	env   *fn.Env
 }
 
 // reportRequest is api.ReportRequest with its rules.
@@ -85,12 +85,12 @@ func (r *reportRequest) validate() []task.Field {
 }
 
 // storeReport converts a valid request. The error is not_found if task_id is not a UUID.
-func (r *reportRequest) storeReport(c *fn.Call, raw []byte) (*store.Report, error) {
+func (r *reportRequest) storeReport(c *fn.Call, raw []byte) (*tasks.Report, error) {
 	id, err := task.ParseID(r.TaskID)
 	if err != nil {
 		return nil, notFound()
 	}
-	return &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
+	return &tasks.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
 		TaskID: id, AppID: r.AppID, CallerID: c.Caller.ID, ClaimID: int64(r.ClaimID), Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
 		Message: r.ErrorMessage, ErrorCode: r.ErrorCode,
 		RetryAfter: decode.SecondsOr(r.RetryAfterSeconds, 0), SentAt: decode.ValueOr(r.SentAt, time.Time{}),
@@ -115,7 +115,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	if err != nil {
 		return nil, err
 	}
-	outs, errs := r.db.Report([]*store.Report{report})
+	outs, errs := r.tasks.Report([]*tasks.Report{report})
 	if errs[0] != nil {
 		return nil, errs[0]
 	}
@@ -133,7 +133,7 @@ func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, 
 }
 
 func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, answers []api.BatchItem) {
-	var reports []*store.Report
+	var reports []*tasks.Report
 	var at []int // the index of each report's item
 	for i, raw := range items {
 		report, err := readItem(c, raw, app)
@@ -143,7 +143,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 		}
 		reports, at = append(reports, report), append(at, i)
 	}
-	outs, errs := r.db.Report(reports)
+	outs, errs := r.tasks.Report(reports)
 	for n, i := range at {
 		if errs[n] != nil {
 			answers[i] = c.Item(nil, errs[n])
@@ -160,7 +160,7 @@ type itemRequest reportRequest
 // Validate names every field whose value is not acceptable.
 func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).validate() }
 
-func readItem(c *fn.Call, raw json.RawMessage, app string) (*store.Report, error) {
+func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error) {
 	var item itemRequest
 	if err := decode.Object(raw, &item); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*store.Report, error
 
 // answer returns the response to a report, and wakes a waiting claim if the task is
 // pending again.
-func (r *reporter) answer(out store.Reported) (any, error) {
+func (r *reporter) answer(out tasks.Reported) (any, error) {
 	t := out.Task
 	switch {
 	case !out.Found:

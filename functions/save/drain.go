@@ -42,7 +42,7 @@ func countUnsaved(ctx context.Context, env *fn.Env) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	checked, err := env.DB().Checked(ctx, state.Created)
+	checked, err := env.Messages.Checked(ctx, state.Created)
 	if err != nil {
 		return 0, err
 	}
@@ -55,7 +55,7 @@ func countUnsaved(ctx context.Context, env *fn.Env) (n int, err error) {
 // printDeadLetters prints how many accepted messages are dead letters: only an operator can act on
 // them.
 func printDeadLetters(ctx context.Context, env *fn.Env) error {
-	dead, err := env.DB().CountBuried(ctx)
+	dead, err := env.Messages.CountBuried(ctx)
 	if err == nil && dead > 0 {
 		fmt.Printf("%d accepted messages could not be saved and are dead letters of the function save\n", dead)
 	}

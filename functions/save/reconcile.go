@@ -8,7 +8,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
 const (
@@ -25,7 +25,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	checked, err := s.db.Checked(ctx, state.Created)
+	checked, err := s.messages.Checked(ctx, state.Created)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		if checked.Taken == state.SavedTo {
 			upTo = max(upTo, checked.Last)
 		}
-		if err := s.db.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
+		if err := s.messages.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
@@ -42,7 +42,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		if err := s.saveMissing(ctx, c, found); err != nil {
 			return err
 		}
-		return s.db.SetChecked(ctx, state.Created, last)
+		return s.messages.SetChecked(ctx, state.Created, last)
 	})
 	return errors.Join(err, s.purge(ctx, s.dedupeWindow(state)))
 }
@@ -53,7 +53,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
 	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
 		last := min(first+scanSize-1, upTo)
-		missing, err := env.DB().MissingSequences(ctx, first, last)
+		missing, err := env.Messages.MissingSequences(ctx, first, last)
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, found []bus.AcceptedMe
 	for i, a := range found {
 		ids[i] = a.Event.ID()
 	}
-	buried, err := env.DB().Buried(ctx, ids)
+	buried, err := env.Messages.Buried(ctx, ids)
 	return slices.DeleteFunc(found, func(a bus.AcceptedMessage) bool { return slices.Contains(buried, a.Event.ID()) }), err
 }
 
@@ -121,12 +121,12 @@ const purgeParts = 16
 
 // schedulePurge wakes this function each time the batches saved here add up to a part of the stream's
 // size. The ticks alone are too far apart for a stream that is filled within a minute.
-func (s *saver) schedulePurge(rows []*store.NewMessage) {
+func (s *saver) schedulePurge(rows []*messages.NewMessage) {
 	var bytes int64
 	for _, m := range rows {
-		bytes += int64(len(m.Data)) + store.StreamOverhead
+		bytes += int64(len(m.Data)) + messages.StreamOverhead
 	}
-	part := s.env.Config.Bus.Sizes()[store.StreamAccepted] / purgeParts
+	part := s.env.Config.Bus.Sizes()[messages.StreamAccepted] / purgeParts
 	if s.acceptedBytes.Add(bytes) >= part {
 		s.acceptedBytes.Store(0)
 		s.env.WakeSaveAt(time.Time{})
@@ -137,12 +137,12 @@ func (s *saver) schedulePurge(rows []*store.NewMessage) {
 // records of messages that were delivered before they were saved; they are needed for about a minute.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
-		saved, err := s.db.PurgeCandidates(ctx, window, purgeRows)
+		saved, err := s.messages.PurgeCandidates(ctx, window, purgeRows)
 		if err != nil {
 			return err
 		}
 		if len(saved) == 0 {
-			return s.db.ForgetDelivered(ctx)
+			return s.messages.ForgetDelivered(ctx)
 		}
 		entries := make([]bus.AcceptedEntry, len(saved))
 		for i, p := range saved {
@@ -151,7 +151,7 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 		if err := s.env.Bus().Forget(ctx, entries); err != nil {
 			return err
 		}
-		if err := s.db.MarkPurged(ctx, saved); err != nil {
+		if err := s.messages.MarkPurged(ctx, saved); err != nil {
 			return err
 		}
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
 // Function is this package's line in the catalogue.
@@ -28,12 +30,13 @@ var Function = fn.EventBatch("save", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
-	s := &saver{db: env.DB(), env: env}
+	s := &saver{admin: env.Admin, messages: env.Messages, env: env}
 	return s.event, s.batch
 }
 
 type saver struct {
-	db            *store.DB
+	admin         *admin.Store
+	messages      *messages.Store
 	env           *fn.Env
 	reorders      reorderCounter
 	acceptedBytes atomic.Int64 // saved since this process last scheduled a purge
@@ -56,12 +59,12 @@ func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) erro
 // batch saves the events in their order. An event that is not an accepted message becomes a dead
 // letter, and the others are saved.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
-	rows := make([]*store.NewMessage, 0, len(events))
+	rows := make([]*messages.NewMessage, 0, len(events))
 	for i := range events {
 		e := &events[i]
 		m, err := e.Message()
 		if err != nil {
-			if err := s.db.Bury(ctx, store.DeadLetter{
+			if err := s.admin.Bury(ctx, store.DeadLetter{
 				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
 			}); err != nil {
 				return err
@@ -74,26 +77,26 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) 
 }
 
 // save commits the rows and wakes the functions that send them.
-func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) error {
+func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.NewMessage) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	metrics := s.env.Metrics().TwoPhase
-	out, err := s.db.SaveAccepted(ctx, rows)
+	out, err := s.messages.SaveAccepted(ctx, rows)
 	if err != nil {
 		metrics.SaveFail.Inc()
 		return err
 	}
 	s.schedulePurge(rows)
-	counts := map[store.Saving]int{}
+	counts := map[messages.Saving]int{}
 	var relay, deliver bool
 	for i, m := range rows {
 		counts[out[i]]++
 		switch out[i] {
-		case store.SavedNow:
+		case messages.SavedNow:
 			metrics.SaveLag.Observe(time.Since(m.AcceptedAt))
 			s.reorders.count(m, s.env.Config.TwoPhase.Shards, metrics)
-		case store.SavedBefore:
+		case messages.SavedBefore:
 			metrics.DupDB.Inc()
 		default:
 			metrics.SaveFail.Inc()
@@ -109,6 +112,6 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 	if deliver {
 		s.env.WakeDeliverAt(time.Time{})
 	}
-	c.Log("saved", counts[store.SavedNow], "repeated", counts[store.SavedBefore], "rejected", counts[store.SaveRejected]+counts[store.SavePoisoned])
+	c.Log("saved", counts[messages.SavedNow], "repeated", counts[messages.SavedBefore], "rejected", counts[messages.SaveRejected]+counts[messages.SavePoisoned])
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -43,7 +43,7 @@ var Function = fn.HTTP("stream", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &streamer{bus: env.Bus(), db: env.DB(), intake: intake.New(env)}
+	s := &streamer{bus: env.Bus(), messages: env.Messages, intake: intake.New(env)}
 	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max)
 	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, env.Config.Origins, s.socket)}
 }
@@ -55,9 +55,9 @@ const (
 )
 
 type streamer struct {
-	bus    *bus.Bus
-	db     *store.DB
-	intake *intake.Intake
+	bus      *bus.Bus
+	messages *messages.Store
+	intake   *intake.Intake
 }
 
 // request is api.StreamRequest with its rules.
@@ -90,7 +90,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 		return nil, err
 	}
 	user := c.PathValue("user")
-	removed := func(ctx context.Context) (uint64, error) { return s.db.InboxTrimmed(ctx, user) }
+	removed := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
 	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
 	if err != nil {
 		return nil, errors.Join(fn.Busy(unavailable), err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -160,7 +160,7 @@ func (r *sendRequest) draft() task.Draft {
 }
 
 // fill copies the fields of a valid request, and sets defaults for those that are not given.
-func (s *submitter) fill(sub *store.Submission, r *sendRequest) {
+func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
 	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
 	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))
 	sub.MaxRetries = int16(decode.ValueOr(r.MaxRetries, s.maxRetries))

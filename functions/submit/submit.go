@@ -22,6 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -42,7 +43,7 @@ var Function = fn.HTTP("submit", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &submitter{db: env.DB(), env: env, maxRetries: cfg.MaxRetries}
+	s := &submitter{tasks: env.Tasks, env: env, maxRetries: cfg.MaxRetries}
 	return fn.Routes{
 		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
 		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
@@ -60,14 +61,14 @@ const (
 )
 
 type submitter struct {
-	db         *store.DB
+	tasks      *tasks.Store
 	env        *fn.Env
 	maxRetries int
 }
 
 func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
-	outs, errs := s.db.SubmitWithinQuota(c.Caller, []*store.Submission{sub})
+	outs, errs := s.tasks.SubmitWithinQuota(c.Caller, []*tasks.Submission{sub})
 	c.Log("phone", task.MaskPhone(sub.Phone))
 	if errs[0] != nil {
 		return nil, errs[0]
@@ -104,11 +105,11 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 }
 
 func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api.BatchItem) {
-	subs := make([]*store.Submission, len(items))
+	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
 	}
-	outs, errs := s.db.SubmitWithinQuota(c.Caller, subs)
+	outs, errs := s.tasks.SubmitWithinQuota(c.Caller, subs)
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:
@@ -124,7 +125,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api
 }
 
 // readItem makes a submission of an item of a batch, refused if the item is bad.
-func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *store.Submission {
+func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
 		sub := s.submission(c, item)
 		sub.Refused = refused
@@ -138,7 +139,7 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *store.Submission
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
 	sub.Refused = refusal
-	_, errs := s.db.Submit([]*store.Submission{sub})
+	_, errs := s.tasks.Submit([]*tasks.Submission{sub})
 	if errs[0] != nil {
 		return errs[0]
 	}
@@ -147,7 +148,7 @@ func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 
 // wake wakes a waiting claim if the task is pending, and sweep when the task is due. It is called
 // for a replay too: the process of the first call may have died before this.
-func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
+func (s *submitter) wake(sub *tasks.Submission, out tasks.Submitted) {
 	switch out.State {
 	case task.Pending:
 		s.env.WakeClaims(sub.Queue, 1)
@@ -157,7 +158,7 @@ func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
 	}
 }
 
-func response(out store.Submitted) api.SendResponse {
+func response(out tasks.Submitted) api.SendResponse {
 	segments, encoding := task.Segments(out.Text)
 	return api.SendResponse{
 		TaskID: out.ID.String(), Status: out.State.Status(), State: out.State.String(), FinalContent: out.Text,
@@ -167,7 +168,7 @@ func response(out store.Submitted) api.SendResponse {
 
 // read makes a submission of a request, refused if the request is bad: the request log
 // has both.
-func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Submission {
+func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest
 	err := decode.Object(raw, &req)
@@ -212,8 +213,8 @@ func onlyPhone(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
 
-func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
-	return &store.Submission{
+func (s *submitter) submission(c *fn.Call, raw []byte) *tasks.Submission {
+	return &tasks.Submission{
 		ID: task.NewID(), CallerID: c.Caller.ID,
 		RequestID: c.RequestID, SourceIP: c.SourceIP, UserAgent: c.UserAgent, Request: raw,
 	}
@@ -224,7 +225,7 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
 // applied. It covers the phone number as it was written: the same number in another form is
 // another request, so that a change of PHONE_DEFAULT_COUNTRY_CODE does not turn replays
 // into conflicts.
-func setKey(sub *store.Submission, req *sendRequest, key string) *task.Error {
+func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	body := struct {
 		sendRequest
 		TemplateID int64 `json:"template_id,omitempty"` // a JSON number, as in the stored fingerprints
@@ -275,7 +276,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if !task.ValidKey(key) {
 		return nil, task.Invalid([]task.Field{{Name: "key", Message: task.KeyRule}})
 	}
-	t, err := s.db.TaskByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
+	t, err := s.tasks.TaskByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +293,7 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 		operator := c.Operator("")
 		by = &operator
 	}
-	if t.Task, err = s.db.Cancel(ctx, t.ID, by); err != nil {
+	if t.Task, err = s.tasks.Cancel(ctx, t.ID, by); err != nil {
 		return nil, err
 	}
 	return fn.TaskResponse(t), nil
@@ -300,14 +301,14 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 
 // ownTask returns the task of the path. The error is not_found for another caller's task,
 // unless the caller is an admin.
-func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (store.Detail, error) {
+func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
-		return store.Detail{}, err
+		return tasks.Detail{}, err
 	}
-	t, err := s.db.Task(ctx, id)
+	t, err := s.tasks.Task(ctx, id)
 	if err == nil && t.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return store.Detail{}, task.Refuse(task.CodeNotFound, "no such task")
+		return tasks.Detail{}, task.Refuse(task.CodeNotFound, "no such task")
 	}
 	return t, err
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -53,14 +53,14 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 	}
 	business, _ := req.BusinessID.Uint64() // both are valid
 	receiver, _ := req.ReceiverUserID.Uint64()
-	l, err := h.db.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
+	l, err := h.subscribe.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 		return api.SubscribeSentResponse{}, nil
 	case err != nil:
 		return nil, err
 	case len(c.Caller.BusinessTypes) > 0 && l.CallerID != c.Caller.ID:
-		return nil, store.ErrOthersMessage()
+		return nil, subscribe.ErrOthersMessage()
 	}
 	status := int(l.Status)
 	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: api.ID(l.ID), SendStatus: &status}, nil
@@ -83,8 +83,8 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 		return nil, err
 	}
 	business, _ := req.BusinessID.Uint64() // valid
-	rows, more, err := h.db.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, logResponse, func(l store.SubscribeLog) int64 { return l.ID }), err
+	rows, more, err := h.subscribe.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, logResponse, func(l subscribe.SubscribeLog) int64 { return l.ID }), err
 }
 
 // failuresRequest is api.SubscribeFailuresRequest with its rules.
@@ -100,15 +100,15 @@ func (r *failuresRequest) Validate() []task.Field {
 }
 
 // parseLogCursor reads the send time and the id of the last failure of the page before.
-func parseLogCursor(text string) (place store.LogPlace, ok bool) {
+func parseLogCursor(text string) (place subscribe.LogPlace, ok bool) {
 	place.At, place.ID, ok = decode.ParseTimeCursor(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
 	return place, ok
 }
 
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
 	after, _ := parseLogCursor(req.After) // valid
-	rows, more, err := h.db.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
-	return fn.PageOf(rows, more, logResponse, func(l store.SubscribeLog) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
+	rows, more, err := h.subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
+	return fn.PageOf(rows, more, logResponse, func(l subscribe.SubscribeLog) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
 }
 
 // statisticsRequest is api.SubscribeStatisticsRequest with its rules.
@@ -122,11 +122,11 @@ func (r *statisticsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
-	rates, err := h.db.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
+	rates, err := h.subscribe.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
 	if err != nil {
 		return nil, err
 	}
-	var all store.TemplateRate
+	var all subscribe.TemplateRate
 	answer := api.SubscribeStatisticsResponse{Items: make([]api.SubscribeRate, len(rates))}
 	for i, r := range rates {
 		answer.Items[i] = api.SubscribeRate{TemplateType: r.TemplateType, SubscribeCounts: counts(r)}
@@ -136,7 +136,7 @@ func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsReq
 	return answer, nil
 }
 
-func counts(r store.TemplateRate) api.SubscribeCounts {
+func counts(r subscribe.TemplateRate) api.SubscribeCounts {
 	c := api.SubscribeCounts{Total: r.Total, Success: r.Success, Failed: r.Failed}
 	if r.Total > 0 {
 		c.SuccessRate = math.Round(float64(r.Success)*10000/float64(r.Total)) / 100
@@ -156,7 +156,7 @@ func (r *detailRequest) Validate() []task.Field {
 }
 
 // parseSendCursor reads the time and the task of the last send of the page before.
-func parseSendCursor(text string) (place store.SendPlace, ok bool) {
+func parseSendCursor(text string) (place subscribe.SendPlace, ok bool) {
 	place.At, place.TaskID, ok = decode.ParseTimeCursor(text, task.ParseID)
 	return place, ok
 }
@@ -169,7 +169,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		return nil, err
 	}
 	after, _ := parseSendCursor(req.After) // valid
-	sends, more, err := h.db.SubscribeHistory(ctx, l.ID, after, sendsPerPage)
+	sends, more, err := h.subscribe.SubscribeHistory(ctx, l.ID, after, sendsPerPage)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		answer.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
-		t, err := h.db.Task(ctx, s.TaskID)
+		t, err := h.tasks.Task(ctx, s.TaskID)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 }
 
 // logResponse is a message as its caller and an admin see it.
-func logResponse(l store.SubscribeLog) api.SubscribeLogResponse {
+func logResponse(l subscribe.SubscribeLog) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
 		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,

@@ -6,7 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -86,7 +87,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	if req.hasStatus(task.SubscribeSending) {
 		return h.extend(ctx, c, l, &req)
 	}
-	outs, errs := h.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
+	outs, errs := h.tasks.Report([]*tasks.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
 		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
 	}}})
@@ -101,7 +102,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	case out.Verdict == task.Applied:
 		h.env.WakeSweepAt(out.Task.DueAt)
 	}
-	if l, err = h.db.SubscribeLog(ctx, l.ID); err != nil { // with the changes that the report made
+	if l, err = h.subscribe.SubscribeLog(ctx, l.ID); err != nil { // with the changes that the report made
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
@@ -112,12 +113,12 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 
 // taskOfClaim returns the task of a message that has this claim. It may be an earlier task
 // than the newest: that one has ended, but its late success still counts.
-func (h *handlers) taskOfClaim(ctx context.Context, l store.SubscribeLog, claim int64) (task.ID, error) {
-	newest, err := h.db.Task(ctx, l.TaskID)
+func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.SubscribeLog, claim int64) (task.ID, error) {
+	newest, err := h.tasks.Task(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {
 		return newest.ID, err
 	}
-	earlier, found, err := h.db.RecordedSend(ctx, l.ID, claim)
+	earlier, found, err := h.subscribe.RecordedSend(ctx, l.ID, claim)
 	switch {
 	case err != nil || found:
 		return earlier, err
@@ -128,8 +129,8 @@ func (h *handlers) taskOfClaim(ctx context.Context, l store.SubscribeLog, claim 
 }
 
 // extend extends the lease of a message that is still being sent.
-func (h *handlers) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
-	lease, err := h.db.Extend(ctx, store.Extension{
+func (h *handlers) extend(ctx context.Context, c *fn.Call, l subscribe.SubscribeLog, req *statusRequest) (any, error) {
+	lease, err := h.tasks.Extend(ctx, tasks.Extension{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, h.lease),
 	}, c.Caller.Queues)
 	if err != nil {

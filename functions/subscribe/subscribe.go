@@ -32,7 +32,9 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -55,7 +57,7 @@ var Function = fn.HTTP("subscribe", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	h := &handlers{db: env.DB(), env: env, maxRetries: cfg.MaxRetries, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
+	h := &handlers{admin: env.Admin, subscribe: env.Subscribe, tasks: env.Tasks, env: env, maxRetries: cfg.MaxRetries, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
 	return fn.Routes{
 		"POST " + root + "send":        fn.JSON(fn.Submitter, h.send),
 		"POST " + root + "record":      fn.JSON(fn.Submitter, h.record),
@@ -83,7 +85,9 @@ const skippedMessage = "消息已发送过，跳过重复发送"
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	db         *store.DB
+	admin      *admin.Store
+	subscribe  *subscribe.Store
+	tasks      *tasks.Store
 	env        *fn.Env
 	maxRetries int
 	lease      time.Duration
@@ -109,7 +113,7 @@ func checkQueue(c *fn.Call, queue string) error {
 
 // submit commits a message for the caller, unless the request must be refused, and sets the
 // header Location.
-func (h *handlers) submit(ctx context.Context, c *fn.Call, s *store.Subscription) (out store.Subscribed, err error) {
+func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Subscription) (out subscribe.Subscribed, err error) {
 	if err := checkQueue(c, s.Queue); err != nil {
 		return out, err
 	}
@@ -117,7 +121,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *store.Subscription
 		return out, err
 	}
 	if s.Refused == nil {
-		blocked, err := h.db.Blocked(ctx, keywordText(s.Data))
+		blocked, err := h.admin.Blocked(ctx, keywordText(s.Data))
 		if err != nil {
 			return out, err
 		}
@@ -125,7 +129,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *store.Subscription
 			s.Refused = task.Refuse(task.CodeBlocked, "the message_data holds a blocked word; change the text")
 		}
 	}
-	if out, err = h.db.SubscribeWithinQuota(ctx, c.Caller, s); err != nil {
+	if out, err = h.subscribe.SubscribeWithinQuota(ctx, c.Caller, s); err != nil {
 		return out, err
 	}
 	c.Header().Set("Location", location(out.ID))
@@ -150,7 +154,7 @@ func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
 // wake wakes the function wechat if the task is pending, and sweep when the task is due. It is
 // called for a skipped request too: the process of the first one may have died before this.
-func (h *handlers) wake(s *store.Subscription, out store.Subscribed) {
+func (h *handlers) wake(s *subscribe.Subscription, out subscribe.Subscribed) {
 	switch out.State {
 	case task.Scheduled:
 		h.env.WakeSweepAt(s.SendAt)
@@ -162,7 +166,7 @@ func (h *handlers) wake(s *store.Subscription, out store.Subscribed) {
 	}
 }
 
-func response(out store.Subscribed) api.SubscribeResponse {
+func response(out subscribe.Subscribed) api.SubscribeResponse {
 	return api.SubscribeResponse{
 		ID: api.ID(out.ID), TaskID: out.TaskID.String(), SendStatus: int(out.Status), State: out.State.String(),
 		Skipped: out.Skipped, DataDiffers: out.DataDiffers, Again: out.Again, Archived: out.Archived,
@@ -171,14 +175,14 @@ func response(out store.Subscribed) api.SubscribeResponse {
 
 // ownMessage returns the message of the path. The error is not_found for another caller's
 // message, unless the caller is an admin.
-func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (store.SubscribeLog, error) {
+func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.SubscribeLog, error) {
 	id, err := fn.RowID[int64](c, oneMessage)
 	if err != nil {
-		return store.SubscribeLog{}, err
+		return subscribe.SubscribeLog{}, err
 	}
-	l, err := h.db.SubscribeLog(ctx, id)
+	l, err := h.subscribe.SubscribeLog(ctx, id)
 	if err == nil && l.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return store.SubscribeLog{}, noMessage()
+		return subscribe.SubscribeLog{}, noMessage()
 	}
 	return l, err
 }
@@ -202,14 +206,14 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	newest, err := h.db.Task(ctx, l.TaskID)
+	newest, err := h.tasks.Task(ctx, l.TaskID)
 	if err != nil {
 		return nil, err
 	}
-	s := &store.Subscription{
+	s := &subscribe.Subscription{
 		TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, CallbackURL: newest.CallbackURL, Metadata: noMetadata,
 	}
-	out, err := h.db.ResendSubscription(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
+	out, err := h.subscribe.ResendSubscription(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
 )
 
 // progressEvery is how often Archive prints how far it is in a table.
@@ -23,12 +23,12 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 		return nil
 	case err != nil:
 		return err
-	case env.DB() == nil:
+	case !env.HasDatabase():
 		return errors.New("DATABASE_URL is not set; give the URL that the functions have")
 	}
 	p := progress{dry: run.DryRun, printed: time.Now()}
 	failed := 0
-	for step, err := range env.DB().Archive(ctx, run) {
+	for step, err := range env.Maintenance.Archive(ctx, run) {
 		if err != nil {
 			p.finish()
 			return err
@@ -54,11 +54,11 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 // progress prints the steps of a run: a line for each table and each partition.
 type progress struct {
 	dry     bool
-	table   store.ArchiveStep // of the current table, with the rows of all its steps
+	table   maintenance.ArchiveStep // of the current table, with the rows of all its steps
 	printed time.Time
 }
 
-func (p *progress) step(s store.ArchiveStep) {
+func (p *progress) step(s maintenance.ArchiveStep) {
 	switch {
 	case s.InUse:
 		fmt.Printf("%s is in use; run archive again\n", s.Partition)
@@ -91,7 +91,7 @@ func (p *progress) finish() {
 	default:
 		fmt.Printf("%s that ended before %s\n", p.sum(), date(p.table.Before))
 	}
-	p.table = store.ArchiveStep{}
+	p.table = maintenance.ArchiveStep{}
 }
 
 func (p *progress) sum() string {
@@ -111,8 +111,8 @@ func (p *progress) verb(would, did string) string {
 
 func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func archiveRun(args []string) (store.ArchiveRun, error) {
-	var run store.ArchiveRun
+func archiveRun(args []string) (maintenance.ArchiveRun, error) {
+	var run maintenance.ArchiveRun
 	flags := flag.NewFlagSet("archive", flag.ContinueOnError)
 	before := flags.String("before", "", "archive what ended before this `date`, such as 2026-01-31 (UTC), instead of by RETENTION_DAYS and RETENTION_LOG_DAYS; nothing of the last day is archived")
 	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done, and change nothing")

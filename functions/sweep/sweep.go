@@ -16,7 +16,9 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
 // Function is this package's line in the catalogue.
@@ -24,7 +26,7 @@ var Function = fn.Event("sweep", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	s := &sweeper{db: env.DB(), env: env}
+	s := &sweeper{alerts: env.Alerts, maintenance: env.Maintenance, tasks: env.Tasks, env: env}
 	return s.sweep
 }
 
@@ -32,8 +34,10 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 const batchSize = 500
 
 type sweeper struct {
-	db  *store.DB
-	env *fn.Env
+	alerts      *alerts.Store
+	maintenance *maintenance.Store
+	tasks       *tasks.Store
+	env         *fn.Env
 }
 
 // sweep processes everything that is due, batch by batch, then checks the alerts and runs
@@ -43,7 +47,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
 	for {
-		swept, err := s.db.Sweep(ctx, batchSize)
+		swept, err := s.tasks.Sweep(ctx, batchSize)
 		for queue, n := range swept.Pending {
 			s.env.WakeClaims(queue, n)
 		}
@@ -60,11 +64,11 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	}
 	c.Log("due", rows, "verdicts", verdicts)
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // the process that claimed, submitted or paused may have died before it scheduled a sweep
-	again, alertErr := s.db.CheckAlerts(ctx)
+	again, alertErr := s.alerts.CheckAlerts(ctx)
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
-	archived, more, err := s.db.RunMaintenance(ctx)
+	archived, more, err := s.maintenance.RunMaintenance(ctx)
 	s.logArchived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))
@@ -76,7 +80,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 const maxLoggedRows = 10
 
 // logArchived logs and counts the archived rows, and logs the first rows that cannot be archived.
-func (s *sweeper) logArchived(c *fn.Call, a store.Archived) {
+func (s *sweeper) logArchived(c *fn.Call, a maintenance.Archived) {
 	metrics := s.env.Metrics().Archive
 	if len(a.Rows) > 0 {
 		c.Log("archived", a.Rows)

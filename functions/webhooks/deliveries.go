@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -36,14 +36,14 @@ func (h *handlers) deliveries(ctx context.Context, c *fn.Call, req deliveriesReq
 	if err != nil {
 		return nil, err
 	}
-	f := store.DeliveryFilter{Of: of, State: req.State, Limit: decode.PageLimit(req.Limit)}
+	f := webhooks.DeliveryFilter{Of: of, State: req.State, Limit: decode.PageLimit(req.Limit)}
 	f.EndpointID, _ = task.ParseID(req.EndpointID) // these are valid, or absent and zero
 	f.After, _ = task.ParseID(req.After)
 	if id, err := task.ParseID(req.TaskID); err == nil {
 		f.Subject = &id
 	}
-	rows, more, err := h.db.Deliveries(ctx, f)
-	return fn.PageOf(rows, more, deliveryResponse, func(d store.Delivery) task.ID { return d.ID }), err
+	rows, more, err := h.webhooks.Deliveries(ctx, f)
+	return fn.PageOf(rows, more, deliveryResponse, func(d webhooks.Delivery) task.ID { return d.ID }), err
 }
 
 func (h *handlers) delivery(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -51,7 +51,7 @@ func (h *handlers) delivery(ctx context.Context, c *fn.Call, _ struct{}) (any, e
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.db.Delivery(ctx, id, visibleTo(c))
+	d, err := h.webhooks.Delivery(ctx, id, visibleTo(c))
 	return deliveryResponse(d), err
 }
 
@@ -60,7 +60,7 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.db.Resend(ctx, id, visibleTo(c), c.Operator(""))
+	d, err := h.webhooks.Resend(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	return deliveryResponse(d), nil
 }
 
-func deliveryResponse(d store.Delivery) api.DeliveryResponse {
+func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	tries := make([]api.DeliveryTry, len(d.Tries))
 	for i, t := range d.Tries {
 		tries[i] = api.DeliveryTry{At: t.At.UTC(), Status: t.Status, DurationMS: t.DurationMS, Error: t.Error, Response: t.Response}

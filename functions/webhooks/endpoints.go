@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -52,7 +52,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 		}
 	}
 	secret := api.NewWebhookSecret()
-	e, err := h.db.AddEndpoint(ctx, store.NewEndpoint{
+	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Secret: secret,
 	}, c.Operator(""))
 	return withSecret(e, secret), err
@@ -74,8 +74,8 @@ func (h *handlers) endpoints(ctx context.Context, c *fn.Call, req endpointsReque
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	rows, more, err := h.db.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, endpointResponse, func(e store.Endpoint) task.ID { return e.ID }), err
+	rows, more, err := h.webhooks.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, endpointResponse, func(e webhooks.Endpoint) task.ID { return e.ID }), err
 }
 
 func (h *handlers) endpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -83,7 +83,7 @@ func (h *handlers) endpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, e
 	if err != nil {
 		return nil, err
 	}
-	e, err := h.db.Endpoint(ctx, id, visibleTo(c))
+	e, err := h.webhooks.Endpoint(ctx, id, visibleTo(c))
 	return endpointResponse(e), err
 }
 
@@ -93,7 +93,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (
 		return nil, err
 	}
 	c.Status(http.StatusNoContent)
-	return nil, h.db.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	return nil, h.webhooks.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 }
 
 // enableEndpoint wakes deliver, as deliveries to the endpoint are due again.
@@ -102,7 +102,7 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (
 	if err != nil {
 		return nil, err
 	}
-	e, err := h.db.EnableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	e, err := h.webhooks.EnableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) 
 	if err != nil {
 		return nil, err
 	}
-	e, err := h.db.DisableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	e, err := h.webhooks.DisableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	return endpointResponse(e), err
 }
 
@@ -125,26 +125,26 @@ func (h *handlers) rotateEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (
 		return nil, err
 	}
 	secret := api.NewWebhookSecret()
-	e, err := h.db.RotateEndpoint(ctx, id, visibleTo(c), secret, c.Operator(""))
+	e, err := h.webhooks.RotateEndpoint(ctx, id, visibleTo(c), secret, c.Operator(""))
 	return withSecret(e, secret), err
 }
 
 // signingSecret returns the secret, and makes one if there is none.
 func (h *handlers) signingSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.db.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
+	s, err := h.webhooks.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
 	return signingSecretResponse(s), err
 }
 
 func (h *handlers) rotateSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.db.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.Operator(""))
+	s, err := h.webhooks.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.Operator(""))
 	return signingSecretResponse(s), err
 }
 
-func signingSecretResponse(s store.SigningSecret) api.SigningSecretResponse {
+func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 	return api.SigningSecretResponse{Secret: s.Secret, OldSecretUntil: fn.UTC(s.OldUntil)}
 }
 
-func endpointResponse(e store.Endpoint) api.EndpointResponse {
+func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	return api.EndpointResponse{
 		ID: e.ID.String(), CallerID: api.ID(e.CallerID), URL: e.URL, Description: e.Description, Events: append([]string{}, e.Events...),
 		Enabled: e.Enabled, DisabledReason: e.DisabledReason, DisabledAt: fn.UTC(e.DisabledAt), FailingSince: fn.UTC(e.FailingSince),
@@ -153,7 +153,7 @@ func endpointResponse(e store.Endpoint) api.EndpointResponse {
 }
 
 // withSecret is the only answer that shows an endpoint's secret.
-func withSecret(e store.Endpoint, secret string) api.EndpointResponse {
+func withSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
 	answer := endpointResponse(e)
 	answer.Secret = secret
 	return answer

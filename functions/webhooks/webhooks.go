@@ -19,7 +19,7 @@ package webhooks
 
 import (
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -28,7 +28,7 @@ var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{db: env.DB(), env: env}
+	h := &handlers{webhooks: env.Webhooks, env: env}
 	const (
 		endpoints  = "/api/v1/webhooks/endpoints"
 		secret     = "/api/v1/webhooks/signing-secret"
@@ -54,8 +54,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	db  *store.DB
-	env *fn.Env
+	webhooks *webhooks.Store
+	env      *fn.Env
 }
 
 // visibleTo returns the caller to whose endpoints and deliveries a call is limited, or nil for an admin.

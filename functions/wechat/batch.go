@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -36,8 +37,8 @@ type batch struct {
 	tally
 	reportBy time.Time // failed reports are retried until then
 	token    token
-	sends    map[task.ID]store.SubscribeSend
-	paused   map[store.CallerTemplate]bool
+	sends    map[task.ID]subscribe.SubscribeSend
+	paused   map[subscribe.CallerTemplate]bool
 
 	mu          sync.Mutex // guards what follows, and tally.results
 	stopReason  *result    // if set, no further attempt is begun
@@ -74,12 +75,12 @@ func (b *batch) send(ctx context.Context) error {
 	return errors.Join(b.errs...)
 }
 
-func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
+func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 	request, err := json.Marshal(map[string]any{"function": "wechat", "limit": b.cfg.Concurrency, "lease_seconds": b.lease().Seconds(), "marks_sending": true})
 	if err != nil {
 		return nil, err
 	}
-	claimed, pending, err := b.db.Claim(ctx, store.ClaimRequest{
+	claimed, pending, err := b.tasks.Claim(ctx, tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
 	for queue, n := range pending {
@@ -95,7 +96,7 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 
 // prepare reads what all attempts need, and stops the batch if it cannot. The token comes first, as it
 // may take long: messages that are delivered and templates that are paused meanwhile must be seen.
-func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
+func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
 		if task.CodeOf(err) != "" {
@@ -108,12 +109,12 @@ func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 	for i, t := range claimed {
 		ids[i] = t.ID
 	}
-	if b.sends, err = b.db.BeginSends(ctx, ids); err == nil {
-		var templates []store.CallerTemplate
+	if b.sends, err = b.subscribe.BeginSends(ctx, ids); err == nil {
+		var templates []subscribe.CallerTemplate
 		for _, m := range b.sends {
 			templates = append(templates, m.CallerTemplate())
 		}
-		b.paused, err = b.db.PausedTemplates(ctx, templates)
+		b.paused, err = b.subscribe.PausedTemplates(ctx, templates)
 	}
 	if err != nil {
 		b.fail(err)
@@ -123,7 +124,7 @@ func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 
 // attempt sends the message of one task, unless the message, its template or the batch excludes that. It
 // returns nil if the claim is lost.
-func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
+func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {
 		return stopped
@@ -136,7 +137,7 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 	case b.paused[m.CallerTemplate()]:
 		return &result{verdict{class: away, retryAfter: pausedTemplateDelay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
-	lease, err := b.db.Extend(ctx, store.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
+	lease, err := b.tasks.Extend(ctx, tasks.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {
 	case task.CodeOf(err) == task.CodeStaleClaim || task.CodeOf(err) == task.CodeNotFound:
 		return nil
@@ -165,10 +166,10 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 }
 
 // applyResult does what a result means for other messages.
-func (b *batch) applyResult(ctx context.Context, template store.CallerTemplate, r result) {
+func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	switch r.class {
 	case sent:
-		b.fail(b.db.ClearTemplate(ctx, template))
+		b.fail(b.subscribe.ClearTemplate(ctx, template))
 	case dataRefused:
 		if r.strikesTemplate {
 			b.strike(ctx, template, r)

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -33,7 +33,7 @@ func (r *result) report(doubtful bool) task.Report {
 
 // report writes the result of a task. While the database is unavailable it retries until reportBy, and
 // for at least reportTime.
-func (b *batch) report(ctx context.Context, t store.Claimed, r *result) {
+func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	if r == nil {
 		b.count("lost")
 		return
@@ -44,12 +44,12 @@ func (b *batch) report(ctx context.Context, t store.Claimed, r *result) {
 		b.fail(err)
 		return
 	}
-	report := &store.Report{Report: r.report(b.sends[t.ID].Doubtful), Request: request}
+	report := &tasks.Report{Report: r.report(b.sends[t.ID].Doubtful), Request: request}
 	report.TaskID, report.AppID, report.CallerID, report.ClaimID = t.ID, b.app, task.ServiceCaller, t.ClaimID
 	retries, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(reportTime)))
 	defer cancel()
 	for {
-		outs, errs := b.db.Report([]*store.Report{report})
+		outs, errs := b.tasks.Report([]*tasks.Report{report})
 		if errs[0] == nil {
 			b.wake(outs[0])
 			return
@@ -71,7 +71,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // wake schedules sweep for when the task is due next, and wakes a claim if it is pending.
-func (b *batch) wake(out store.Reported) {
+func (b *batch) wake(out tasks.Reported) {
 	if out.Verdict != task.Applied {
 		return
 	}

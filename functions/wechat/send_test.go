@@ -12,14 +12,16 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // claimed returns the message's task, claimed by another instance.
-func (c *wechatServer) claimed() store.Claimed {
+func (c *wechatServer) claimed() tasks.Claimed {
 	c.T.Helper()
-	claimed, _, err := c.db.Claim(c.T.Context(), store.ClaimRequest{
+	claimed, _, err := c.db.Tasks.Claim(c.T.Context(), tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
 	})
 	require.NoError(c.T, err)
@@ -31,27 +33,27 @@ func (c *wechatServer) claimed() store.Claimed {
 func (c *wechatServer) lapse() {
 	c.T.Helper()
 	c.Exec(`update task_live set due_at = now() where state = 2`)
-	_, err := c.db.Sweep(c.T.Context(), 100)
+	_, err := c.db.Tasks.Sweep(c.T.Context(), 100)
 	require.NoError(c.T, err)
 }
 
 func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
-	change := func(s *store.Subscription) { s.OnUnknown = task.Fail }
+	change := func(s *subscribe.Subscription) { s.OnUnknown = task.Fail }
 	first := c.order(1, change)
 	held := c.claimed()
-	_, err := c.db.Extend(t.Context(), store.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
+	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
 	require.NoError(t, err)
 	c.lapse()
 	second := c.order(1, change)
 	require.Equal(t, first.ID, second.ID)
-	_, errs := c.db.Report([]*store.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID}}})
+	_, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID}}})
 	require.NoError(t, errs[0])
 	c.work()
 	require.Equal(t, "succeeded, retries 0; row 1; asked 0, delivered 0", c.fate(first))
 	require.Equal(t, "failed/rejected, retries 0; row 1; asked 0, delivered 0", c.fate(second))
-	end, err := c.db.Task(t.Context(), second.TaskID)
+	end, err := c.db.Tasks.Task(t.Context(), second.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
 }
@@ -94,7 +96,7 @@ func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 	o := c.order(1)
 	c.Exec(`delete from subscribe_message_sends`)
 	c.work()
-	end, err := c.db.Task(t.Context(), o.TaskID)
+	end, err := c.db.Tasks.Task(t.Context(), o.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Failed, end.State)
 	require.Equal(t, "no_message", end.ErrorCode)
@@ -137,9 +139,7 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	o.StartTrigger(o.Start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
 	c := &wechatServer{Client: o.Admin, fake: fake}
-	db, err := store.Open(store.Config{URL: o.DatabaseURL, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
+	db := storetest.OpenAt(t, o.DatabaseURL)
 	c.db = db
 	wake := func(subject string) {
 		t.Helper()
@@ -184,7 +184,7 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	wakeUps, err := nc.SubscribeSync("wake.>")
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
+	c.order(1, func(s *subscribe.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
 	c.Exec(`update task_live set due_at = now() - interval '1 second'`)
 	c.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.Tick("wechat").Status)

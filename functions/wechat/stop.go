@@ -6,7 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -26,7 +27,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 	if b.stopReason == nil {
 		b.stopReason = &result{r.verdict, r.code, "not begun: " + r.message}
 	}
-	p := store.Pause{Queue: task.WeChatQueue, Reason: "WeChat answered " + r.code + ": " + r.message}
+	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat answered " + r.code + ": " + r.message}
 	switch r.class {
 	case tokenRefused:
 		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "answer", r.message)
@@ -39,7 +40,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 	default:
 		return
 	}
-	if err := b.db.PauseQueueAs(ctx, p, pausedBy); err != nil {
+	if err := b.tasks.PauseQueueAs(ctx, p, pausedBy); err != nil {
 		b.errs = append(b.errs, err)
 	}
 	b.env.WakeSweepAt(p.Until)
@@ -57,8 +58,8 @@ func (b *batch) stopped() *result {
 
 // strike counts an error caused by the template, or by the data or page of the caller; three in a row
 // pause the template for this caller.
-func (b *batch) strike(ctx context.Context, template store.CallerTemplate, r result) {
-	paused, err := b.db.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
+func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
+	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
 	b.fail(err)
 	if paused {
 		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),

@@ -28,7 +28,8 @@ import (
 
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -57,8 +58,8 @@ var Function = fn.Event("wechat", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.EventHandler {
 	s := &sender{
-		db: env.DB(), env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
-		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.DB(), cfg.AppID}),
+		subscribe: env.Subscribe, tasks: env.Tasks, env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
+		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.Subscribe, cfg.AppID}),
 	}
 	s.logDisabled = sync.OnceFunc(func() { env.Log.Info("no subscribe messages are sent: WECHAT_APP_ID is not set") })
 	return s.send
@@ -68,7 +69,8 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 const reportTime = 5 * time.Second
 
 type sender struct {
-	db          *store.DB
+	subscribe   *subscribe.Store
+	tasks       *tasks.Store
 	env         *fn.Env
 	cfg         Config
 	app         string // this instance

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,14 +18,14 @@ var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials a
 
 // authenticate returns the caller of the Basic credentials, and limits failed logins. A
 // call for a list is one that the role of lists answers.
-func (req *request) authenticate(ctx context.Context, list bool) (store.Caller, error) {
+func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	name, password, ok := req.r.BasicAuth()
 	if !ok {
-		return store.Caller{}, errCredentials
+		return callers.Caller{}, errCredentials
 	}
 	a, err := req.env.logins.begin(name, password, req.call.SourceIP, req.start)
 	if err != nil {
-		return store.Caller{}, err
+		return callers.Caller{}, err
 	}
 	caller, err := req.env.verify(ctx, name, password, list, a)
 	return caller, a.end(ctx, err)
@@ -34,22 +34,22 @@ func (req *request) authenticate(ctx context.Context, list bool) (store.Caller, 
 // verify says whose the name and password are. The built-in admin never touches the
 // database, so an operator gets in while it is away. Where the admin's password is given
 // by its hash, a failure costs computing a hash, whatever the name.
-func (e *Env) verify(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
+func (e *Env) verify(ctx context.Context, name, password string, list bool, a *loginAttempt) (callers.Caller, error) {
 	if sameText(name, e.Config.Username) {
 		right, err := e.isAdminPassword(ctx, password, a)
 		if err != nil {
-			return store.Caller{}, err
+			return callers.Caller{}, err
 		}
 		if !right {
-			return store.Caller{}, errCredentials
+			return callers.Caller{}, errCredentials
 		}
-		return store.Caller{Name: name, Roles: []string{string(Admin)}}, nil
+		return callers.Caller{Name: name, Roles: []string{string(Admin)}}, nil
 	}
 	caller, err := e.verifyCaller(ctx, name, password, list, a)
 	if code := task.CodeOf(err); e.adminHash != nil && !a.repeated && (code == codeUnauthenticated || code == codeTooManyAttempts) {
 		start := time.Now()
 		if waited := e.adminHash.pretend(ctx, password, a.addressHash(), a.began); waited != nil {
-			return store.Caller{}, waited
+			return callers.Caller{}, waited
 		}
 		a.hashing = time.Since(start)
 	}
@@ -57,24 +57,24 @@ func (e *Env) verify(ctx context.Context, name, password string, list bool, a *l
 }
 
 // verifyCaller is check for all names but the built-in admin's.
-func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
+func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool, a *loginAttempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(password)) // also of names that nobody has
 	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return store.Caller{}, errCredentials
+		return callers.Caller{}, errCredentials
 	}
 	if !e.callers.has(name) && !a.mayLookUp() {
 		e.deferred.add(name, e.logins.nameFound)
-		return store.Caller{}, tooManyAttempts(deferredLookupInterval)
+		return callers.Caller{}, tooManyAttempts(deferredLookupInterval)
 	}
 	caller, err := e.callers.byName(ctx, name, list)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
-		return store.Caller{}, errCredentials
+		return callers.Caller{}, errCredentials
 	case err != nil:
-		return store.Caller{}, errors.Join(Busy("the service is busy, try again"), err)
+		return callers.Caller{}, errors.Join(Busy("the service is busy, try again"), err)
 	}
 	if !caller.Knows(hash) || caller.Revoked {
-		return store.Caller{}, errCredentials
+		return callers.Caller{}, errCredentials
 	}
 	return caller, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -68,8 +68,8 @@ func TestAuthenticationPrecedesBody(t *testing.T) {
 func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
-	h.env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) {
-		return store.Caller{}, errors.New("was asked")
+	h.env.callers = newCallerCache(func(context.Context, string, bool) (callers.Caller, error) {
+		return callers.Caller{}, errors.New("was asked")
 	})
 	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
 	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "wrong")).status)
@@ -78,22 +78,22 @@ func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 
 func TestCallerIsLimitedToItsQueues(t *testing.T) {
 	t.Parallel()
-	c := &Call{Caller: store.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}}
+	c := &Call{Caller: callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}}
 	require.True(t, c.May(Sender))
 	require.False(t, c.May(Submitter))
 	require.True(t, c.MayUseQueue("a"))
 	require.False(t, c.MayUseQueue("b"))
-	c.Caller = store.Caller{Roles: []string{"admin"}}
+	c.Caller = callers.Caller{Roles: []string{"admin"}}
 	require.True(t, c.May(Submitter))
 	require.True(t, c.MayUseQueue("b"))
 }
 
 func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 	t.Parallel()
-	admin := store.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}
+	admin := callers.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}
 	for _, c := range []struct {
 		name   string
-		caller store.Caller
+		caller callers.Caller
 		roles  []Role
 		within bool
 		want   bool
@@ -103,9 +103,9 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 		{"a route of another role", admin, []Role{Submitter}, false, false},
 		{"a route of another role within queues", admin, []Role{Sender}, true, false},
 		{"a route for events", admin, []Role{Trigger}, false, false},
-		{"a role of its own", store.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
-		{"no admin within queues", store.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
-		{"an admin without queues", store.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
+		{"a role of its own", callers.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
+		{"no admin within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
+		{"an admin without queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
 	} {
 		call := &Call{Caller: c.caller, roles: c.roles, within: c.within}
 		require.Equal(t, c.want, call.admitted() == nil, c.name)
@@ -116,7 +116,7 @@ func TestCallerIsCachedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
-		c := newCallerCache(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
 			asked[name]++
 			return knownCallers(ctx, name, false)
 		})
@@ -139,7 +139,7 @@ func TestCallerLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		c := newCallerCache(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
 			asked.Add(1)
 			time.Sleep(time.Second)
 			return knownCallers(ctx, name, false)
@@ -166,10 +166,10 @@ func TestCallerLookupsAreShared(t *testing.T) {
 func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 			if list {
 				<-ctx.Done()
-				return store.Caller{}, ctx.Err()
+				return callers.Caller{}, ctx.Err()
 			}
 			return knownCallers(ctx, name, list)
 		})
@@ -191,12 +191,12 @@ func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
 func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
 	t.Parallel()
 	var asked int
-	c := newCallerCache(func(_ context.Context, name string, _ bool) (store.Caller, error) {
+	c := newCallerCache(func(_ context.Context, name string, _ bool) (callers.Caller, error) {
 		asked++
 		if name == "real" {
-			return store.Caller{Name: name}, nil
+			return callers.Caller{Name: name}, nil
 		}
-		return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+		return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
 	})
 	_, err := c.byName(t.Context(), "real", false)
 	require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/text"
 )
@@ -15,11 +15,11 @@ import (
 // A Call is one authenticated request as a function sees it. It belongs to one
 // goroutine and is dead once the handler has returned.
 type Call struct {
-	Caller    store.Caller // who calls; ID 0 is the pair of BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD
-	RequestID string       // at most 50 characters of A-Z a-z 0-9 . _ -
-	SourceIP  string       // at most 45 characters; "" when the peer has no address
-	UserAgent string       // valid UTF-8, cut at 500 characters
-	Body      []byte       // as received, nil when there is none
+	Caller    callers.Caller // who calls; ID 0 is the pair of BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD
+	RequestID string         // at most 50 characters of A-Z a-z 0-9 . _ -
+	SourceIP  string         // at most 45 characters; "" when the peer has no address
+	UserAgent string         // valid UTF-8, cut at 500 characters
+	Body      []byte         // as received, nil when there is none
 
 	env    *Env
 	roles  []Role // any of which the route asks for

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -123,7 +123,7 @@ func (l *callLimiter) end() {
 }
 
 // acquireSeat takes a place for a call of a caller; leave must follow.
-func (l *callLimiter) acquireSeat(caller store.Caller, event, stream bool) (*seat, error) {
+func (l *callLimiter) acquireSeat(caller callers.Caller, event, stream bool) (*seat, error) {
 	from := &l.calls
 	switch {
 	case event:

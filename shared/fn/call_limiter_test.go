@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
 // holder has routes whose calls last until the test lets them go.
@@ -130,7 +130,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
-	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin "), list)
 		if name != caller.Name {
 			caller.Name, caller.Roles = name, []string{"admin"}
@@ -178,7 +178,7 @@ func TestUnknownCallerTakesNoSeat(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
 	asking, answer := make(chan struct{}, 100), make(chan struct{})
-	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
 			asking <- struct{}{}
 			<-answer
@@ -241,7 +241,7 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *Config) { c.MaxCalls = 8 }, eventFunction(nil))
 	runServer(t, h, nil, held.function(), eventFunction(nil))
-	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), list)
 		caller.Name = name
 		return caller, err
@@ -291,11 +291,11 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
-	admin, err := l.acquireSeat(store.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
+	admin, err := l.acquireSeat(callers.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
 	require.NoError(t, err)
 	require.True(t, admin.startReading())
 	for range 2 {
-		_, err = l.acquireSeat(store.Caller{Name: "submitter"}, false, false)
+		_, err = l.acquireSeat(callers.Caller{Name: "submitter"}, false, false)
 		require.NoError(t, err)
 	}
 	require.NoError(t, admin.endReading())
@@ -309,15 +309,15 @@ func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 func TestCallersOfOneOperatorShareSeats(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
-	ops, helper := store.Caller{ID: 1, Name: "ops"}, store.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
-	for _, by := range []store.Caller{ops, helper} {
+	ops, helper := callers.Caller{ID: 1, Name: "ops"}, callers.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
+	for _, by := range []callers.Caller{ops, helper} {
 		_, err := l.acquireSeat(by, false, false)
 		require.NoError(t, err)
 	}
-	for _, by := range []store.Caller{ops, helper} {
+	for _, by := range []callers.Caller{ops, helper} {
 		_, err := l.acquireSeat(by, false, false)
 		require.ErrorIs(t, err, l.calls.errShare)
 	}
-	_, err := l.acquireSeat(store.Caller{ID: 3, Name: "modest"}, false, false)
+	_, err := l.acquireSeat(callers.Caller{ID: 3, Name: "modest"}, false, false)
 	require.NoError(t, err, "another caller goes on")
 }

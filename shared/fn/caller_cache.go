@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -32,7 +32,7 @@ type callerCache struct {
 }
 
 // findCaller is store.DB's CallerByName.
-type findCaller func(ctx context.Context, name string, list bool) (store.Caller, error)
+type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
 // callerQuery is asked over one pool: a list that waits must not hold up another call.
 type callerQuery struct {
@@ -44,7 +44,7 @@ type callerQuery struct {
 // closed.
 type lookup struct {
 	done    chan struct{}
-	caller  store.Caller
+	caller  callers.Caller
 	err     error
 	expires time.Time
 	changed chan struct{} // closed when caller is not what is remembered of the name any more
@@ -71,7 +71,7 @@ func (c *callerCache) has(name string) bool {
 	return false
 }
 
-func (c *callerCache) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
+func (c *callerCache) byName(ctx context.Context, name string, list bool) (callers.Caller, error) {
 	l, err := c.get(ctx, callerQuery{name, list})
 	return l.caller, err
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -109,12 +112,12 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-func (c *Config) storeConfig() store.Config {
+func (c *Config) storeConfig() stores.Config {
 	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
-	return store.Config{
+	return stores.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
-		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Alerts: c.Alerts.rules(), Keys: keys, Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
 	}
 }
 

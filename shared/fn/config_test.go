@@ -174,7 +174,7 @@ func TestCommandsNeedNoPasswordOrDatabase(t *testing.T) {
 	require.NoError(t, err)
 	defer env.Close()
 	require.Empty(t, served)
-	require.Nil(t, env.DB())
+	require.False(t, env.HasDatabase())
 }
 
 func TestSettingsTableListsEachOnce(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -19,6 +21,9 @@ import (
 type Env struct {
 	Config Config
 	Log    *slog.Logger
+
+	// Stores are nil only where a command runs without DATABASE_URL.
+	stores.Stores
 
 	db               *store.DB
 	bus              *bus.Bus // nil without NATS_URL
@@ -85,7 +90,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	if cfg.DatabaseURL == "" {
 		unset := errors.New("DATABASE_URL is not set")
-		env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
+		env.callers = newCallerCache(func(context.Context, string, bool) (callers.Caller, error) { return callers.Caller{}, unset })
 		env.deferred = deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
 		env.database = newDatabaseProbe(func(context.Context) error { return unset })
 		return env, nil
@@ -96,21 +101,28 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if env.alerts.FailureRate.On() {
 		tables.OnFailed = env.ScheduleAlertCheck
 	}
-	db, err := store.Open(tables)
+	db, all, err := stores.Open(tables)
 	if err != nil {
 		return nil, err
 	}
-	env.db = db
-	env.callers = newCallerCache(db.CallerByName)
+	env.db, env.Stores = db, all
+	env.callers = newCallerCache(all.Callers.CallerByName)
 	env.callers.onFound = env.watchCallers
-	env.deferred = deferredLookups{findExisting: db.ExistingCallers, log: log}
+	env.deferred = deferredLookups{findExisting: all.Callers.ExistingCallers, log: log}
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil
 }
 
-// DB is every table. It is nil only where a command other than serve runs without
-// DATABASE_URL.
-func (e *Env) DB() *store.DB { return e.db }
+// HasDatabase reports whether DATABASE_URL is set.
+func (e *Env) HasDatabase() bool { return e.db != nil }
+
+// DatabaseConnections is how many connections to the database this process has.
+func (e *Env) DatabaseConnections() (n int32) {
+	for _, pool := range e.db.Stats() {
+		n += pool.TotalConns()
+	}
+	return n
+}
 
 // Bus is NATS; nil, which may be used as if it were there, without NATS_URL.
 func (e *Env) Bus() *bus.Bus { return e.bus }

@@ -20,6 +20,7 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
@@ -91,7 +92,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	if why := PoisonIn(err); why != nil {
 		c.Log("dead_letter", why.Error())
 		dead.Reason = why.Error()
-		err = t.env.db.Bury(ctx, dead)
+		err = t.env.Admin.Bury(ctx, dead)
 	}
 	return nil, err
 }
@@ -104,7 +105,7 @@ func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
 	c.Log("dead_letter", refused.Reason)
-	return t.env.db.Bury(ctx, store.DeadLetter{
+	return t.env.Admin.Bury(ctx, store.DeadLetter{
 		Function: t.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
 	})
 }
@@ -117,7 +118,7 @@ func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter)
 		return
 	}
 	l.Reason = fmt.Sprint("panic: ", r)
-	dead, err := t.env.db.BuryPanicked(context.WithoutCancel(ctx), l)
+	dead, err := t.env.Admin.BuryPanicked(context.WithoutCancel(ctx), l)
 	if err != nil || !dead {
 		panic(r)
 	}
@@ -166,7 +167,7 @@ func eventFields(err error) []task.Field {
 
 // MessageEvent is a reliable message as its receiver gets it: a CloudEvent whose
 // id is the message's.
-func MessageEvent(m store.MessageDetail) (cloudevents.Event, error) {
+func MessageEvent(m messages.MessageDetail) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages/" + m.From)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -63,8 +63,8 @@ func (h *testServer) setCallers(find findCaller) {
 
 // knownCallers has one caller per role, whose name is the role and whose token
 // is "token"; "gone" is revoked, and "outage" finds the database away.
-func knownCallers(_ context.Context, name string, _ bool) (store.Caller, error) {
-	caller := store.Caller{ID: 7, Name: name, Proof: store.TokenProof(nil, sha256.Sum256([]byte("token"))), Roles: []string{name}}
+func knownCallers(_ context.Context, name string, _ bool) (callers.Caller, error) {
+	caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte("token"))), Roles: []string{name}}
 	switch Role(name) {
 	case Submitter, Sender, Receiver, Trigger:
 		return caller, nil
@@ -72,9 +72,9 @@ func knownCallers(_ context.Context, name string, _ bool) (store.Caller, error) 
 		caller.Revoked = true
 		return caller, nil
 	case "outage":
-		return store.Caller{}, context.DeadlineExceeded
+		return callers.Caller{}, context.DeadlineExceeded
 	}
-	return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+	return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
 }
 
 type reply struct {

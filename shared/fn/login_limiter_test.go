@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -113,9 +113,9 @@ func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
 }
 
 // longTokens is knownCallers with tokens that nobody guesses, as real ones are.
-func longTokens(ctx context.Context, name string, list bool) (store.Caller, error) {
+func longTokens(ctx context.Context, name string, list bool) (callers.Caller, error) {
 	caller, err := knownCallers(ctx, name, list)
-	caller.Proof = store.TokenProof(nil, sha256.Sum256([]byte(longToken)))
+	caller.Proof = callers.TokenProof(nil, sha256.Sum256([]byte(longToken)))
 	return caller, err
 }
 
@@ -142,7 +142,7 @@ type counted struct{ calls atomic.Int32 }
 
 func (h *testServer) count(find findCaller) *counted {
 	c := &counted{}
-	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		c.calls.Add(1)
 		return find(ctx, name, list)
 	})
@@ -166,12 +166,12 @@ func TestUnknownNamesAreCached(t *testing.T) {
 			h := startServer(t, behindProxy, greeter())
 			h.lowerLoginLimits()
 			var made atomic.Bool
-			asked := h.count(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+			asked := h.count(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 				if name != "new" {
 					return knownCallers(ctx, name, list)
 				}
 				if !made.Load() {
-					return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+					return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
 				}
 				caller, err := knownCallers(ctx, "submitter", list)
 				caller.Name = name

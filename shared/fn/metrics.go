@@ -10,7 +10,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/metrics"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
 const (
@@ -42,7 +42,7 @@ type Metrics struct {
 	requests  *metrics.Counter
 	durations *metrics.Histogram
 	accepted  cachedGauge[bus.AcceptState]
-	endpoints cachedGauge[store.UnhealthyEndpoints]
+	endpoints cachedGauge[webhooks.UnhealthyEndpoints]
 	streams   cachedGauge[[]string]
 	scrapes   chan struct{} // has one for each that is under way
 }
@@ -84,7 +84,7 @@ func (t Timing) Observe(d time.Duration) {
 func (m *Metrics) OnScrape(read func(context.Context) (bus.AcceptState, error)) { m.accepted.set(read) }
 
 // OnScrapeEndpoints has scrapes show how many webhook endpoints fail, as OnScrape does.
-func (m *Metrics) OnScrapeEndpoints(read func(context.Context) (store.UnhealthyEndpoints, error)) {
+func (m *Metrics) OnScrapeEndpoints(read func(context.Context) (webhooks.UnhealthyEndpoints, error)) {
 	m.endpoints.set(read)
 }
 
@@ -105,7 +105,7 @@ func newMetrics(env *Env) *Metrics {
 		requests:  r.Counter("http_requests_total", "Calls that were answered; route is none for paths that nobody has.", "function", "route", "status"),
 		durations: r.Histogram("http_request_seconds", "Time from a call's begin to its answer, waiting polls included.", secondBuckets, "function", "route"),
 		accepted:  cachedGauge[bus.AcceptState]{log: env.Log, what: "the stream of accepted messages"},
-		endpoints: cachedGauge[store.UnhealthyEndpoints]{log: env.Log, what: "the state of webhook endpoints"},
+		endpoints: cachedGauge[webhooks.UnhealthyEndpoints]{log: env.Log, what: "the state of webhook endpoints"},
 		streams:   cachedGauge[[]string]{log: env.Log, what: "the list of paused streams"},
 		scrapes:   make(chan struct{}, maxScrapes),
 	}

@@ -29,7 +29,7 @@ func startServerWithDeadLetters(t *testing.T, functions ...Function) (h *testSer
 	h = startServer(t, func(c *Config) { c.DatabaseURL, c.Roles = url, Roles(sandbox.Roles) }, functions...)
 	t.Cleanup(h.env.Close)
 	return h, func() (all []deadLetter) {
-		page, _, err := h.env.DB().DeadLetters(t.Context(), 0, 10)
+		page, _, err := h.env.Admin.DeadLetters(t.Context(), 0, 10)
 		require.NoError(t, err)
 		for _, l := range page {
 			all = append(all, deadLetter{l.Function, l.EventID, l.EventType, l.Event, l.Reason, l.Attempts})

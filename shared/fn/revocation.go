@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -73,7 +73,7 @@ func (c *callerCache) forgetAll() {
 // that may have changed again; nil for the built-in admin, which stays as it is
 // for as long as its process. The error is the refusal of a caller that was revoked or
 // whose token was replaced, or says that the database is away.
-func (e *Env) currentCaller(ctx context.Context, was store.Caller) (now store.Caller, changed <-chan struct{}, err error) {
+func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
 		return was, nil, nil
 	}

@@ -17,20 +17,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // changing is knownCallers with changes.
 type changing struct {
 	mu    sync.Mutex
-	apply func(*store.Caller)
+	apply func(*callers.Caller)
 	err   error
 }
 
 func (h *testServer) changing() *changing {
-	c := &changing{apply: func(*store.Caller) {}}
-	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	c := &changing{apply: func(*callers.Caller) {}}
+	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		caller, err := knownCallers(ctx, name, list)
@@ -42,7 +42,7 @@ func (h *testServer) changing() *changing {
 	return c
 }
 
-func (c *changing) change(apply func(*store.Caller)) {
+func (c *changing) change(apply func(*callers.Caller)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apply = apply
@@ -55,12 +55,12 @@ func (c *changing) away(err error) {
 }
 
 // changesOfACaller are those that end what the caller has open.
-var changesOfACaller = map[string]func(*store.Caller){
-	"is revoked":          func(c *store.Caller) { c.Revoked = true },
-	"has another token":   func(c *store.Caller) { c.Proof = []byte("another") },
-	"lost its role":       func(c *store.Caller) { c.Roles = []string{"sender"} },
-	"has another queue":   func(c *store.Caller) { c.Queues = []string{"a"} },
-	"has one role beside": func(c *store.Caller) { c.Roles = append(c.Roles, "sender") },
+var changesOfACaller = map[string]func(*callers.Caller){
+	"is revoked":          func(c *callers.Caller) { c.Revoked = true },
+	"has another token":   func(c *callers.Caller) { c.Proof = []byte("another") },
+	"lost its role":       func(c *callers.Caller) { c.Roles = []string{"sender"} },
+	"has another queue":   func(c *callers.Caller) { c.Queues = []string{"a"} },
+	"has one role beside": func(c *callers.Caller) { c.Roles = append(c.Roles, "sender") },
 }
 
 // ticking sends an event every second.
@@ -119,10 +119,10 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					h, server, stop := serveInMemory(t, streamer(ticking))
-					callers := h.changing()
+					registry := h.changing()
 					stream, other := server.openAs(t, "submitter"), server.openAs(t, "receiver")
 					time.Sleep(5500 * time.Millisecond)
-					callers.change(change)
+					registry.change(change)
 					if learns.notify {
 						h.env.CallersChanged(t.Context(), "submitter")
 					}
@@ -148,15 +148,15 @@ func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, server, stop := serveInMemory(t, streamer(ticking))
-		callers := h.changing()
+		registry := h.changing()
 		stream := server.openAs(t, "submitter")
 		time.Sleep(5500 * time.Millisecond)
-		callers.away(context.DeadlineExceeded)
+		registry.away(context.DeadlineExceeded)
 		h.env.callers.forgetAll() // NATS was away too
 		time.Sleep(30 * time.Second)
 		require.Equal(t, 6, stream.events())
 		require.Contains(t, stream.text.String(), "\n:\n", "and stays open")
-		callers.away(nil)
+		registry.away(nil)
 		time.Sleep(2 * time.Second)
 		require.Less(t, 6, stream.events())
 		stop()
@@ -169,12 +169,12 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startServer(t, nil)
-			callers := h.changing()
+			registry := h.changing()
 			runServer(t, h, nil, sayFunction(repeats))
 			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
 			c.send(`{"say":"a"}`)
 			require.Contains(t, c.read(), `"a"`)
-			callers.change(change)
+			registry.change(change)
 			h.env.CallersChanged(t.Context(), "submitter")
 			want := websocket.StatusGoingAway
 			if name == "is revoked" || name == "has another token" {
@@ -190,7 +190,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
-	callers := h.changing()
+	registry := h.changing()
 	sent := make(chan error, 1)
 	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {
 		return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits).Or(Submitter), nil, func(_ context.Context, c *Call, _ streamRequest, s *Socket) error {
@@ -200,7 +200,7 @@ func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 			if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
 				return err
 			}
-			callers.change(func(c *store.Caller) { c.Revoked = true })
+			registry.change(func(c *callers.Caller) { c.Revoked = true })
 			h.env.callers.forget(c.Caller.Name)
 			err := s.Send(api.SocketFrame{Event: api.SocketMark})
 			sent <- err
@@ -218,13 +218,13 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 		for _, notify := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				h := &testServer{t: t, env: &Env{}}
-				callers := h.changing()
+				registry := h.changing()
 				caller, err := h.env.callers.byName(t.Context(), "submitter", false)
 				require.NoError(t, err)
 				c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
 				changed, err := c.Recheck(t.Context())
 				require.NoError(t, err)
-				callers.change(change)
+				registry.change(change)
 				if notify {
 					h.env.callers.forget("submitter")
 					<-changed
@@ -244,7 +244,7 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 			caller, err := knownCallers(ctx, name, list)
 			time.Sleep(time.Second)
 			return caller, err

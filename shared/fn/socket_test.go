@@ -17,7 +17,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -284,12 +284,12 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 func TestRevokedCallerGetsNothingMore(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
-	callers := h.changing()
+	registry := h.changing()
 	runServer(t, h, nil, sayFunction(repeats))
 	c := h.dial(nil, as("submitter", "token"))
 	c.send(`{"say":"a"}`)
 	require.Contains(t, c.read(), `"a"`)
-	callers.change(func(caller *store.Caller) { caller.Revoked = true })
+	registry.change(func(caller *callers.Caller) { caller.Revoked = true })
 	h.env.CallersChanged(t.Context(), "submitter")
 	require.Equal(t, websocket.StatusPolicyViolation, c.closed().Code)
 	require.Equal(t, "unauthenticated", h.calls(2)[1]["error"])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -28,7 +29,7 @@ func UTC(t *time.Time) *time.Time {
 }
 
 // TaskResponse is a task as every function shows it.
-func TaskResponse(t store.Detail) api.TaskResponse {
+func TaskResponse(t tasks.Detail) api.TaskResponse {
 	segments, encoding := task.Segments(t.Content)
 	return api.TaskResponse{
 		TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,

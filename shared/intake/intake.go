@@ -18,13 +18,15 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Intake accepts messages. Any number of goroutines may use it.
 type Intake struct {
-	db       *store.DB
+	admin    *admin.Store
+	messages *messages.Store
 	env      *fn.Env
 	twoPhase fn.TwoPhase
 
@@ -35,7 +37,7 @@ type Intake struct {
 
 // New does not touch the network.
 func New(env *fn.Env) *Intake {
-	return &Intake{db: env.DB(), env: env, twoPhase: env.Config.TwoPhase}
+	return &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
 }
 
 // Submitted is the answer to a valid request.
@@ -55,7 +57,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	if m.Refused != nil {
 		return in.saveOrAccept(ctx, c, req, m)
 	}
-	admission, refused := in.db.AdmitMessage(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
+	admission, refused := in.messages.AdmitMessage(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
 	if refused != nil {
 		m.Refused = refused
 		return in.saveOrAccept(ctx, c, req, m)
@@ -74,7 +76,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 
 // saveOrAccept saves the message, or publishes it to the stream of accepted messages. For a
 // refused message it only looks up whether it was accepted before.
-func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *store.NewMessage) (Submitted, error) {
+func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.NewMessage) (Submitted, error) {
 	switch {
 	case !in.twoPhase.Accepts(req.Ack):
 		return in.save(m)
@@ -105,9 +107,9 @@ func (in *Intake) makeRoom() {
 }
 
 // save commits a message and answers ack saved.
-func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
+func (in *Intake) save(m *messages.NewMessage) (Submitted, error) {
 	queued := time.Now()
-	outs, errs := in.db.SubmitMessages([]*store.NewMessage{m})
+	outs, errs := in.messages.SubmitMessages([]*messages.NewMessage{m})
 	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
 	if errs[0] != nil {
 		return Submitted{}, errs[0]
@@ -131,7 +133,7 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 // newMessage converts a valid request. A message with a blocked word gets a refusal, which, like
 // that of the caller's quota, applies only to a new message: a repeat of an accepted one is
 // answered as before.
-func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*store.NewMessage, error) {
+func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.NewMessage, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {
 		return nil, err
@@ -140,7 +142,7 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*st
 	if err != nil {
 		return nil, err
 	}
-	blocked, err := in.db.Blocked(ctx, allText(m.Data))
+	blocked, err := in.admin.Blocked(ctx, allText(m.Data))
 	if err != nil {
 		return nil, err
 	}

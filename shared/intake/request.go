@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -83,7 +83,7 @@ func (r *Request) confirms(kind message.Kind) bool {
 }
 
 // message converts a valid request.
-func (r *Request) message(caller int64, from string) (*store.NewMessage, error) {
+func (r *Request) message(caller int64, from string) (*messages.NewMessage, error) {
 	var data bytes.Buffer
 	if err := json.Compact(&data, r.Data); err != nil {
 		return nil, fmt.Errorf("compact the data: %w", err)
@@ -96,7 +96,7 @@ func (r *Request) message(caller int64, from string) (*store.NewMessage, error) 
 		return nil, err
 	}
 	to, _ := r.address()
-	return &store.NewMessage{
+	return &messages.NewMessage{
 		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: print,
 		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
 		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, defaultType), Data: data.Bytes(),

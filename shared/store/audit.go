@@ -24,36 +24,36 @@ const logActionSQL = `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
 values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
 
-// queueAction adds an audit entry to the transaction of its change. It is the only writer of
+// QueueAudit adds an audit entry to the transaction of its change. It is the only writer of
 // operator_actions. before and after are JSON or "".
-func (o Operator) queueAction(batch *pgx.Batch, action, subject, before, after string) {
-	batch.Queue(logActionSQL, o.CallerID, task.Cut(storable(o.Name), maxOperatorName), o.RequestID, action, subject,
-		storable(o.Reason), before, after)
+func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
+	batch.Queue(logActionSQL, o.CallerID, task.Cut(Storable(o.Name), maxOperatorName), o.RequestID, action, subject,
+		Storable(o.Reason), before, after)
 }
 
-// auditEntry is a manual change: the row before and after it as JSON, "" where there is no
+// AuditEntry is a manual change: the row before and after it as JSON, "" where there is no
 // row. If both are equal, nothing changed and no entry is kept.
-type auditEntry struct{ action, subject, before, after string }
+type AuditEntry struct{ Action, Subject, Before, After string }
 
-// byHand commits a manual change together with its audit entry.
-func (db *DB) byHand(ctx context.Context, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
-	return byHand(ctx, db.hot, by, change)
+// Audited commits a manual change together with its audit entry.
+func (db *DB) Audited(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
+	return byHand(ctx, db.Hot, by, change)
 }
 
-// asAdmin is byHand with the role that may change callers, templates and other settings. Only
+// AuditedAsAdmin is byHand with the role that may change callers, templates and other settings. Only
 // the function admin uses it.
-func (db *DB) asAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+func (db *DB) AuditedAsAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
 	return byHand(ctx, db.admin, by, change)
 }
 
-func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		entry, err := change(tx)
-		if err != nil || entry.before == entry.after {
+		if err != nil || entry.Before == entry.After {
 			return err
 		}
 		var batch pgx.Batch
-		by.queueAction(&batch, entry.action, entry.subject, entry.before, entry.after)
+		by.QueueAudit(&batch, entry.Action, entry.Subject, entry.Before, entry.After)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 }

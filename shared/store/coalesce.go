@@ -17,7 +17,7 @@ const (
 	flushLimit = 15 * time.Second // limit of a flush with all its tries
 )
 
-// coalescer is group commit: calls that arrive while transactions are under way share the next
+// Coalescer is group commit: calls that arrive while transactions are under way share the next
 // one. A flush starts when the previous one returns, never on a timer, so a single call does
 // not wait for others. A call returns only after its own commit. Goroutines exist only while
 // there is work.
@@ -26,7 +26,7 @@ const (
 // part of each queue. One more flusher is reserved for callers with no row in a flush under
 // way. It takes few rows, so a single row never waits for a large flush of others. A flush
 // that fails is divided by caller before it is divided by row.
-type coalescer[In, Out any] struct {
+type Coalescer[In, Out any] struct {
 	// flush commits all rows or none, and returns their answers in order. An error means that
 	// none is known to be committed. alone means that the row failed together with others: it,
 	// or one of them, is at fault, and it has already waited for locks.
@@ -49,14 +49,14 @@ type entry[In, Out any] struct {
 	done   *sync.WaitGroup
 }
 
-func newCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Context, rows []In, alone bool) ([]Out, error)) *coalescer[In, Out] {
-	return &coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newFairLimiter(flushers+1, flushers)}
+func NewCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Context, rows []In, alone bool) ([]Out, error)) *Coalescer[In, Out] {
+	return &Coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newFairLimiter(flushers+1, flushers)}
 }
 
-// do commits the rows, all of one caller, and returns when each is committed or refused, with
+// Do commits the rows, all of one caller, and returns when each is committed or refused, with
 // an answer or error for each in order. It does not stop when the call is cancelled: queued
 // rows are committed.
-func (c *coalescer[In, Out]) do(rows []In) ([]Out, []error) {
+func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	var done sync.WaitGroup
 	entries := make([]entry[In, Out], len(rows))
 	for i, row := range rows {
@@ -64,7 +64,7 @@ func (c *coalescer[In, Out]) do(rows []In) ([]Out, []error) {
 	}
 	if !c.enqueue(entries, &done) {
 		for i := range entries {
-			entries[i].err = errBusy()
+			entries[i].err = Busy()
 		}
 	}
 	done.Wait()
@@ -77,7 +77,7 @@ func (c *coalescer[In, Out]) do(rows []In) ([]Out, []error) {
 
 // enqueue refuses rows when the caller would have more waiting than the room that is left for
 // others: one caller alone may fill half of the queue.
-func (c *coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
+func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
 	}
@@ -105,9 +105,9 @@ func (c *coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 }
 
 // isIdle reports whether no flush under way has rows of the caller.
-func (c *coalescer[In, Out]) isIdle(caller int64) bool { return c.underWay[caller] == 0 }
+func (c *Coalescer[In, Out]) isIdle(caller int64) bool { return c.underWay[caller] == 0 }
 
-func (c *coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
+func (c *Coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
 	for batch != nil {
 		c.commit(batch)
 		c.mu.Lock()
@@ -119,7 +119,7 @@ func (c *coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
 
 // next takes the next batch, in which the rows of each caller are together. nil ends the
 // flusher. mu must be held.
-func (c *coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
+func (c *Coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 	if short {
 		batch = c.waiting.take(shortRows, c.isIdle)
 		c.short = batch != nil
@@ -133,7 +133,7 @@ func (c *coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 func anyCaller(int64) bool { return true }
 
 // count adds n flushes to each caller of a batch. mu must be held.
-func (c *coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
+func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	for i, e := range batch {
 		if i > 0 && batch[i-1].caller == e.caller {
 			continue
@@ -148,11 +148,11 @@ func (c *coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 // again in two parts with half of the callers each. A part with one caller is run row by row,
 // in a goroutine of its own so that others need not wait. Only the rows at fault fail. An
 // error that concerns every row is not repeated for each.
-func (c *coalescer[In, Out]) commit(batch []*entry[In, Out]) {
+func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
 	err := c.try(ctx, batch, false)
 	switch parts := splitByCaller(batch); {
-	case len(batch) == 1 || !isRowError(err):
+	case len(batch) == 1 || !IsRowError(err):
 		cancel()
 		release(batch, err)
 	case parts != nil:
@@ -184,7 +184,7 @@ func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
 }
 
 // commitSingly runs the rows of one caller one by one, within the time left for their flush.
-func (c *coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In, Out], err error) {
+func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In, Out], err error) {
 	caller := rows[0].caller
 	if c.singles.acquire(ctx, caller) != nil {
 		release(rows, err)
@@ -197,7 +197,7 @@ func (c *coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In,
 }
 
 // try flushes rows once and keeps their answers. A panic becomes an error of these rows.
-func (c *coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
+func (c *Coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())

@@ -24,14 +24,14 @@ type row struct {
 
 // flushes is a coalescer whose flushes the test sees and ends.
 type flushes struct {
-	*coalescer[row, int]
+	*Coalescer[row, int]
 	begun chan []row
 	end   chan struct{}
 }
 
 func newFlushes() *flushes {
 	f := &flushes{begun: make(chan []row, 100), end: make(chan struct{})}
-	f.coalescer = newCoalescer(func(r row) int64 { return r.caller }, func(_ context.Context, rows []row, _ bool) ([]int, error) {
+	f.Coalescer = NewCoalescer(func(r row) int64 { return r.caller }, func(_ context.Context, rows []row, _ bool) ([]int, error) {
 		f.begun <- rows
 		<-f.end
 		if slices.ContainsFunc(rows, func(r row) bool { return r.bad }) {
@@ -52,7 +52,7 @@ func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
 		entries[i] = entry[row, int]{in: rows[i], caller: caller, done: &all}
 	}
 	if !f.enqueue(entries, &all) {
-		answered <- errBusy()
+		answered <- Busy()
 		return answered
 	}
 	go func() {
@@ -184,12 +184,12 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 	require.NoError(t, places.acquire(t.Context(), modest))
 	order := make(chan string, 10)
 	wait := func(caller int64, n int) {
-		before := places.count()
+		before := places.Count()
 		go func() {
 			require.NoError(t, places.acquire(t.Context(), caller))
 			order <- fmt.Sprint(caller, n)
 		}()
-		require.Eventually(t, func() bool { return places.count() > before }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return places.Count() > before }, 5*time.Second, time.Millisecond)
 	}
 	for n := range 3 {
 		wait(greedy, n)
@@ -205,7 +205,7 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() { left <- places.acquire(soon, third) }()
-	require.Eventually(t, func() bool { return places.count() == 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return places.Count() == 3 }, 5*time.Second, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-left, context.Canceled)
 	places.release(greedy)
@@ -218,8 +218,8 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 	require.Zero(t, places.taken)
 }
 
-// count is how many wait.
-func (t *fairLimiter) count() int {
+// Count is how many wait.
+func (t *fairLimiter) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting.total

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// column returns one array parameter of a statement: a field of every row.
-func column[R, V any](rows []R, field func(R) V) []V {
+// Column returns one array parameter of a statement: a field of every row.
+func Column[R, V any](rows []R, field func(R) V) []V {
 	values := make([]V, len(rows))
 	for i, row := range rows {
 		values[i] = field(row)
@@ -18,7 +18,7 @@ func column[R, V any](rows []R, field func(R) V) []V {
 	return values
 }
 
-func collectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
+func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
 		_, err := pgx.ForEachRow(rows, []any{&k}, func() error {
@@ -29,8 +29,8 @@ func collectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	}
 }
 
-// collectTimes reads rows of an id and a time.
-func collectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
+// CollectTimes reads rows of an id and a time.
+func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id task.ID
 		var at time.Time
@@ -42,8 +42,8 @@ func collectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	}
 }
 
-// orNull is nil, which is null, for a zero value.
-func orNull[V comparable](v V) *V {
+// OrNull is nil, which is null, for a zero value.
+func OrNull[V comparable](v V) *V {
 	var zero V
 	if v == zero {
 		return nil
@@ -51,44 +51,44 @@ func orNull[V comparable](v V) *V {
 	return &v
 }
 
-func timeOrNull(t time.Time) *time.Time {
+func TimeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
 	return &t
 }
 
-func orZero(t *time.Time) time.Time {
+func OrZero(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	return *t
 }
 
-func orEmpty(s *string) string {
+func OrEmpty(s *string) string {
 	if s == nil {
 		return ""
 	}
 	return *s
 }
 
-func idOrNull(id task.ID) *task.ID {
+func IDOrNull(id task.ID) *task.ID {
 	if id.IsZero() {
 		return nil
 	}
 	return &id
 }
 
-// notNull keeps an absent list from becoming a null.
-func notNull(list []string) []string { return append([]string{}, list...) }
+// NotNull keeps an absent list from becoming a null.
+func NotNull(list []string) []string { return append([]string{}, list...) }
 
-// timeOrInfinity takes the zero time for one after all others.
-func timeOrInfinity(t time.Time) pgtype.Timestamptz {
+// TimeOrInfinity takes the zero time for one after all others.
+func TimeOrInfinity(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	}
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// anyHash is a value that hashtextextended may give, by chance.
-const anyHash = `((random() - 0.5) * 18446744073709551615)::bigint`
+// AnyHash is a value that hashtextextended may give, by chance.
+const AnyHash = `((random() - 0.5) * 18446744073709551615)::bigint`

@@ -20,20 +20,20 @@ type DeadLetter struct {
 	CreatedAt time.Time
 }
 
-// maxDeadLetter is what is kept of an event, in characters.
-const maxDeadLetter = 64 << 10
+// MaxDeadLetter is what is kept of an event, in characters.
+const MaxDeadLetter = 64 << 10
 
 const insertDeadLetterSQL = `
 insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ($1, $2, $3, $4, $5, $6)
 on conflict (function, event_id) do update set attempts = excluded.attempts, reason = excluded.reason, dead = true`
 
-func queueDeadLetter(batch *pgx.Batch, l DeadLetter) {
-	batch.Queue(insertDeadLetterSQL, l.Function, storable(l.EventID), storable(l.EventType),
-		task.Cut(storable(l.Event), maxDeadLetter), task.Cut(storable(l.Reason), task.MaxResult), l.Attempts)
+func QueueDeadLetter(batch *pgx.Batch, l DeadLetter) {
+	batch.Queue(insertDeadLetterSQL, l.Function, Storable(l.EventID), Storable(l.EventType),
+		task.Cut(Storable(l.Event), MaxDeadLetter), task.Cut(Storable(l.Reason), task.MaxResult), l.Attempts)
 }
 
-func (l DeadLetter) json() string {
-	return mustJSON(map[string]any{
+func (l DeadLetter) JSON() string {
+	return MustJSON(map[string]any{
 		"function": l.Function, "event_id": l.EventID, "event_type": l.EventType, "event": l.Event, "reason": l.Reason, "attempts": l.Attempts,
 	})
 }

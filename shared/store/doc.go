@@ -1,4 +1,4 @@
-// Package store is all SQL of Sendonce; every table has one owning file. A
+// package store is all SQL of Sendonce; every table has one owning file. A
 // function tells the story, the domain (shared/task) decides, the store writes.
 //
 // # Hot and cold

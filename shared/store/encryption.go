@@ -64,36 +64,36 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
-// rowID is the table and id of a row, without what else a secret of it is bound to.
-func rowID(row string) string {
+// RowID is the table and id of a row, without what else a secret of it is bound to.
+func RowID(row string) string {
 	id, _, _ := strings.Cut(row, " ")
 	return id
 }
 
-// encrypt encrypts a secret of a row.
-func (k Keys) encrypt(row, secret string) (string, error) {
+// Encrypt encrypts a secret of a row.
+func (k Keys) Encrypt(row, secret string) (string, error) {
 	if len(k.ids) == 0 {
 		return "", errors.New("no encryption key is set, so no secret can be stored")
 	}
 	sealed := k.aead[k.ids[0]].Seal(nil, nil, []byte(secret), []byte(row))
-	return k.newestPrefix() + base64.RawStdEncoding.EncodeToString(sealed), nil
+	return k.NewestPrefix() + base64.RawStdEncoding.EncodeToString(sealed), nil
 }
 
 // newestPrefix is how a value begins that the first key encrypted.
 // isEmpty reports whether no key is set.
-func (k Keys) isEmpty() bool { return len(k.ids) == 0 }
+func (k Keys) IsEmpty() bool { return len(k.ids) == 0 }
 
-func (k Keys) newestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
+func (k Keys) NewestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
-// decrypt reverses encrypt. Rows that were written before there was encryption hold
+// Decrypt reverses encrypt. Rows that were written before there was encryption hold
 // the secret itself, until Reencrypt.
-func (k Keys) decrypt(row, stored string) (string, error) {
+func (k Keys) Decrypt(row, stored string) (string, error) {
 	rest, encrypted := strings.CutPrefix(stored, encryptedPrefix)
 	if !encrypted {
 		if rest, encrypted = strings.CutPrefix(stored, earlierPrefix); !encrypted {
 			return stored, nil
 		}
-		row = rowID(row)
+		row = RowID(row)
 	}
 	id, text, _ := strings.Cut(rest, ".")
 	aead := k.aead[id]

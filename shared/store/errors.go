@@ -20,15 +20,15 @@ import (
 const (
 	codeCheckViolation    = "23514"
 	codeUniqueViolation   = "23505"
-	codeLockTimeout       = "55P03"
-	codeQueryCanceled     = "57014" // statement_timeout
+	CodeLockTimeout       = "55P03"
+	CodeQueryCanceled     = "57014" // statement_timeout
 	codeReadOnly          = "25006" // a standby, during a failover
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01" // also where search_path leads elsewhere
 	codeUndefinedFunction = "42883"
 )
 
-func errBusy() error {
+func Busy() error {
 	return &task.Error{
 		Code:       task.CodeServerBusy,
 		Message:    "the service is overloaded or its database is away; repeat the same call later",
@@ -36,7 +36,7 @@ func errBusy() error {
 	}
 }
 
-func errKeyInFlight() error {
+func KeyInFlight() error {
 	return &task.Error{
 		Code:       task.CodeKeyInFlight,
 		Message:    "another call with this idempotency key is under way; repeat the same call",
@@ -44,13 +44,13 @@ func errKeyInFlight() error {
 	}
 }
 
-func errNotFound(what string) error {
+func NotFound(what string) error {
 	return task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// isRowError reports whether a failed flush may succeed without some of its rows: invalid
+// IsRowError reports whether a failed flush may succeed without some of its rows: invalid
 // data, a lock that one row waits for, or a deadlock.
-func isRowError(err error) bool {
+func IsRowError(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
@@ -59,7 +59,7 @@ func isRowError(err error) bool {
 	case "22", "23", "40":
 		return true
 	default:
-		return pg.Code == codeLockTimeout
+		return pg.Code == CodeLockTimeout
 	}
 }
 
@@ -69,8 +69,8 @@ type lostAnswer struct{ error }
 
 func (l lostAnswer) Unwrap() error { return l.error }
 
-// markLost wraps err in lostAnswer when its connection is broken.
-func markLost(conn *pgx.Conn, err error) error {
+// MarkLost wraps err in lostAnswer when its connection is broken.
+func MarkLost(conn *pgx.Conn, err error) error {
 	if err != nil && conn.IsClosed() && !rejectedByPooler(err) {
 		return lostAnswer{err}
 	}
@@ -91,9 +91,9 @@ func isLost(err error) bool {
 	return errors.As(err, &lost)
 }
 
-// mayBeCommitted reports whether a transaction that returned err at its commit may be
+// MayBeCommitted reports whether a transaction that returned err at its commit may be
 // committed all the same: it reached a server, and no server reported that it failed.
-func mayBeCommitted(err error) bool {
+func MayBeCommitted(err error) bool {
 	var pg *pgconn.PgError
 	var own *task.Error
 	if errors.As(err, &pg) {
@@ -114,7 +114,7 @@ func missingPartition(err error) bool {
 	return errors.As(err, &pg) && pg.Code == codeCheckViolation && pg.ConstraintName == "" && strings.HasSuffix(pg.TableName, "_logs")
 }
 
-func pgCode(err error) string {
+func SQLState(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		return pg.Code
@@ -122,14 +122,14 @@ func pgCode(err error) string {
 	return ""
 }
 
-func violates(err error, constraint string) bool {
+func Violates(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
-// failed wraps a database error once. A transient one becomes server_busy, with its cause for
+// Wrap wraps a database error once. A transient one becomes server_busy, with its cause for
 // the log. nil and errors of the domain are returned as they are.
-func failed(doing string, err error) error {
+func Wrap(doing string, err error) error {
 	var own *task.Error
 	switch {
 	case err == nil:
@@ -137,7 +137,7 @@ func failed(doing string, err error) error {
 	case errors.As(err, &own):
 		return err
 	case isTransient(err):
-		return fmt.Errorf("%s: %w (%w)", doing, errBusy(), err)
+		return fmt.Errorf("%s: %w (%w)", doing, Busy(), err)
 	default:
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -152,7 +152,7 @@ func isTransient(err error) bool {
 		case "08", "53", "57", "40": // connection, resources, operator, rollback
 			return true
 		default:
-			return slices.Contains([]string{codeLockTimeout, codeReadOnly, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
+			return slices.Contains([]string{CodeLockTimeout, codeReadOnly, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
 		}
 	}
 	var own *task.Error

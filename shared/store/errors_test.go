@@ -16,13 +16,13 @@ func TestWhatMayBeCommittedIsNotWhatTheServerRefused(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: codeLockTimeout}, false},
+		{&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: CodeLockTimeout}, false},
 		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, true},
 		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: codeProtocolViolation, Message: "query_wait_timeout"}, false},
-		{errBusy(), false},
+		{Busy(), false},
 		{io.ErrUnexpectedEOF, true},
 		{context.DeadlineExceeded, true},
 	} {
-		require.Equal(t, c.want, mayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
+		require.Equal(t, c.want, MayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
 	}
 }

@@ -30,50 +30,50 @@ func (m *EventMode) Decode(word string) error {
 	return nil
 }
 
-// pick returns the statement that also writes events if the mode publishes every change. The
+// Pick returns the statement that also writes events if the mode publishes every change. The
 // plain statement does not plan work that it would not do.
-func (m EventMode) pick(plain, withEvents string) string {
+func (m EventMode) Pick(plain, withEvents string) string {
 	if m == AllEvents {
 		return withEvents
 	}
 	return plain
 }
 
-// hasEndpoint is the condition that the caller of a row of changed has an endpoint for its
+// HasEndpoint is the condition that the caller of a row of changed has an endpoint for its
 // kind of event, as in listenersSQL. Events that neither an endpoint nor a callback URL
 // receives are not written, since they would only fill the stream. The statement is part of
 // the last round trip before the commit, so an endpoint that was made while a lock was waited
 // for gets the event.
-const hasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
+const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
 
-// commitNotifier counts the event rows that a transaction writes, and calls OnEvents and
+// Notifier counts the event rows that a transaction writes, and calls OnEvents and
 // OnFailed after its commit.
-type commitNotifier struct {
+type Notifier struct {
 	db     *DB
 	rows   int64
 	failed bool // some task failed in a way that counts for alerts
 }
 
-// newNotifier returns the notifier of one transaction.
-func (db *DB) newNotifier() *commitNotifier { return &commitNotifier{db: db} }
+// NewNotifier returns the notifier of one transaction.
+func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 
-// countEvents adds event rows that the transaction writes or may write.
-func (n *commitNotifier) countEvents(rows int64) { n.rows += rows }
+// CountEvents adds event rows that the transaction writes or may write.
+func (n *Notifier) CountEvents(rows int64) { n.rows += rows }
 
-// countFailure has OnFailed called after the commit.
-func (n *commitNotifier) countFailure() { n.failed = true }
+// CountFailure has OnFailed called after the commit.
+func (n *Notifier) CountFailure() { n.failed = true }
 
-// countRows adds the number of event rows that a statement writes.
-func (n *commitNotifier) countRows(q *pgx.QueuedQuery) {
+// CountRows adds the number of event rows that a statement writes.
+func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	q.Exec(func(tag pgconn.CommandTag) error {
 		n.rows += tag.RowsAffected()
 		return nil
 	})
 }
 
-// collectIDs is countRows for a statement that returns the subjects of its events.
-func (n *commitNotifier) collectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
+// CollectIDs is countRows for a statement that returns the subjects of its events.
+func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, []any{ids}, func() error {
 			n.rows++
@@ -83,14 +83,14 @@ func (n *commitNotifier) collectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	})
 }
 
-// notify returns err, the outcome of the transaction. If the transaction is committed, or may
+// Notify returns err, the outcome of the transaction. If the transaction is committed, or may
 // be, it calls OnEvents if events were written and OnFailed if failures count for alerts.
-func (n *commitNotifier) notify(err error) error {
-	if n == nil || err != nil && !mayBeCommitted(err) {
+func (n *Notifier) Notify(err error) error {
+	if n == nil || err != nil && !MayBeCommitted(err) {
 		return err
 	}
 	if n.rows > 0 || err != nil {
-		n.db.onEvents()
+		n.db.OnEvents()
 	}
 	if n.failed || err != nil {
 		n.db.onFailed()
@@ -101,9 +101,9 @@ func (n *commitNotifier) notify(err error) error {
 // Kinds of events that are not of tasks: an endpoint was disabled, an accepted message was
 // saved or rejected, an alert was raised or cleared.
 const (
-	kindDisabled = "webhook.disabled"
-	kindSaved    = "message.saved"
-	kindRejected = "message.rejected"
-	kindRaised   = "alert.raised"
-	kindCleared  = "alert.cleared"
+	KindWebhookDisabled = "webhook.disabled"
+	KindMessageSaved    = "message.saved"
+	KindMessageRejected = "message.rejected"
+	KindAlertRaised     = "alert.raised"
+	KindAlertCleared    = "alert.cleared"
 )

@@ -95,8 +95,8 @@ func WithCaller(ctx context.Context, id int64) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
 
-// withoutCaller is for work that several callers wait for.
-func withoutCaller(ctx context.Context) context.Context {
+// WithoutCaller is for work that several callers wait for.
+func WithoutCaller(ctx context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, nil)
 }
 

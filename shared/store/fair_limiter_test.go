@@ -1,4 +1,4 @@
-package store
+package store_test
 
 import (
 	"context"
@@ -8,36 +8,40 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
 // A caller whose calls wait for a lock holds half of the connections at most.
 func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
+	const greedy, modest = 1, 2 // callers
 	url := sandbox.NewDatabase(t)
-	db := openAt(t, url, func(c *Config) { c.MaxConns = 4 })
-	s := message()
-	db.mustSubmit(t, s)
-	claim := db.mustClaim(t, "app", 1)[0]
-	release := hold(t, url, `select from task_live where id = $1 for update`, s.ID)
-	as := func(caller int64) context.Context { return WithCaller(t.Context(), caller) }
+	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.MaxConns = 4 })
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	claim := db.MustClaim(t, "app", 1)[0]
+	release := storetest.HoldLock(t, url, `select from task_live where id = $1 for update`, s.ID)
+	as := func(caller int64) context.Context { return store.WithCaller(t.Context(), caller) }
 	extended := make(chan error, 20)
 	for range cap(extended) {
 		go func() {
-			_, err := db.Extend(as(greedy), Extension{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Lease: time.Minute}, nil)
+			_, err := db.Tasks.Extend(as(greedy), tasks.Extension{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Lease: time.Minute}, nil)
 			extended <- err
 		}()
 	}
-	turns := db.hot.Config().ConnConfig.Tracer.(connectionLimiter).fairLimiter
-	require.Eventually(t, func() bool { return turns.count() == cap(extended)-2 }, 5*time.Second, time.Millisecond)
-	_, err := db.Task(as(modest), s.ID)
+	require.Eventually(t, func() bool { return store.WaitingForConnections(db.Hot) == cap(extended)-2 }, 5*time.Second, time.Millisecond)
+	_, err := db.Tasks.Task(as(modest), s.ID)
 	require.NoError(t, err)
-	db.mustSubmit(t, message())
-	_, _, err = db.Claim(as(modest), ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	db.MustSubmit(t, storetest.Submission())
+	_, _, err = db.Tasks.Claim(as(modest), tasks.ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Empty(t, extended, "the other calls wait still")
 	release()
 	for range cap(extended) {
 		require.NoError(t, <-extended)
 	}
-	require.Empty(t, turns.used)
+	require.Zero(t, store.CallersWithConnections(db.Hot))
 }

@@ -19,24 +19,24 @@ returning place::text`
 	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )
 
-// beginJob reports whether a job is due, and where its last run stopped. If due is
+// BeginJob reports whether a job is due, and where its last run stopped. If due is
 // true, no other instance starts the job for the time every.
-func (db *DB) beginJob(ctx context.Context, what string, every time.Duration) (place *string, due bool, err error) {
-	err = db.hot.QueryRow(ctx, beginJobSQL, unprepared, what, every.Seconds()).Scan(&place)
+func (db *DB) BeginJob(ctx context.Context, what string, every time.Duration) (place *string, due bool, err error) {
+	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, what, every.Seconds()).Scan(&place)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, false, nil
 	}
 	return place, err == nil, err
 }
 
-// saveTimeout limits saving the progress of a job, also after its caller has left.
-const saveTimeout = 3 * time.Second
+// SaveTimeout limits saving the progress of a job, also after its caller has left.
+const SaveTimeout = 3 * time.Second
 
-// endJob saves where the next run continues. If again is true, that run may start at
+// EndJob saves where the next run continues. If again is true, that run may start at
 // once.
-func (db *DB) endJob(ctx context.Context, what string, place *string, again bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+func (db *DB) EndJob(ctx context.Context, what string, place *string, again bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SaveTimeout)
 	defer cancel()
-	_, err := db.hot.Exec(ctx, endJobSQL, unprepared, what, place, again)
+	_, err := db.Hot.Exec(ctx, endJobSQL, Unprepared, what, place, again)
 	return err
 }

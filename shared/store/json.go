@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// mustJSON encodes what cannot fail: strings and maps of plain values.
-func mustJSON(v any) string {
+// MustJSON encodes what cannot fail: strings and maps of plain values.
+func MustJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
@@ -18,17 +18,17 @@ func mustJSON(v any) string {
 	return string(b)
 }
 
-// logJSON turns a request body into text that the type jsonb accepts: the body itself if jsonb
+// LogJSON turns a request body into text that the type jsonb accepts: the body itself if jsonb
 // can store it, else its text as a JSON string.
-func logJSON(request []byte) string {
+func LogJSON(request []byte) string {
 	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
 		return string(request)
 	}
-	return mustJSON(task.Cut(storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
+	return MustJSON(task.Cut(Storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
 }
 
-// storable makes any bytes a text that Postgres takes.
-func storable(text string) string {
+// Storable makes any bytes a text that Postgres takes.
+func Storable(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// unprepared runs a statement in one round trip and plans it for its parameters. It is for
+// Unprepared runs a statement in one round trip and plans it for its parameters. It is for
 // statements that a connection rarely runs, where preparing costs more than it saves, and for
 // lists, whose best plan depends on their filters.
 //
 // Such statements must cast their parameters, compare equal types, and pass nulls as nulls: on
 // a new connection the server has no catalog cache, and choosing among all operators of a name
 // takes 0.4 ms.
-const unprepared = pgx.QueryExecModeExec
+const Unprepared = pgx.QueryExecModeExec
 
 // Roles are the database users of each kind of work. A password replaces that of the URL; ""
 // keeps it. If Hot is empty, then hot, admin and retention work uses the URL's user. If Read
@@ -38,8 +38,8 @@ const rareConns = 2
 
 // pools holds one connection pool for each role.
 type pools struct {
-	hot, read        *pgxpool.Pool
-	admin, retention *pgxpool.Pool // hot, where that is the URL's own user
+	Hot, Read        *pgxpool.Pool
+	admin, Retention *pgxpool.Pool // hot, where that is the URL's own user
 }
 
 func openPools(cfg Config) (p pools, err error) {
@@ -60,12 +60,12 @@ func openPools(cfg Config) (p pools, err error) {
 	acceptReadOnlyPrimary(forLists)
 	rare.MaxConns = min(rare.MaxConns, rareConns)
 	r := cfg.Roles
-	p.hot = open(forAll, r.Hot, r.HotPassword, "sendonce")
-	p.read = open(forLists, r.Read, r.ReadPassword, "sendonce-read")
-	p.admin, p.retention = p.hot, p.hot
+	p.Hot = open(forAll, r.Hot, r.HotPassword, "sendonce")
+	p.Read = open(forLists, r.Read, r.ReadPassword, "sendonce-read")
+	p.admin, p.Retention = p.Hot, p.Hot
 	if r.Hot != "" {
 		p.admin = open(rare.Copy(), r.Admin, r.AdminPassword, "sendonce-admin")
-		p.retention = open(rare, r.Retention, r.RetentionPassword, "sendonce-retention")
+		p.Retention = open(rare, r.Retention, r.RetentionPassword, "sendonce-retention")
 	}
 	if err != nil {
 		p.close()
@@ -74,9 +74,9 @@ func openPools(cfg Config) (p pools, err error) {
 }
 
 func (p pools) byName() map[string]*pgxpool.Pool {
-	all := map[string]*pgxpool.Pool{"hot": p.hot, "read": p.read}
-	if p.admin != p.hot {
-		all["admin"], all["retention"] = p.admin, p.retention
+	all := map[string]*pgxpool.Pool{"hot": p.Hot, "read": p.Read}
+	if p.admin != p.Hot {
+		all["admin"], all["retention"] = p.admin, p.Retention
 	}
 	return all
 }
@@ -123,7 +123,7 @@ func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.
 }
 
 func disablePreparedStatements(pc *pgxpool.Config) {
-	pc.ConnConfig.DefaultQueryExecMode, pc.ConnConfig.StatementCacheCapacity = unprepared, 0
+	pc.ConnConfig.DefaultQueryExecMode, pc.ConnConfig.StatementCacheCapacity = Unprepared, 0
 }
 
 // acceptReadOnlyPrimary lets target_session_attrs=read-write accept the primary for the read

@@ -1,4 +1,4 @@
-package store
+package store_test
 
 import (
 	"context"
@@ -12,12 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
 func TestWhatIsReadAsTextDoesNotDependOnTheDatabasesSettings(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, err := owner(t, url).Exec(t.Context(), `
+	_, err := storetest.Owner(t, url).Exec(t.Context(), `
 do $$ begin
 	execute format('alter database %I set bytea_output = escape', current_database());
 	execute format('alter database %I set datestyle = German', current_database());
@@ -25,22 +28,22 @@ do $$ begin
 end $$`)
 	require.NoError(t, err)
 	ctx, hash := t.Context(), sha256.Sum256([]byte("token"))
-	_, err = openAt(t, url).AddCaller(ctx, "shop", hash[:], Grants{Roles: []string{"submitter"}}, builtIn)
+	_, err = storetest.OpenAt(t, url).Callers.AddCaller(ctx, "shop", hash[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
 	require.NoError(t, err)
 	for _, pooler := range []bool{false, true} {
-		db := openAt(t, url, func(c *Config) { c.Pooler = pooler })
+		db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Pooler = pooler })
 		for _, list := range []bool{false, true} {
-			caller, err := db.CallerByName(ctx, "shop", list)
+			caller, err := db.Callers.CallerByName(ctx, "shop", list)
 			require.NoError(t, err)
 			require.True(t, caller.Knows(hash))
 			require.False(t, caller.Knows(sha256.Sum256([]byte("another"))))
 		}
-		callers, _, err := db.Callers(ctx, nil, 0, 10)
+		callers, _, err := db.Callers.Callers(ctx, nil, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, callers, 1)
 		require.WithinDuration(t, time.Now(), callers[0].CreatedAt, time.Minute)
 		var third float64
-		require.NoError(t, db.read.QueryRow(ctx, "select 1::float8 / 3").Scan(&third))
+		require.NoError(t, db.Read.QueryRow(ctx, "select 1::float8 / 3").Scan(&third))
 		require.Equal(t, 1.0/3, third)
 	}
 }
@@ -56,7 +59,7 @@ func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
 			require.NoError(t, err)
 			url := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s target_session_attrs=%s",
 				config.Host, config.Port, config.User, config.Password, config.Database, wanted)
-			_, err = openAt(t, url).Statistics(t.Context())
+			_, err = storetest.OpenAt(t, url).Tasks.Statistics(t.Context())
 			require.NoError(t, err)
 		})
 	}
@@ -65,7 +68,7 @@ func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
 // A host that loses its power ends no connection.
 func TestIdleConnectionsToAHostThatVanishedAreGivenUpBeforeTheCallIs(t *testing.T) {
 	t.Parallel()
-	onlyWithFaults(t)
+	storetest.OnlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
 	require.NoError(t, err)
 	lost, other := sandbox.NewProxy(t, config.ConnString()), sandbox.NewProxy(t, config.ConnString())
@@ -73,13 +76,13 @@ func TestIdleConnectionsToAHostThatVanishedAreGivenUpBeforeTheCallIs(t *testing.
 	require.NoError(t, err)
 	b, err := pgx.ParseConfig(other.URL())
 	require.NoError(t, err)
-	db := openAt(t, fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", a.Host, b.Host, a.Port, b.Port, a.User, a.Password, a.Database))
+	db := storetest.OpenAt(t, fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", a.Host, b.Host, a.Port, b.Port, a.User, a.Password, a.Database))
 	var all sync.WaitGroup
 	for range 2 {
-		all.Go(func() { _, _ = db.hot.Exec(t.Context(), "select pg_sleep(0.2)") })
+		all.Go(func() { _, _ = db.Hot.Exec(t.Context(), "select pg_sleep(0.2)") })
 	}
 	all.Wait()
-	require.EqualValues(t, 2, db.hot.Stat().IdleConns())
+	require.EqualValues(t, 2, db.Hot.Stat().IdleConns())
 	<-time.After(1100 * time.Millisecond) // the pool trusts a younger one
 	lost.Stall()
 	defer lost.Resume()

@@ -29,15 +29,15 @@ where name in ('synchronous_commit', 'default_transaction_read_only') or name = 
 // as migrate has restored the role.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
-		return db.hot.Ping(ctx)
+		return db.Hot.Ping(ctx)
 	}
 	var changed string
-	if err := db.hot.QueryRow(ctx, roleSettingsSQL, unprepared).Scan(&changed); err != nil {
+	if err := db.Hot.QueryRow(ctx, roleSettingsSQL, Unprepared).Scan(&changed); err != nil {
 		return err
 	}
 	if changed == "" {
 		return nil
 	}
-	db.hot.Reset()
+	db.Hot.Reset()
 	return fmt.Errorf("%w: %s; run migrate", ErrRoleSettings, changed)
 }

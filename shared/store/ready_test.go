@@ -1,4 +1,4 @@
-package store
+package store_test
 
 import (
 	"fmt"
@@ -7,6 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,48 +22,48 @@ func TestSettingsOfTheRoleAreNoticed(t *testing.T) {
 	}{{"synchronous_commit = off", true}, {"search_path = pg_temp", false}, {"default_transaction_read_only = on", false}} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
-			db, neighbour := open(t), open(t)
+			db, neighbour := storetest.Open(t), storetest.Open(t)
 			require.NoError(t, db.Ping(t.Context()))
 			alter := func(change string) { // as the role itself
-				_, err := db.hot.Exec(t.Context(), fmt.Sprintf(`begin read write; do $$ begin
+				_, err := db.Hot.Exec(t.Context(), fmt.Sprintf(`begin read write; do $$ begin
 					execute format('alter role current_user in database %%I %s', current_database()); end $$; commit`, change))
 				require.NoError(t, err)
 			}
 			alter("set " + c.setting)
-			require.ErrorIs(t, db.Ping(t.Context()), ErrRoleSettings)
-			_, errs := db.Submit([]*Submission{message()})
+			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings)
+			_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 			if c.submitted {
 				require.NoError(t, errs[0])
 			} else {
 				require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "%v", errs[0])
 			}
 			require.NoError(t, neighbour.Ping(t.Context()))
-			neighbour.mustSubmit(t, message())
+			neighbour.MustSubmit(t, storetest.Submission())
 
 			alter("reset all")
-			require.ErrorIs(t, db.Ping(t.Context()), ErrRoleSettings, "a session that began before")
+			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, "a session that began before")
 			require.NoError(t, db.Ping(t.Context()))
-			db.mustSubmit(t, message())
+			db.MustSubmit(t, storetest.Submission())
 		})
 	}
 }
 
 func TestSettingsOfASessionAreNoticed(t *testing.T) {
 	t.Parallel()
-	db := open(t)
+	db := storetest.Open(t)
 	for _, sql := range []string{"set synchronous_commit = off", "set search_path = pg_catalog", "set default_transaction_read_only = on"} {
-		_, err := db.hot.Exec(t.Context(), sql)
+		_, err := db.Hot.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
-		require.ErrorIs(t, db.Ping(t.Context()), ErrRoleSettings, sql)
+		require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, sql)
 		require.NoError(t, db.Ping(t.Context()), "a session that began after")
-		db.mustSubmit(t, message())
+		db.MustSubmit(t, storetest.Submission())
 	}
 }
 
 func TestAWrongPasswordIsATemporaryFault(t *testing.T) {
 	t.Parallel()
-	db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Roles.HotPassword = "another" })
-	_, errs := db.Submit([]*Submission{message()})
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Roles.HotPassword = "another" })
+	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "%v", errs[0])
 	require.ErrorContains(t, errs[0], "28P01")
 	require.Error(t, db.Ping(t.Context()))

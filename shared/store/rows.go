@@ -56,8 +56,8 @@ func rowSize(rows pgx.Rows) (bytes int) {
 	return bytes
 }
 
-// collectPage is readPage for rows that scan makes values of.
-func collectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
+// CollectPage is readPage for rows that scan makes values of.
+func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
 	more, err = readPage(ctx, rows, limit, func() error {
 		row, err := scan(rows)
 		page = append(page, row)
@@ -66,13 +66,13 @@ func collectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.
 	return page, more, err
 }
 
-// querier is a pool or a transaction.
-type querier interface {
+// Querier is a pool or a transaction.
+type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// rowOf reads the one row that sql gives; task.CodeNotFound when there is none.
-func rowOf[T any](ctx context.Context, q querier, what, sql string, args ...any) (T, error) {
+// QueryOne reads the one row that sql gives; task.CodeNotFound when there is none.
+func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		var none T
@@ -80,30 +80,30 @@ func rowOf[T any](ctx context.Context, q querier, what, sql string, args ...any)
 	}
 	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return row, errNotFound(what)
+		return row, NotFound(what)
 	}
 	return row, err
 }
 
-// pageOf reads a page of at most limit rows (see readPage). The last parameter of sql is its limit, to
+// QueryPage reads a page of at most limit rows (see readPage). The last parameter of sql is its limit, to
 // which it adds one to learn whether there are more. It is planned for its very
 // parameters, as most of them are filters that may be absent.
-func pageOf[T any](ctx context.Context, q querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
-	rows, err := q.Query(ctx, sql, slices.Concat([]any{unprepared}, args, []any{limit + 1})...)
+func QueryPage[T any](ctx context.Context, q Querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
+	rows, err := q.Query(ctx, sql, slices.Concat([]any{Unprepared}, args, []any{limit + 1})...)
 	if err != nil {
 		return nil, false, err
 	}
-	return collectPage(ctx, rows, limit, pgx.RowToStructByPos[T])
+	return CollectPage(ctx, rows, limit, pgx.RowToStructByPos[T])
 }
 
-// instant reads one time, zero for null.
-func (db *DB) instant(ctx context.Context, sql string) (time.Time, error) {
+// QueryTime reads one time, zero for null.
+func (db *DB) QueryTime(ctx context.Context, sql string) (time.Time, error) {
 	var at *time.Time
-	err := db.hot.QueryRow(ctx, sql).Scan(&at)
-	return orZero(at), err
+	err := db.Hot.QueryRow(ctx, sql).Scan(&at)
+	return OrZero(at), err
 }
 
-// execer is a pool or a transaction.
-type execer interface {
+// Execer is a pool or a transaction.
+type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -1,4 +1,4 @@
-package store
+package store_test
 
 import (
 	"context"
@@ -11,6 +11,11 @@ import (
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -23,7 +28,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := openAt(t, url), owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	const largeLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
 	exec(t, conn, largeLetters, 300<<10, 7)
 	exec(t, conn, largeLetters, 3<<20, 1) // longer than a page
@@ -31,9 +36,9 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	var sizes []int
 	var pages int
 	for after, more := int64(0), true; more; pages++ {
-		var page []DeadLetter
+		var page []store.DeadLetter
 		var err error
-		page, more, err = db.DeadLetters(t.Context(), after, 200)
+		page, more, err = db.Admin.DeadLetters(t.Context(), after, 200)
 		require.NoError(t, err)
 		require.NotEmpty(t, page)
 		for _, l := range page {
@@ -48,10 +53,10 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := openAt(t, url), owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	var want []task.ID
 	for i := range 40 {
-		want = append([]task.ID{db.chat(t, "ann", "bob", string(rune('A'+i)))}, want...)
+		want = append([]task.ID{db.Chat(t, "ann", "bob", string(rune('A'+i)))}, want...)
 	}
 	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
 	exec(t, conn, `with moved as (delete from messages where id = any($1) returning *), live as (delete from message_live where id = any($1))
@@ -62,9 +67,9 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	var got []task.ID
 	after := task.ID{}
 	for more := true; more; after = got[len(got)-1] {
-		page := db.mustConverse(t, "bob", "ann", after, 200)
+		page := db.MustConverse(t, "bob", "ann", after, 200)
 		require.LessOrEqual(t, len(page.Messages), 16)
-		got = append(got, column(page.Messages, func(m MessageDetail) task.ID { return m.ID })...)
+		got = append(got, store.Column(page.Messages, func(m messages.MessageDetail) task.ID { return m.ID })...)
 		more = page.More
 	}
 	require.Equal(t, want, got)
@@ -74,7 +79,7 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := openAt(t, url), owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	const rows = 10 // of 300 KiB
 	exec(t, conn, `insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 			send_status, send_time, caller_id, task_id)
@@ -90,14 +95,14 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			pages := 0
-			for place, more := (LogPlace{}), true; more; pages++ {
-				var page []SubscribeLog
+			for place, more := (subscribe.LogPlace{}), true; more; pages++ {
+				var page []subscribe.SubscribeLog
 				var err error
-				page, more, err = db.FailedLogs(t.Context(), of, place, 200)
+				page, more, err = db.Subscribe.FailedLogs(t.Context(), of, place, 200)
 				require.NoError(t, err)
 				for _, l := range page {
 					got = append(got, strconv.FormatUint(l.BusinessID, 10))
-					place = LogPlace{l.SendTime, l.ID}
+					place = subscribe.LogPlace{At: l.SendTime, ID: l.ID}
 				}
 			}
 			require.ElementsMatch(t, all, got)
@@ -106,36 +111,36 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 	}
 	t.Run("sends of a message", func(t *testing.T) {
 		seen, pages := map[task.ID]bool{}, 0
-		for place, more := (SendPlace{}), true; more; pages++ {
-			var page []SubscribeSend
+		for place, more := (subscribe.SendPlace{}), true; more; pages++ {
+			var page []subscribe.SubscribeSend
 			var err error
-			page, more, err = db.SubscribeHistory(t.Context(), 1, place, 200)
+			page, more, err = db.Subscribe.SubscribeHistory(t.Context(), 1, place, 200)
 			require.NoError(t, err)
 			for _, s := range page {
 				require.False(t, seen[s.TaskID])
-				seen[s.TaskID], place = true, SendPlace{s.CreatedAt, s.TaskID}
+				seen[s.TaskID], place = true, subscribe.SendPlace{At: s.CreatedAt, TaskID: s.TaskID}
 			}
 		}
 		require.Len(t, seen, rows)
 		require.Equal(t, 4, pages)
 	})
 	t.Run("lines of a task", func(t *testing.T) {
-		s := message()
-		db.mustSubmit(t, s)
-		claimed := db.claim(t)[0]
+		s := storetest.Submission()
+		db.MustSubmit(t, s)
+		claimed := db.Claim(t)[0]
 		const reports = 1200 // of 2000 bytes
 		exec(t, conn, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
-		var got []Event
+		var got []tasks.Event
 		pages := 0
-		for place, more := (TimelinePlace{}), true; more; pages++ {
-			page, next, err := db.Timeline(t.Context(), s.ID, place, reports)
+		for place, more := (tasks.TimelinePlace{}), true; more; pages++ {
+			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, place, reports)
 			require.NoError(t, err)
 			if pages == 0 {
-				require.Equal(t, EventReceived, page[0].Event, "long lines of one log hide none of another")
+				require.Equal(t, tasks.EventReceived, page[0].Event, "long lines of one log hide none of another")
 				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
 				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
 			}
-			got, place, more = append(got, page...), next, next != TimelinePlace{}
+			got, place, more = append(got, page...), next, next != tasks.TimelinePlace{}
 		}
 		require.Len(t, got, reports+2)
 		require.Equal(t, 3, pages)
@@ -145,19 +150,19 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 func TestAPageStopsWhenItsMeterSaysSo(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := openAt(t, url), owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	exec(t, conn, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
 	full, read := errors.New("no room"), 0
-	ctx := WithMeter(t.Context(), func(bytes int) error {
+	ctx := store.WithMeter(t.Context(), func(bytes int) error {
 		if read += bytes; read > 3000 {
 			return full
 		}
 		return nil
 	})
-	_, _, err := db.DeadLetters(ctx, 0, 200)
+	_, _, err := db.Admin.DeadLetters(ctx, 0, 200)
 	require.ErrorIs(t, err, full)
 	require.Less(t, read, 5000, "no row was read after that")
-	page, more, err := db.DeadLetters(context.WithoutCancel(t.Context()), 0, 200)
+	page, more, err := db.Admin.DeadLetters(context.WithoutCancel(t.Context()), 0, 200)
 	require.NoError(t, err, "the connection is as good as before")
 	require.Len(t, page, 9)
 	require.False(t, more)
@@ -166,16 +171,16 @@ func TestAPageStopsWhenItsMeterSaysSo(t *testing.T) {
 func TestARelayTakesAboutFourMebibytesAtATime(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := openAt(t, url), owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	for i := range 150 {
-		db.chat(t, "ann", "bob", string(rune('A'+i%26))+string(rune('A'+i/26)))
+		db.Chat(t, "ann", "bob", string(rune('A'+i%26))+string(rune('A'+i/26)))
 	}
 	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
 	exec(t, conn, `update message_live set bytes = 65536`)
 	var sizes []int
-	for relayed := (Relayed{More: true}); relayed.More; {
+	for relayed := (store.Relayed{More: true}); relayed.More; {
 		var err error
-		relayed, err = db.RelayMessages(t.Context(), 500, func(_ context.Context, due []DueMessage) ([]msg.Result, error) {
+		relayed, err = db.Messages.RelayMessages(t.Context(), 500, func(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
 			sizes = append(sizes, len(due))
 			return make([]msg.Result, len(due)), nil
 		})

@@ -27,16 +27,16 @@ type StreamChange struct {
 	Reason string // why it took nothing; "" = it was resumed
 }
 
-// probeMessages is how many messages of a stream are tried when its pause is over.
-const probeMessages = 16
+// ProbeMessages is how many messages of a stream are tried when its pause is over.
+const ProbeMessages = 16
 
-// pausedStreams joins what is known of a stream s to it, by one probe of the
+// JoinStreamPauses joins what is known of a stream s to it, by one probe of the
 // primary key. Without a row the stream is not paused.
-const pausedStreams = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
+const JoinStreamPauses = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
 
-// openStream is the condition that a stream s, joined by pausedStreams, is given
+// StreamIsOpen is the condition that a stream s, joined by pausedStreams, is given
 // something now.
-const openStream = `(p.until is null or p.until <= now())`
+const StreamIsOpen = `(p.until is null or p.until <= now())`
 
 // streamState is a stream in one batch: what it was before, and what came of what
 // was published to it.
@@ -52,12 +52,12 @@ type streamState struct {
 	reason string
 }
 
-// streamStates is the streams of one batch, by name.
-type streamStates map[string]*streamState
+// StreamStates is the streams of one batch, by name.
+type StreamStates map[string]*streamState
 
-// row counts a row of the batch, which has room for so many of its caller and
+// AddRow counts a row of the batch, which has room for so many of its caller and
 // stream. failures is nil for a stream that is not paused.
-func (s streamStates) row(stream string, caller int64, room int, failures *int32) {
+func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
 		state = &streamState{paused: failures != nil, of: map[int64]int{}}
@@ -71,8 +71,8 @@ func (s streamStates) row(stream string, caller int64, room int, failures *int32
 	state.more = state.more || state.of[caller] >= room
 }
 
-// result takes in what came of one publication.
-func (s streamStates) result(stream string, r msg.Result) {
+// AddResult takes in what came of one publication.
+func (s StreamStates) AddResult(stream string, r msg.Result) {
 	state := s[stream]
 	switch {
 	case r.Outcome == msg.Taken:
@@ -96,10 +96,10 @@ returning until, failures > 0`
 	resumeStreamsSQL = `delete from stream_pauses where stream = any($1::text[])`
 )
 
-// queue adds the statements that pause the streams that failed and end the pauses
+// Queue adds the statements that pause the streams that failed and end the pauses
 // of those that did not, and completes relayed. A stream that works and is not
 // paused costs no statement.
-func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
+func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	var names, reasons, resumed []string
 	var failures []int32
 	var pauses []float64
@@ -130,7 +130,7 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 		} else {
 			relayed.Away = true
 		}
-		names, failures, reasons, pauses = append(names, name), append(failures, int32(n)), append(reasons, storable(state.reason)), append(pauses, pause.Seconds())
+		names, failures, reasons, pauses = append(names, name), append(failures, int32(n)), append(reasons, Storable(state.reason)), append(pauses, pause.Seconds())
 	}
 	if len(resumed) > 0 {
 		batch.Queue(resumeStreamsSQL, resumed)
@@ -150,6 +150,6 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// settleLimit bounds the second half of a relay's transaction: what was
+// SettleTimeout bounds the second half of a relay's transaction: what was
 // published is settled even when the relay's own time is up.
-const settleLimit = 5 * time.Second
+const SettleTimeout = 5 * time.Second

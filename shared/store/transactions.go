@@ -13,25 +13,25 @@ const (
 	retryLongest = 500 * time.Millisecond
 )
 
-// retryLostCommit runs a transaction. While the answer to its commit is lost, it runs the
+// RetryLostCommit runs a transaction. While the answer to its commit is lost, it runs the
 // transaction again until ctx ends. run must be able to recognise the effects of an earlier
 // try: again says that one may be committed, or may still be committed. When retryLostCommit
 // returns without an error, what run saw is durable.
-func (db *DB) retryLostCommit(ctx context.Context, run func(again bool) error) error {
+func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
 		if lost { // the try with the lost answer may have written events
-			db.onEvents()
+			db.OnEvents()
 			db.onFailed()
 		}
 	}()
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
-		err := db.withPartitions(ctx, func() error { return run(lost) })
+		err := db.WithPartitions(ctx, func() error { return run(lost) })
 		if isLost(err) {
 			lost = true
 		}
 		if err == nil && lost {
-			err = db.waitForStandby(ctx)
+			err = db.WaitForStandby(ctx)
 		}
 		if err == nil || !lost || !isTransient(err) && !isOwnRetry(err) {
 			return err
@@ -44,23 +44,23 @@ func (db *DB) retryLostCommit(ctx context.Context, run func(again bool) error) e
 	}
 }
 
-// waitForStandby returns when everything that this session has seen is on the synchronous
+// WaitForStandby returns when everything that this session has seen is on the synchronous
 // standby, if there is one. A primary that was restarted, or whose session was ended during
 // its wait, shows commits that no standby has. A later commit waits for them.
-func (db *DB) waitForStandby(ctx context.Context) error {
-	_, err := db.hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
+func (db *DB) WaitForStandby(ctx context.Context) error {
+	_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
 	return err
 }
 
 // isOwnRetry reports whether a task's id was taken by an earlier try of the same transaction,
 // whose commit was still under way.
 func isOwnRetry(err error) bool {
-	return violates(err, "tasks_pkey") || violates(err, "task_live_pkey")
+	return Violates(err, "tasks_pkey") || Violates(err, "task_live_pkey")
 }
 
-// withPartitions runs a transaction. When a log row finds no partition for its month, it makes
+// WithPartitions runs a transaction. When a log row finds no partition for its month, it makes
 // the partitions and runs the transaction once more.
-func (db *DB) withPartitions(ctx context.Context, run func() error) error {
+func (db *DB) WithPartitions(ctx context.Context, run func() error) error {
 	err := run()
 	if !missingPartition(err) {
 		return err
@@ -73,35 +73,35 @@ func (db *DB) withPartitions(ctx context.Context, run func() error) error {
 
 // MakeLogPartitions makes missing partitions of the logs for this month and the next three.
 func (db *DB) MakeLogPartitions(ctx context.Context) error {
-	_, err := db.hot.Exec(ctx, "select make_log_partitions(3)")
+	_, err := db.Hot.Exec(ctx, "select make_log_partitions(3)")
 	return err
 }
 
-// setLockTimeoutSQL limits how long a transaction waits for a lock.
-const setLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
+// SetLockTimeoutSQL limits how long a transaction waits for a lock.
+const SetLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
 
-// planOnceSQL lets an insert keep its plan, which no contents of a table can improve. Planning
+// PlanOnceSQL lets an insert keep its plan, which no contents of a table can improve. Planning
 // it each time takes a third of a small flush of tasks and a sixth of one of messages.
-const planOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
+const PlanOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
 
-// rollbackOn ends a failed transaction, so that its locks are free at once, and returns err.
+// RollbackOn ends a failed transaction, so that its locks are free at once, and returns err.
 // An error of the rollback itself is ignored: a connection that is still in a transaction is
 // closed on release.
-func rollbackOn(conn *pgx.Conn, err error) error {
+func RollbackOn(conn *pgx.Conn, err error) error {
 	if err != nil && !conn.IsClosed() {
-		rollback(conn)
+		Rollback(conn)
 	}
 	return err
 }
 
-// commit ends a transaction that only read under locks. Where commits wait for a standby, a
+// Commit ends a transaction that only read under locks. Where commits wait for a standby, a
 // commit also ensures that the standby has what was read; a rollback would not.
-func commit(ctx context.Context, conn *pgx.Conn) error {
+func Commit(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "commit")
 	return err
 }
 
-func rollback(conn *pgx.Conn) {
+func Rollback(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, _ = conn.Exec(ctx, "rollback")
@@ -110,6 +110,6 @@ func rollback(conn *pgx.Conn) {
 // How long an insert waits for another instance's uncommitted key before it fails with
 // idempotency_in_flight. A row that is run alone has waited before.
 const (
-	keyTimeout      = "250ms"
-	keyTimeoutAlone = "20ms"
+	KeyTimeout      = "250ms"
+	KeyTimeoutAlone = "20ms"
 )

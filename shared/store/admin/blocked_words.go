@@ -1,0 +1,94 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// BlockedWord is a row of blocked_words.
+type BlockedWord struct {
+	ID        int32
+	Word      string // as the operator typed it
+	CreatedAt time.Time
+}
+
+func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.ID) }
+
+func (w BlockedWord) json() string { return store.MustJSON(map[string]any{"word": w.Word}) }
+
+// maxFolded keeps a folded word within what an index row can hold, in bytes.
+const maxFolded = 1000
+
+const insertBlockedWordSQL = `
+insert into blocked_words (word, folded) values ($1, $2)
+on conflict (folded) do nothing
+returning id, word, created_at`
+
+const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
+
+// AddBlockedWord blocks a word in whatever form a reader takes for the same. A
+// word that is blocked already gives the row that blocks it.
+func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
+	folded := fold(word)
+	switch {
+	case strings.TrimSpace(folded) == "":
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "must hold something other than white space and invisible characters"}})
+	case len(folded) > maxFolded:
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
+	}
+	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", insertBlockedWordSQL, word, folded)
+		if task.CodeOf(err) != task.CodeNotFound {
+			return store.AuditEntry{Action: "blocked.add", Subject: w.subject(), Before: "", After: w.json()}, err
+		}
+		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", sameBlockedWordSQL, folded)
+		return store.AuditEntry{}, err
+	})
+	if task.CodeOf(err) == task.CodeNotFound { // it was removed between the two statements
+		err = store.Busy()
+	}
+	st.blocked.forget()
+	return w, store.Wrap("add blocked word", err)
+}
+
+const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning id, word, created_at`
+
+// RemoveBlockedWord lets a word through again and gives what it was;
+// task.CodeNotFound when there is none.
+func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Operator) (w BlockedWord, err error) {
+	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
+		return store.AuditEntry{Action: "blocked.remove", Subject: w.subject(), Before: w.json(), After: ""}, err
+	})
+	st.blocked.forget()
+	return w, store.Wrap("remove blocked word", err)
+}
+
+const blockedWordPageSQL = `select id, word, created_at from blocked_words where id > $1::bigint order by id limit $2`
+
+// BlockedWords lists the blocked words by id. after is the last id of the page
+// before, 0 for the first page.
+func (st *Store) BlockedWords(ctx context.Context, after int64, limit int) (page []BlockedWord, more bool, err error) {
+	page, more, err = store.QueryPage[BlockedWord](ctx, st.db.Read, limit, blockedWordPageSQL, after)
+	return page, more, store.Wrap("blocked words", err)
+}
+
+// Blocked tells whether a submission of text would be refused for a word in it.
+func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
+	words, err := st.blocked.list(ctx, st.db.Hot)
+	return words.match(text), store.Wrap("blocked words", err)
+}
+
+// WordMatcher returns the test whether a text contains a blocked word, by a list that is at
+// most a second old while the database answers.
+func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
+	words, err := st.blocked.list(ctx, st.db.Hot)
+	return words.match, err
+}

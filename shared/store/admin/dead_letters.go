@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Bury keeps an event that no retry will cure, for an operator to look at.
+func (st *Store) Bury(ctx context.Context, l store.DeadLetter) error {
+	var batch pgx.Batch
+	store.QueueDeadLetter(&batch, l)
+	return store.Wrap("bury", st.db.Hot.SendBatch(ctx, &batch).Close())
+}
+
+// panicsAllowed is how many deliveries of one event may panic before it is a dead
+// letter: the first ones may meet a passing state.
+const panicsAllowed = 5
+
+const countPanicSQL = `
+insert into dead_letters (function, event_id, event_type, event, reason, attempts, dead) values ($1, $2, $3, $4, $5, 1, false)
+on conflict (function, event_id) do update set attempts = dead_letters.attempts + 1, reason = excluded.reason,
+    dead = dead_letters.dead or dead_letters.attempts + 1 >= $6
+returning dead`
+
+// BuryPanicked counts one more panic over an event and tells whether it is a
+// dead letter by now.
+func (st *Store) BuryPanicked(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
+	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, store.Storable(l.EventID), store.Storable(l.EventType),
+		task.Cut(store.Storable(l.Event), store.MaxDeadLetter), task.Cut(store.Storable(l.Reason), task.MaxResult), panicsAllowed).Scan(&dead)
+	return dead, store.Wrap("bury", err)
+}
+
+const deadLetterColumns = `id, function, event_id, event_type, event, reason, attempts, created_at`
+
+const deadLettersSQL = `
+select ` + deadLetterColumns + ` from dead_letters where dead and ($1::bigint = 0 or id < $1) order by id desc limit $2`
+
+// DeadLetters lists them, newest first. after is the last id of the page
+// before, 0 for the first page; more says that there is another page.
+func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page []store.DeadLetter, more bool, err error) {
+	page, more, err = store.QueryPage[store.DeadLetter](ctx, st.db.Read, limit, deadLettersSQL, after)
+	return page, more, store.Wrap("dead letters", err)
+}
+
+const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead returning ` + deadLetterColumns
+
+// DismissDeadLetter removes one that was dealt with; what it was is kept in the
+// record of what was done by hand. task.CodeNotFound when there is none.
+func (st *Store) DismissDeadLetter(ctx context.Context, id int64, by store.Operator) error {
+	return store.Wrap("dismiss dead letter", st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		l, err := store.QueryOne[store.DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)
+		return store.AuditEntry{Action: "dead_letter.dismiss", Subject: "dead_letter/" + strconv.FormatInt(l.ID, 10), Before: l.JSON(), After: ""}, err
+	}))
+}

@@ -1,0 +1,158 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+const (
+	// blockedFor is how long a list of blocked words may be old: a word added
+	// through another instance counts here after that time at the latest, as long
+	// as the database answers.
+	blockedFor = time.Second
+	// blockedPatience is how long a known list waits for its newer one, so that a
+	// database that is stalled or away holds up no message that is accepted without it.
+	blockedPatience = 50 * time.Millisecond
+	blockedTimeout  = 5 * time.Second
+)
+
+// blockedWords keeps the list of blocked words, read again when it is needed
+// and older than blockedFor.
+type blockedWords struct {
+	mu      sync.Mutex
+	words   wordList
+	read    time.Time // zero = there is no list
+	reading *wordReading
+}
+
+// wordReading is one question to the database; its answer is set once done is
+// closed.
+type wordReading struct {
+	began time.Time
+	done  chan struct{}
+	words wordList
+	err   error
+}
+
+// wordList holds folded words.
+type wordList []string
+
+const blockedWordsSQL = `select folded from blocked_words`
+
+func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, error) {
+	b.mu.Lock()
+	words, known := b.words, !b.read.IsZero()
+	if time.Since(b.read) < blockedFor {
+		b.mu.Unlock()
+		return words, nil
+	}
+	r := b.reading
+	if r == nil {
+		r = &wordReading{began: time.Now(), done: make(chan struct{})}
+		b.reading = r
+		// Others wait for this list too, so it outlives the call that asked.
+		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), from, r)
+	}
+	b.mu.Unlock()
+
+	var patience <-chan time.Time
+	if known {
+		timer := time.NewTimer(time.Until(r.began.Add(blockedPatience)))
+		defer timer.Stop()
+		patience = timer.C
+	}
+	select {
+	case <-r.done:
+	case <-patience:
+		return words, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if r.err != nil && !known {
+		return nil, r.err
+	}
+	return r.words, nil
+}
+
+func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordReading) {
+	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
+	defer cancel()
+	rows, err := from.Query(ctx, blockedWordsSQL, store.Unprepared)
+	if err == nil {
+		r.words, err = pgx.CollectRows(rows, foldedWord)
+		r.words = slices.DeleteFunc(r.words, func(word string) bool { return strings.TrimSpace(word) == "" }) // it would match every text
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.err = err; err != nil {
+		r.words = b.words // a list that cannot be read again stands
+	}
+	if b.reading == r {
+		b.reading = nil
+		if err == nil {
+			b.words, b.read = r.words, time.Now()
+		}
+	}
+	close(r.done)
+}
+
+// foldedWord folds a row again: it may have been stored when fold kept more.
+func foldedWord(row pgx.CollectableRow) (string, error) {
+	word, err := pgx.RowTo[string](row)
+	return fold(word), err
+}
+
+// forget makes the next use read the list anew.
+func (b *blockedWords) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read, b.reading = time.Time{}, nil // a list that is being read may be older than the change
+}
+
+// match tells whether text holds a word. The text is folded only when there
+// is a list.
+func (w wordList) match(text string) bool {
+	if len(w) == 0 {
+		return false
+	}
+	folded := fold(text)
+	for _, word := range w {
+		if strings.Contains(folded, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// fold makes texts that a reader takes for the same equal: NFKC, case-folded,
+// without the characters that are not shown.
+func fold(text string) string {
+	shown := strings.Map(func(r rune) rune {
+		if invisible(r) {
+			return -1
+		}
+		return r
+	}, text)
+	return cases.Fold().String(norm.NFKC.String(shown))
+}
+
+// invisible reports control characters other than white space, and what Unicode calls
+// default ignorable: zero-width spaces, soft hyphens, variation selectors, fillers.
+func invisible(r rune) bool {
+	if r < unicode.MaxASCII {
+		return r < ' ' && !unicode.IsSpace(r)
+	}
+	return unicode.IsControl(r) && !unicode.IsSpace(r) ||
+		unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r)
+}

@@ -1,0 +1,39 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+// An invisible character hides no word from the list, and none in a word keeps it
+// from being found.
+func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	blocked := func(text string) bool {
+		t.Helper()
+		found, err := db.Admin.Blocked(t.Context(), text)
+		require.NoError(t, err)
+		return found
+	}
+	db.Exec(t, `insert into blocked_words (word, folded) values ('old', E'lot\u200btery'), ('nothing', E'\u200b'), ('space', E' \u200b')`)
+	_, err := db.Admin.AddBlockedWord(t.Context(), "赌博", storetest.Tester)
+	require.NoError(t, err)
+	_, err = db.Admin.AddBlockedWord(t.Context(), "ca\u00adsino", storetest.Tester)
+	require.NoError(t, err)
+	for _, hidden := range []string{
+		"\u00ad", "\u034f", "\u061c", "\u115f", "\u1160", "\u180b", "\u200b", "\u200d", "\u202e", "\u2060", "\u2063", "\u3164", "\ufe0f", "\ufeff", "\uffa0",
+		"\U0001d173", "\U000e0041", "\U000e0101", "\x01", "\x7f", "\u200b\ufe0f\u2060",
+	} {
+		require.True(t, blocked(fmt.Sprintf("去赌%s博吧", hidden)), "%+q", hidden)
+		require.True(t, blocked(fmt.Sprintf("a CA%sSINO", hidden)), "%+q", hidden)
+		require.True(t, blocked(fmt.Sprintf("Lot%stery", hidden)), "%+q", hidden)
+	}
+	for _, other := range []string{"赌 博", "ca\nsino", "❤️ 博", "lot of tea", "", "cas\u0600ino", "Lot\u0301tery"} {
+		require.False(t, blocked(other), "%+q", other)
+	}
+}

@@ -1,0 +1,313 @@
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Alert is one incident: from when the value of a queue or stream was over its
+// threshold until it was well below.
+type Alert struct {
+	ID task.ID
+	task.Alert
+	Since        time.Time
+	ClearedAt    *time.Time `json:"cleared_at"`    // nil = it is open
+	ClearedValue *float64   `json:"cleared_value"` // what cleared it; nil = it is open
+}
+
+// AtEvent reads an alert as it was when an event of its kind happened, from the
+// JSON of its row; nil = the event is of no alert.
+func AtEvent(row *string, kind string) (*Alert, error) {
+	if row == nil {
+		return nil, nil
+	}
+	var a Alert
+	if err := json.Unmarshal([]byte(*row), &a); err != nil {
+		return nil, fmt.Errorf("alert: %w", err)
+	}
+	if kind == store.KindAlertRaised {
+		a.ClearedAt, a.ClearedValue = nil, nil
+	} else if a.ClearedValue != nil {
+		a.Value = *a.ClearedValue
+	}
+	return &a, nil
+}
+
+const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
+
+const pendingSQL = `select queue, count(*) from task_live where state = 1 group by queue`
+
+// countedSQL are the results since $1 that the failure rate counts, as
+// task.Task.FailureCounts does: 5 is expired, 6 cancelled.
+const countedSQL = `
+select id, status from task_done
+where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
+
+// anyFailureSQL counts to the end, and what it counts is found first: one that
+// stops early, or goes by the index on failures, is planned to walk the history.
+const anyFailureSQL = `select count(*) filter (where status = 3) > 0 from (` + countedSQL + `) d`
+
+const resultsSQL = `
+select t.queue, count(*), count(*) filter (where d.status = 3)
+from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
+group by t.queue`
+
+// alertsJob is the name of the job in upkeep, which one instance runs at a time.
+const alertsJob = "alerts"
+
+// Looking may take a twentieth of an instance's time, however much there is to
+// count.
+const alertCheckShare = 20
+
+// CheckAlerts looks at the queues, raises the alerts that are due and clears those that
+// are over, each with its event in the same commit. Any number of instances may
+// look: one raises. They look at most three times in task.AlertRules.Every; again
+// says that there will be something to see, an open alert or results that fail, or
+// that it was too early. Without thresholds it does not look: RunMaintenance clears what
+// is open. What a look costs grows with the pending tasks and, when some failed, with
+// the results of the window, never with the history.
+func (st *Store) CheckAlerts(ctx context.Context) (again bool, err error) {
+	if !st.alerts.On() {
+		return false, nil
+	}
+	pause := st.alerts.Every() / 3
+	began := time.Now()
+	after := st.nextAlertCheck.Load()
+	if began.UnixNano() < after || !st.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
+		return true, nil
+	}
+	_, due, err := st.db.BeginJob(ctx, alertsJob, pause)
+	if err != nil || !due {
+		return true, store.Wrap("watch", err)
+	}
+	again, err = st.checkNow(ctx)
+	pause = max(pause, alertCheckShare*time.Since(began))
+	st.nextAlertCheck.Store(began.Add(pause).UnixNano())
+	return again || err != nil, store.Wrap("watch", err)
+}
+
+// ClearIfOff clears what is open when all thresholds are switched off.
+func (st *Store) ClearIfOff(ctx context.Context) error {
+	if st.alerts.On() {
+		return nil
+	}
+	_, err := st.checkNow(ctx)
+	return err
+}
+
+func (st *Store) checkNow(ctx context.Context) (again bool, err error) {
+	s, err := st.readAlertSnapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	return st.decideAlerts(ctx, s)
+}
+
+// alertSnapshot is what a look sees, all at one instant.
+type alertSnapshot struct {
+	at       time.Time
+	open     []task.Alert
+	ids      map[task.Alert]task.ID // of the open ones, without their values
+	queues   map[string]task.QueueLoad
+	failures bool // some that count, within the window
+}
+
+func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err error) {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
+		s = alertSnapshot{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
+		if err := s.readAlerts(ctx, tx, false); err != nil {
+			return err
+		}
+		if st.alerts.Backlog.On() {
+			if err := s.readPending(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if !st.alerts.FailureRate.On() {
+			return nil
+		}
+		return s.readResults(ctx, tx, s.at.Add(-st.alerts.Window))
+	})
+	return s, err
+}
+
+// readAlerts finds the open alerts, those of streams or those of queues.
+func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, streams bool) error {
+	rows, err := on.Query(ctx, openAlertsSQL, streams)
+	if err != nil {
+		return err
+	}
+	var id *task.ID // null in the one row that there is without open alerts
+	var kind *task.AlertKind
+	var queue *string
+	var threshold *float64
+	_, err = pgx.ForEachRow(rows, []any{&s.at, &id, &kind, &queue, &threshold}, func() error {
+		if id != nil {
+			a := task.Alert{Kind: *kind, Queue: *queue, Threshold: *threshold}
+			s.open, s.ids[a] = append(s.open, a), *id
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, pendingSQL)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var load task.QueueLoad
+	_, err = pgx.ForEachRow(rows, []any{&queue, &load.Pending}, func() error {
+		s.queues[queue] = load
+		return nil
+	})
+	return err
+}
+
+func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
+	err := tx.QueryRow(ctx, anyFailureSQL, since).Scan(&s.failures)
+	if err != nil || !s.failures {
+		return err // without a failure each rate is 0
+	}
+	rows, err := tx.Query(ctx, resultsSQL, since)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var finished, failures int64
+	_, err = pgx.ForEachRow(rows, []any{&queue, &finished, &failures}, func() error {
+		load := s.queues[queue]
+		load.Finished, load.Failed = finished, failures
+		s.queues[queue] = load
+		return nil
+	})
+	return err
+}
+
+const (
+	// lockAlertsSQL comes before the others, whose snapshots then have what
+	// another look did meanwhile.
+	lockAlertsSQL = `select pg_advisory_xact_lock(7310003)`
+
+	// raiseAlertsSQL raises nothing where an alert was open after the look, $6.
+	raiseAlertsSQL = `
+with raised as (
+    insert into alerts (id, kind, queue, value, threshold)
+    select * from unnest($1::uuid[], $2::text[], $3::text[], $4::float8[], $5::float8[]) as t (id, kind, queue, value, threshold)
+    where not exists (select from alerts a where a.kind = t.kind and a.queue = t.queue and a.cleared_at >= $6)
+    on conflict (kind, queue) where cleared_at is null do nothing
+    returning id
+)
+insert into event_outbox (kind, ids) select '` + store.KindAlertRaised + `', array_agg(id) from raised having count(*) > 0 returning ids`
+
+	clearAlertsSQL = `
+with cleared as (
+    update alerts a set cleared_at = clock_timestamp(), cleared_value = t.value
+    from unnest($1::uuid[], $2::float8[]) as t (id, value)
+    where a.id = t.id and a.cleared_at is null
+    returning a.id
+)
+insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
+)
+
+// decideAlerts writes what the domain makes of a look, and tells whether there
+// will be more to see.
+func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
+	raised, cleared := st.alerts.Judge(s.queues, s.open)
+	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
+	return again, st.writeAlerts(ctx, s, raised, cleared)
+}
+
+// writeAlerts writes what was decided after the look s, each alert once however
+// many do so.
+func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
+	if len(raised)+len(cleared) == 0 {
+		return nil
+	}
+	newIDs, oldIDs := store.Column(raised, func(task.Alert) task.ID { return task.NewID() }), store.Column(cleared, s.idOf)
+	notifier := st.db.NewNotifier()
+	var begun, over []task.ID // by this look and no other
+	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		batch.Queue(lockAlertsSQL)
+		notifier.CollectIDs(batch.Queue(raiseAlertsSQL, newIDs,
+			store.Column(raised, alertKind), store.Column(raised, alertQueue), store.Column(raised, alertValue), store.Column(raised, alertThreshold), s.at), &begun)
+		notifier.CollectIDs(batch.Queue(clearAlertsSQL, oldIDs, store.Column(cleared, alertValue)), &over)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	if err := notifier.Notify(err); err != nil {
+		return err
+	}
+	for _, id := range begun {
+		st.onAlert(id, raised[slices.Index(newIDs, id)], false)
+	}
+	for _, id := range over {
+		st.onAlert(id, cleared[slices.Index(oldIDs, id)], true)
+	}
+	return nil
+}
+
+// CheckStreamAlerts raises the alerts of streams that are due and clears those that are
+// over, each with its event in the same commit; open says that there is one now.
+// used is asked for the part of its bytes that each stream uses, after what is open
+// was read: an answer older than that could raise what has just been cleared. What
+// it leaves out stays as it is; its error is returned when the rest is written.
+func (st *Store) CheckStreamAlerts(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
+	var s alertSnapshot
+	s.ids = map[task.Alert]task.ID{}
+	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
+		return false, store.Wrap("watch streams", err)
+	}
+	var parts map[string]float64
+	var askErr error
+	if st.alerts.StreamFull > 0 {
+		parts, askErr = used(ctx)
+	}
+	raised, cleared := st.alerts.JudgeStreams(parts, s.open)
+	open = len(raised)+len(s.open) > len(cleared)
+	if err := st.writeAlerts(ctx, s, raised, cleared); err != nil {
+		return open, store.Wrap("watch streams", err)
+	}
+	return open, askErr
+}
+
+// idOf finds an open alert, whatever its value is now.
+func (s *alertSnapshot) idOf(a task.Alert) task.ID {
+	a.Value = 0
+	return s.ids[a]
+}
+
+func alertKind(a task.Alert) string       { return string(a.Kind) }
+func alertQueue(a task.Alert) string      { return a.Queue }
+func alertValue(a task.Alert) float64     { return a.Value }
+func alertThreshold(a task.Alert) float64 { return a.Threshold }
+
+// AlertPlace is where a page of alerts begins: after this one, which was open or
+// was not. The zero place is the first page's.
+type AlertPlace struct {
+	Open bool
+	ID   task.ID
+}
+
+const alertsSQL = `
+select id, kind, queue, value, threshold, since, cleared_at, cleared_value from alerts
+where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) and (cardinality($3::text[]) = 0 or kind <> '` + string(task.AlertStreamFull) + `' and queue = any($3))
+order by cleared_at is null desc, id desc
+limit $4`
+
+// Alerts lists the alerts of some queues, empty = all and those of streams, the open ones first, each part
+// newest first; more says that there is another page.
+func (st *Store) Alerts(ctx context.Context, queues []string, after AlertPlace, limit int) (page []Alert, more bool, err error) {
+	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.IDOrNull(after.ID), store.NotNull(queues))
+	return page, more, store.Wrap("alerts", err)
+}

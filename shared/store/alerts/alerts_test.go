@@ -1,0 +1,327 @@
+package alerts_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func watching(c *stores.Config) {
+	c.Alerts = task.AlertRules{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: task.Limits{"*": 10}}
+}
+
+// results makes n tasks of a queue that ended a while ago.
+func results(t *testing.T, conn *pgx.Conn, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), `
+with t as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+    select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid,
+        0, $1, 5, 3, 0, '13800138000', 'x' from generate_series(1, $2) returning id
+)
+insert into task_done (id, status, reason, retry_count, ended, error_code, reported_at)
+select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), status, reason, errorCode)
+	require.NoError(t, err)
+}
+
+// look has an instance look, as if it had not done so lately.
+func look(t *testing.T, db *storetest.DB) (again bool) {
+	t.Helper()
+	db.Alerts.CheckSoon()
+	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'alerts'`)
+	again, err := db.Alerts.CheckAlerts(t.Context())
+	require.NoError(t, err)
+	return again
+}
+
+func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
+	t.Helper()
+	page, _, err := db.Alerts.Alerts(t.Context(), nil, alerts.AlertPlace{}, 50)
+	require.NoError(t, err)
+	return page
+}
+
+func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn := storetest.Owner(t, url)
+	var told, raised, cleared atomic.Int64
+	instances := make([]*storetest.DB, 5)
+	for i := range instances {
+		instances[i] = storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+			c.OnEvents = func() { told.Add(1) }
+			c.OnAlert = func(id task.ID, a task.Alert, over bool) {
+				want := task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}
+				if over {
+					want.Value = 0
+					cleared.Add(1)
+				} else {
+					raised.Add(1)
+				}
+				if id.IsZero() || a != want {
+					t.Error(id, a)
+				}
+			}
+		})
+	}
+	all := func() (again bool) {
+		var looks sync.WaitGroup
+		var more atomic.Bool
+		for _, db := range instances {
+			looks.Go(func() {
+				again, err := db.Alerts.CheckNow(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				if again {
+					more.Store(true)
+				}
+			})
+		}
+		looks.Wait()
+		return more.Load()
+	}
+	require.False(t, all(), "there is nothing to see")
+	for n := 1; n <= 3; n++ {
+		results(t, conn, "q", 15, 0, 2, 0, "")
+		results(t, conn, "q", 5, 0, 3, 1, "E")
+		require.True(t, all(), "it is open")
+		_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '10 minutes'`)
+		require.NoError(t, err)
+		require.False(t, all(), "it is over")
+		require.EqualValues(t, 2*n, told.Load())
+		require.EqualValues(t, n, raised.Load())
+		require.EqualValues(t, n, cleared.Load())
+	}
+	db := instances[0]
+	kinds, ids := db.Outbox(t)
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
+	list := alertList(t, db)
+	require.Len(t, list, 3, "an incident each")
+	for i, a := range list {
+		require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}, a.Alert)
+		require.NotNil(t, a.ClearedAt)
+		require.Zero(t, *a.ClearedValue)
+		require.Equal(t, []task.ID{a.ID}, ids[4-2*i])
+		require.Equal(t, []task.ID{a.ID}, ids[5-2*i])
+	}
+}
+
+func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, slow, quick := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
+	results(t, conn, "q", 20, 0, 3, 1, "")
+	early, err := slow.Alerts.ReadAlertSnapshot(t.Context())
+	require.NoError(t, err)
+	look(t, quick)
+	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
+	require.NoError(t, err)
+	require.Len(t, alertList(t, quick), 1, "it is open")
+	_, err = conn.Exec(t.Context(), `delete from task_done`)
+	require.NoError(t, err)
+	look(t, quick)
+	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
+	require.NoError(t, err)
+	require.Len(t, alertList(t, quick), 1, "it is over, and was seen before that")
+
+	results(t, conn, "q", 20, 0, 3, 1, "")
+	again := look(t, slow)
+	require.True(t, again)
+	require.Len(t, alertList(t, quick), 2)
+	late, err := slow.Alerts.ReadAlertSnapshot(t.Context())
+	require.NoError(t, err)
+	late = late.WithoutQueues()
+	for range 2 {
+		_, err = quick.Alerts.DecideAlerts(t.Context(), late)
+		require.NoError(t, err)
+	}
+	kinds, _ := quick.Outbox(t)
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second look has nothing left to clear")
+}
+
+func TestOnlyFailuresOfTheWindowThatSomebodyIsToBlameForCount(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
+	const failed = 3
+	results(t, conn, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
+	results(t, conn, "wechat", 100, 0, failed, int(task.Expired), "")
+	results(t, conn, "wechat", 100, 0, failed, int(task.Cancelled), "E")
+	results(t, conn, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
+	results(t, conn, "wechat", 16, 0, 2, 0, "")
+	require.False(t, look(t, db), "none that counts: no further look")
+	results(t, conn, "wechat", 3, 0, failed, int(task.TimedOut), "")
+	require.True(t, look(t, db), "3 of 19 may become more")
+	require.Empty(t, alertList(t, db))
+	results(t, conn, "sms", 100, 0, 2, 0, "")
+	results(t, conn, "wechat", 2, 0, failed, int(task.Rejected), "40003")
+	require.True(t, look(t, db))
+	require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "wechat", Value: 5.0 / 21, Threshold: 0.2}, alertList(t, db)[0].Alert,
+		"each queue is judged alone")
+	require.Len(t, alertList(t, db), 1)
+}
+
+func TestABacklogIsRaisedAndClearsWhenItIsTaken(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), watching)
+	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
+	for range 10 {
+		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" }))
+	}
+	require.False(t, look(t, db))
+	require.Empty(t, alertList(t, db), "as many as the threshold; the scheduled wait for nobody")
+	db.MustSubmit(t, storetest.Submission())
+	require.True(t, look(t, db))
+	require.Equal(t, task.Alert{Kind: task.AlertBacklog, Queue: task.DefaultQueue, Value: 11, Threshold: 10}, alertList(t, db)[0].Alert)
+	db.MustClaim(t, "app", 2)
+	require.True(t, look(t, db), "9 are not well below 10")
+	db.MustClaim(t, "app", 1)
+	require.False(t, look(t, db))
+	require.EqualValues(t, 8, *alertList(t, db)[0].ClearedValue)
+}
+
+func TestWithoutThresholdsNothingIsRaisedAndWhatIsOpenClears(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, on, off := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url)
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	off.Maintain(t)
+	require.Empty(t, alertList(t, off))
+	require.True(t, look(t, on))
+	off.Maintain(t)
+	require.NotNil(t, alertList(t, off)[0].ClearedAt)
+}
+
+func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db, fresh := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
+	require.False(t, look(t, db))
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	for _, early := range []*storetest.DB{db, fresh} {
+		again, err := early.Alerts.CheckAlerts(t.Context())
+		require.NoError(t, err)
+		require.True(t, again, "it must come again")
+		require.Empty(t, alertList(t, db))
+	}
+}
+
+func TestFailuresThatCountAreToldOfAndNothingElse(t *testing.T) {
+	t.Parallel()
+	var failures atomic.Int64
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OnFailed = func() { failures.Add(1) } })
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission())
+	for i, r := range []struct {
+		task.Report
+		calls int64
+	}{
+		{task.Report{Outcome: task.SentOK}, 0},
+		{task.Report{Outcome: task.SentFailed, ShouldRetry: true}, 0},
+		{task.Report{Outcome: task.SentFailed, ErrorCode: task.NoConsent}, 0},
+		{task.Report{Outcome: task.SentFailed}, 1},
+	} {
+		c := db.MustClaim(t, "app", 1)[0]
+		r.TaskID, r.AppID = c.ID, "app"
+		require.Equal(t, task.Applied, db.MustReport(t, r.Report).Verdict)
+		require.Equal(t, r.calls, failures.Load(), i)
+	}
+}
+
+func TestAdminsAreToldOfAlertsAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	look(t, db)
+	alert := alertList(t, db)[0].ID
+	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "nobody listens")
+	caller := func(name string, roles ...string) (id int64) {
+		require.NoError(t, conn.QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
+			name, roles).Scan(&id))
+		return id
+	}
+	ops, gone := caller("ops", "submitter", "admin"), caller("gone", "admin")
+	var want []task.ID
+	for _, e := range []webhooks.Endpoint{
+		db.MustAddEndpoint(t, 0, "https://zero.example"), db.MustAddEndpoint(t, 0, "https://raised.example", "alert.raised"),
+		db.MustAddEndpoint(t, ops, "https://ops.example", "task.failed", "alert.raised"),
+	} {
+		want = append(want, e.ID)
+	}
+	db.MustAddEndpoint(t, 0, "https://cleared.example", "alert.cleared")
+	db.MustAddEndpoint(t, caller("shop", "submitter"), "https://shop.example")
+	db.MustAddEndpoint(t, gone, "https://gone.example")
+	_, err := conn.Exec(t.Context(), `update callers set revoked_at = now() where id = $1`, gone)
+	require.NoError(t, err)
+	for range 2 {
+		require.Equal(t, 3, db.CountEvents(t, alert, 2, "alert.raised"))
+	}
+	rows, err := conn.Query(t.Context(), `select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)
+	require.NoError(t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, got, "each once, as its caller's")
+}
+
+func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url)
+	ids := make([]task.ID, 6)
+	for i := range ids {
+		ids[i] = task.NewID()
+		_, err := conn.Exec(t.Context(), `insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
+			values ($1, 'backlog', $2, 2, 1, case when $3 then now() end, case when $3 then 0 end)`, ids[i], fmt.Sprint(i), i%2 == 1)
+		require.NoError(t, err)
+	}
+	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
+	var got []task.ID
+	var after alerts.AlertPlace
+	for more := true; more; {
+		var page []alerts.Alert
+		var err error
+		page, more, err = db.Alerts.Alerts(t.Context(), nil, after, 2)
+		require.NoError(t, err)
+		for _, a := range page {
+			got, after = append(got, a.ID), alerts.AlertPlace{Open: a.ClearedAt == nil, ID: a.ID}
+		}
+	}
+	require.Equal(t, want, got)
+}
+
+func TestLookingReadsTheWindowAndNotTheHistory(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn := storetest.Owner(t, url)
+	results(t, conn, "q", 50_000, time.Hour, 2, 0, "")
+	results(t, conn, "q", 500, 0, 3, 1, "")
+	_, err := conn.Exec(t.Context(), `vacuum analyze`)
+	require.NoError(t, err)
+	reader, all := storetest.ConnectAs(t, url, "sendonce_read"), storetest.Statements(t)
+	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
+		sql := strings.ReplaceAll(all[name], "$1", fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339)))
+		rows, err := reader.Query(t.Context(), `explain `+sql)
+		require.NoError(t, err, name)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err, name)
+		plan := strings.Join(lines, "\n")
+		require.Contains(t, plan, "task_done_reported", "%s\n%s", name, plan)
+		require.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
+	}
+}

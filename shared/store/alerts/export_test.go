@@ -1,0 +1,24 @@
+package alerts
+
+import "context"
+
+type Snapshot = alertSnapshot
+
+// CheckSoon lets the next CheckAlerts of this process check again.
+func (st *Store) CheckSoon() { st.nextAlertCheck.Store(0) }
+
+func (st *Store) CheckNow(ctx context.Context) (again bool, err error) { return st.checkNow(ctx) }
+
+func (st *Store) ReadAlertSnapshot(ctx context.Context) (Snapshot, error) {
+	return st.readAlertSnapshot(ctx)
+}
+
+func (st *Store) DecideAlerts(ctx context.Context, s Snapshot) (again bool, err error) {
+	return st.decideAlerts(ctx, s)
+}
+
+// WithoutQueues is the snapshot of a moment when all queues were empty.
+func (s alertSnapshot) WithoutQueues() Snapshot {
+	s.queues = nil
+	return s
+}

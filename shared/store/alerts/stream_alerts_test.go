@@ -1,0 +1,100 @@
+package alerts_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	var raised, cleared atomic.Int64
+	instances := make([]*storetest.DB, 5)
+	for i := range instances {
+		instances[i] = storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+			c.Alerts.StreamFull = 0.8
+			c.OnAlert = func(_ task.ID, a task.Alert, over bool) {
+				if over {
+					cleared.Add(1)
+				} else {
+					raised.Add(1)
+				}
+				if a.Kind != task.AlertStreamFull || a.Queue != "USERS" || a.Threshold != 0.8 {
+					t.Error(a)
+				}
+			}
+		})
+	}
+	away := errors.New("away")
+	all := func(used map[string]float64, asked error) (open bool) {
+		var looks sync.WaitGroup
+		var found atomic.Bool
+		for _, db := range instances {
+			looks.Go(func() {
+				open, err := db.Alerts.CheckStreamAlerts(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
+				if !errors.Is(err, asked) {
+					t.Error(err)
+				}
+				if open {
+					found.Store(true)
+				}
+			})
+		}
+		looks.Wait()
+		return found.Load()
+	}
+	db := instances[0]
+	require.False(t, all(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
+	require.False(t, all(nil, away))
+	for n := 1; n <= 2; n++ {
+		require.True(t, all(map[string]float64{"USERS": 0.9, "EVENTS": 0}, nil))
+		require.True(t, all(nil, away), "it stays")
+		require.True(t, all(map[string]float64{"EVENTS": 0}, away), "others are known, this one is not")
+		look(t, db)
+		db.Maintain(t)
+		require.Nil(t, alertList(t, db)[0].ClearedAt, "who looks at queues leaves it alone")
+		all(map[string]float64{"USERS": 0.5, "EVENTS": 0}, nil)
+		require.False(t, all(map[string]float64{"USERS": 0.5}, nil))
+		require.EqualValues(t, n, raised.Load())
+		require.EqualValues(t, n, cleared.Load())
+	}
+	list := alertList(t, db)
+	require.Len(t, list, 2)
+	require.Equal(t, task.Alert{Kind: task.AlertStreamFull, Queue: "USERS", Value: 0.9, Threshold: 0.8}, list[0].Alert)
+	require.InDelta(t, 0.5, *list[0].ClearedValue, 0)
+	kinds, _ := db.Outbox(t)
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
+
+	// It is no alert of a queue, not even of one that has the stream's name.
+	page, _, err := db.Alerts.Alerts(t.Context(), []string{"USERS"}, alerts.AlertPlace{}, 50)
+	require.NoError(t, err)
+	require.Empty(t, page)
+}
+
+func TestStreamAlertsAreClearedWhenTheyAreOff(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	on, off := storetest.OpenAt(t, url, func(c *stores.Config) { c.Alerts.StreamFull = 0.8 }), storetest.OpenAt(t, url)
+	full := func(context.Context) (map[string]float64, error) { return map[string]float64{"USERS": 1}, nil }
+	open, err := on.Alerts.CheckStreamAlerts(t.Context(), full)
+	require.NoError(t, err)
+	require.True(t, open)
+	open, err = off.Alerts.CheckStreamAlerts(t.Context(), func(context.Context) (map[string]float64, error) {
+		t.Error("nobody needs to know")
+		return nil, nil
+	})
+	require.NoError(t, err)
+	require.False(t, open)
+	require.NotNil(t, alertList(t, on)[0].ClearedAt)
+}

@@ -1,0 +1,106 @@
+package callers
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Caller is who may call and what for. ID 0 is the pair of the environment.
+type Caller struct {
+	ID     int64
+	Name   string   // the Basic user name
+	Salt   []byte   // of Proof; the same for all that a DB finds
+	Proof  []byte   // what TokenProof makes of Salt and the hash of the token
+	Roles  []string // submitter, sender, receiver, trigger, admin
+	Queues []string // the queues it may use; empty = all
+
+	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
+	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
+	Revoked       bool
+
+	MaxWaitingMessages *int64 // that may be waiting; nil = Config.Waiting.Items
+	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
+	MaxWaitingTasks    *int64 // that may be not final; nil = Config.WaitingTasks
+	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
+
+	// The account of a caller that a limited operator made is the caller at the beginning
+	// of the chain of such operators. Otherwise it is the caller itself. Quotas and shares
+	// count all callers of the account together.
+	AccountID   int64
+	AccountName string
+}
+
+// Account is the ID of the caller whose quotas and shares it uses.
+func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
+
+// SharesOf is the name of the caller whose quotas and shares it uses.
+func (c Caller) SharesOf() string { return cmp.Or(c.AccountName, c.Name) }
+
+// Grants are what the caller may do.
+func (c Caller) Grants() Grants {
+	return Grants{
+		Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives,
+		MaxWaitingMessages: c.MaxWaitingMessages, MaxWaitingBytes: c.MaxWaitingBytes, MaxWaitingTasks: c.MaxWaitingTasks,
+		BestPriority: &c.BestPriority,
+	}
+}
+
+// TokenProof is what the database gives out instead of the SHA-256 of a token: it
+// tells who knows that.
+func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
+	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
+	return proof[:]
+}
+
+// Knows says whether hash is the SHA-256 of the caller's token, in a time that does
+// not tell how much of it is right.
+func (c Caller) Knows(hash [sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
+}
+
+const callerByNameSQL = `
+select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues, c.business_types, c.receives, c.revoked_at is not null,
+    c.max_waiting_messages, c.max_waiting_bytes, c.max_waiting_tasks, c.best_priority,
+    a.id, a.name
+from callers c join callers a on a.id = coalesce(c.account_id, c.id)
+where c.name::text = $1::text`
+
+// CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
+// is none. The caller of a list is looked up as the role of lists, over the
+// connection that the list is read by.
+func (st *Store) CallerByName(ctx context.Context, name string, list bool) (Caller, error) {
+	from := st.db.Hot
+	if list {
+		from = st.db.Read
+	}
+	rows, err := from.Query(ctx, callerByNameSQL, store.Unprepared, store.Storable(name), st.salt)
+	if err != nil {
+		return Caller{}, store.Wrap("caller", err)
+	}
+	caller, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Caller])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Caller{}, store.NotFound("caller")
+	}
+	return caller, store.Wrap("caller", err)
+}
+
+const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
+
+// ExistingCallers picks the names that callers have, revoked ones too. A name must be
+// text that Postgres can hold.
+func (st *Store) ExistingCallers(ctx context.Context, names []string) ([]string, error) {
+	rows, err := st.db.Hot.Query(ctx, existingCallersSQL, store.Unprepared, names)
+	if err != nil {
+		return nil, store.Wrap("callers", err)
+	}
+	existing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return existing, store.Wrap("callers", err)
+}

@@ -1,0 +1,161 @@
+package callers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// limitsOf returns the row of an operator with queues; nil for one without limits. It
+// is read in the transaction of the change, so that what a process remembers of
+// the operator does not count.
+func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller, error) {
+	if by.CallerID == 0 { // the pair of the environment has no row
+		return nil, nil
+	}
+	c, err := store.QueryOne[StoredCaller](ctx, tx, "operator", callerSQL, by.CallerID)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+		return nil, task.Refuse(task.CodeForbidden, "the operator is no caller")
+	case err != nil:
+		return nil, err
+	case c.RevokedAt != nil || !slices.Contains(c.Roles, "admin"):
+		return nil, task.Refuse(task.CodeForbidden, "this caller is no admin any more")
+	case len(c.Queues) == 0:
+		return nil, nil
+	}
+	return &c, nil
+}
+
+// lockCaller locks the row of a caller that an operator wants to change, and returns
+// the limits of the operator.
+func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (StoredCaller, *StoredCaller, error) {
+	c, err := store.QueryOne[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
+	if err != nil {
+		return c, nil, err
+	}
+	limits, err := limitsOf(ctx, tx, by)
+	if err == nil && !limits.Manages(c) {
+		err = store.NotFound("caller")
+	}
+	return c, limits, err
+}
+
+// Manages says whether a caller exists for an operator: for one with queues itself and
+// the callers that it may name, as long as they may do no more than it may. nil is an
+// operator without limits.
+func (o *StoredCaller) Manages(c StoredCaller) bool {
+	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
+}
+
+// MayName says whether an operator may give a caller this name. Inboxes, conversations
+// and messages belong to a name and are not bounded by queues, so the names that an
+// operator with queues gives are its own name, a dot, and more.
+func (o *StoredCaller) MayName(name string) bool {
+	return o == nil || strings.HasPrefix(name, o.Name+".")
+}
+
+// mayGrant refuses a name and grants that go beyond the limits of an operator.
+func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
+	if o == nil {
+		return nil
+	}
+	wider := o.narrowerThan(theirs)
+	if !o.MayName(name) {
+		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
+	}
+	if len(wider) > 0 {
+		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues names callers after itself, and grants no more than it has", Fields: wider}
+	}
+	return nil
+}
+
+// narrowerThan names the fields of theirs that go beyond g.
+func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
+	for _, list := range []struct {
+		name         string
+		mine, theirs []string
+		emptyIsAll   bool
+	}{
+		{"roles", g.Roles, theirs.Roles, false},
+		{"queues", g.Queues, theirs.Queues, true},
+		{"business_types", g.BusinessTypes, theirs.BusinessTypes, true},
+		{"receives", g.Receives, theirs.Receives, false},
+	} {
+		switch {
+		case list.emptyIsAll && len(list.mine) == 0:
+		case list.emptyIsAll && len(list.theirs) == 0, slices.ContainsFunc(list.theirs, func(s string) bool { return !slices.Contains(list.mine, s) }):
+			fields = append(fields, task.Field{Name: list.name, Message: oneOrMoreOf(list.mine)})
+		}
+	}
+	for _, quota := range []struct {
+		name         string
+		mine, theirs int64
+	}{
+		{"max_waiting_messages", orNone(g.MaxWaitingMessages), orNone(theirs.MaxWaitingMessages)},
+		{"max_waiting_bytes", orNone(g.MaxWaitingBytes), orNone(theirs.MaxWaitingBytes)},
+		{"max_waiting_tasks", orNone(g.MaxWaitingTasks), orNone(theirs.MaxWaitingTasks)},
+	} {
+		switch {
+		case quota.mine == 0 && quota.theirs != 0:
+			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin without queues"})
+		case quota.mine != 0 && (quota.theirs == 0 || quota.theirs > quota.mine):
+			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
+		}
+	}
+	if best := orNone(g.BestPriority); orNone(theirs.BestPriority) < best {
+		fields = append(fields, task.Field{Name: "best_priority", Message: fmt.Sprintf("must be between %d and %d", best, task.DefaultPriority)})
+	}
+	return fields
+}
+
+func oneOrMoreOf(mine []string) string {
+	if len(mine) == 0 {
+		return "must be empty"
+	}
+	return fmt.Sprintf("must be some of %s", strings.Join(mine, ", "))
+}
+
+// narrowedTo returns what of g is within limits. ok is false if nothing would be left of a
+// list whose empty value means all, or no role.
+func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
+	ok = true
+	for _, list := range []struct {
+		of         *[]string
+		limits     []string
+		emptyIsAll bool
+	}{
+		{&g.Roles, limits.Roles, false},
+		{&g.Queues, limits.Queues, true},
+		{&g.BusinessTypes, limits.BusinessTypes, true},
+		{&g.Receives, limits.Receives, false},
+	} {
+		switch {
+		case list.emptyIsAll && len(list.limits) == 0:
+		case list.emptyIsAll && len(*list.of) == 0:
+			*list.of = list.limits
+		default:
+			*list.of = slices.DeleteFunc(slices.Clone(*list.of), func(s string) bool { return !slices.Contains(list.limits, s) })
+			ok = ok && (len(*list.of) > 0 || !list.emptyIsAll)
+		}
+	}
+	for _, quota := range []struct{ of, limit **int64 }{
+		{&g.MaxWaitingMessages, &limits.MaxWaitingMessages},
+		{&g.MaxWaitingBytes, &limits.MaxWaitingBytes},
+		{&g.MaxWaitingTasks, &limits.MaxWaitingTasks},
+	} {
+		if most := orNone(*quota.limit); most > 0 && (orNone(*quota.of) == 0 || **quota.of > most) {
+			*quota.of = *quota.limit
+		}
+	}
+	if orNone(g.BestPriority) < orNone(limits.BestPriority) {
+		g.BestPriority = limits.BestPriority
+	}
+	return g, ok && len(g.Roles) > 0
+}

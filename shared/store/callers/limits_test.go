@@ -1,0 +1,39 @@
+package callers
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever adds a grant says here by failing how an admin with queues is held to it.
+func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
+	t.Parallel()
+	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}
+	operator := &StoredCaller{Name: "ops", Grants: mine}
+	manages := func(g Grants) bool { return operator.Manages(StoredCaller{Name: "ops.a", Grants: g}) }
+	require.True(t, manages(mine))
+	for i := range reflect.TypeFor[Grants]().NumField() {
+		name := reflect.TypeFor[Grants]().Field(i).Name
+		wider := mine
+		field := reflect.ValueOf(&wider).Elem().Field(i)
+		switch field.Kind() {
+		case reflect.Slice:
+			field.Set(reflect.ValueOf([]string{"wider"}))
+		case reflect.Pointer:
+			field.Set(reflect.New(field.Type().Elem()))
+			field.Elem().SetInt(1)
+		default:
+			t.Fatalf("%s: say what is wider", name)
+		}
+		require.False(t, manages(wider), name)
+		require.Error(t, operator.mayGrant("ops.a", wider), name)
+	}
+	for _, all := range []Grants{
+		{Roles: mine.Roles, BusinessTypes: mine.BusinessTypes}, {Roles: mine.Roles, Queues: mine.Queues},
+	} {
+		require.False(t, manages(all), "an empty list stands for all")
+	}
+	require.True(t, manages(Grants{Roles: []string{"sender"}, Queues: mine.Queues, BusinessTypes: mine.BusinessTypes, BestPriority: mine.BestPriority}))
+}

@@ -1,0 +1,362 @@
+package callers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Grants are what a caller may do. In a change of a caller, nil leaves a value as it is.
+type Grants struct {
+	Roles         []string
+	Queues        []string // empty = all
+	BusinessTypes []string // of subscribe messages; empty = all
+	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
+
+	MaxWaitingMessages *int64 // messages that may be waiting; nil or 0 = what the settings say
+	MaxWaitingBytes    *int64 // bytes of these; likewise
+	MaxWaitingTasks    *int64 // tasks that may be not final; likewise
+
+	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
+}
+
+// StoredCaller is a row of callers without what proves who calls.
+type StoredCaller struct {
+	ID   int64
+	Name string
+	Grants
+	CreatedAt time.Time
+	RotatedAt *time.Time // when the token was last replaced; nil = never
+	RevokedAt *time.Time // nil = may call
+	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token
+	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
+}
+
+// account is the ID of the caller whose quotas and shares it uses.
+func (c StoredCaller) account() int64 {
+	if c.AccountID != nil {
+		return *c.AccountID
+	}
+	return c.ID
+}
+
+func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
+
+func (c StoredCaller) json() string {
+	return store.MustJSON(map[string]any{
+		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
+		"receives":             c.Receives,
+		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes, "max_waiting_tasks": c.MaxWaitingTasks,
+		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"made_by": c.MadeBy,
+	})
+}
+
+const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, created_at, rotated_at, revoked_at, made_by, account_id`
+
+const insertCallerSQL = `
+insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, made_by, account_id)
+values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0), $11, $12) returning ` + callerColumns
+
+// countMadeSQL counts the callers of an account. Those that were revoked within a day count
+// too: otherwise an operator could make any number, one after the other.
+const countMadeSQL = `
+select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
+
+// AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
+// bytes. task.CodeConflict when the name was ever given. A caller that a limited operator
+// makes belongs to the operator's account, which may have Config.OperatorCallers of them:
+// task.CodeForbidden for more.
+func (st *Store) AddCaller(ctx context.Context, name string, tokenHash []byte, may Grants, by store.Operator) (c StoredCaller, err error) {
+	if err := may.check(); err != nil {
+		return c, err
+	}
+	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		limits, err := limitsOf(ctx, tx, by)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		if err := limits.mayGrant(name, may); err != nil {
+			return store.AuditEntry{}, err
+		}
+		var madeBy, account *int64
+		if limits != nil {
+			madeBy, account = &limits.ID, new(limits.account())
+			var made int
+			err := tx.QueryRow(ctx, countMadeSQL, account).Scan(&made)
+			if err != nil {
+				return store.AuditEntry{}, err
+			}
+			if most := st.operatorCallers; made >= most {
+				return store.AuditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers that are not revoked or were revoked within a day, "+
+					"and may make %d: revoke some, or have an admin without queues make the caller", made, most))
+			}
+		}
+		c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
+			store.NotNull(may.Roles), store.NotNull(may.Queues), store.NotNull(may.BusinessTypes), store.NotNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes,
+			may.MaxWaitingTasks, may.BestPriority, madeBy, account)
+		return store.AuditEntry{Action: "caller.create", Subject: c.subject(), Before: "", After: c.json()}, err
+	})
+	if store.Violates(err, "callers_name_key") {
+		err = task.Refuse(task.CodeConflict, "this name is taken; a revoked caller keeps its name")
+	}
+	return c, store.Wrap("add caller", err)
+}
+
+// lockCallersSQL lets one change of callers run at a time: a limited operator that is being
+// revoked or narrowed must not make another caller meanwhile.
+const lockCallersSQL = `select pg_advisory_xact_lock(7310004)`
+
+// changeCallers is asAdmin for a change of callers.
+func (st *Store) changeCallers(ctx context.Context, by store.Operator, change func(tx pgx.Tx) (store.AuditEntry, error)) error {
+	return st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		if _, err := tx.Exec(ctx, lockCallersSQL); err != nil {
+			return store.AuditEntry{}, err
+		}
+		return change(tx)
+	})
+}
+
+const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
+
+const updateCallerSQL = `
+update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
+    max_waiting_messages = nullif($6::bigint, 0), max_waiting_bytes = nullif($7::bigint, 0),
+    max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
+where id = $1 returning ` + callerColumns
+
+// UpdateCaller changes what a caller may do. The callers that it made may do no more than
+// it from then on; also are those that this changed, or revoked if nothing was left that they
+// may do. task.CodeNotFound when there is no such caller, task.CodeConflict when it is
+// revoked.
+func (st *Store) UpdateCaller(ctx context.Context, id int64, may Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
+		may = may.over(c.Grants)
+		if err := may.check(); err != nil {
+			return c, err
+		}
+		if limits != nil && id == by.CallerID {
+			return c, task.Refuse(task.CodeForbidden, "an admin with queues does not change what it may do itself")
+		}
+		if err := limits.mayGrant(c.Name, may); err != nil {
+			return c, err
+		}
+		if may.equal(c.Grants) {
+			return c, nil
+		}
+		after, err := updateCaller(ctx, tx, id, may)
+		if err == nil {
+			also, err = narrowMade(ctx, tx, after, by)
+		}
+		return after, err
+	})
+	return c, also, err
+}
+
+func updateCaller(ctx context.Context, tx pgx.Tx, id int64, may Grants) (StoredCaller, error) {
+	return store.QueryOne[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, store.NotNull(may.Roles), store.NotNull(may.Queues), store.NotNull(may.BusinessTypes), store.NotNull(may.Receives),
+		may.MaxWaitingMessages, may.MaxWaitingBytes, may.MaxWaitingTasks, may.BestPriority)
+}
+
+// over completes a change with what was before.
+func (g Grants) over(before Grants) Grants {
+	for list, old := range map[*[]string][]string{
+		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
+	} {
+		if *list == nil {
+			*list = old
+		}
+	}
+	g.MaxWaitingMessages = cmp.Or(g.MaxWaitingMessages, before.MaxWaitingMessages)
+	g.MaxWaitingBytes = cmp.Or(g.MaxWaitingBytes, before.MaxWaitingBytes)
+	g.MaxWaitingTasks = cmp.Or(g.MaxWaitingTasks, before.MaxWaitingTasks)
+	g.BestPriority = cmp.Or(g.BestPriority, before.BestPriority)
+	return g
+}
+
+// check refuses what limits nothing: an admin is limited by queues.
+func (g Grants) check() error {
+	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
+		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
+	}
+	return nil
+}
+
+func (g Grants) equal(h Grants) bool {
+	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
+		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
+		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes) &&
+		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
+}
+
+// orNone is a limit, or 0 for none.
+func orNone(limit *int64) int64 {
+	if limit == nil {
+		return 0
+	}
+	return *limit
+}
+
+const rotateCallerSQL = `
+update callers set token_hash = $2, rotated_at = now(), made_by = coalesce(made_by, $3) where id = $1 returning ` + callerColumns
+
+const moveAccountSQL = `update callers set account_id = $2 where id = $1 or account_id = $1`
+
+// RotateCaller replaces a caller's token by the one whose SHA-256 is given. A limited
+// operator that replaces the token of another caller can act as that caller, so it then
+// counts as its maker, unless another one does. The errors are those of UpdateCaller.
+func (st *Store) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
+	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
+		var maker *int64
+		if limits != nil && id != limits.ID && c.MadeBy == nil {
+			maker = &limits.ID
+			if _, err := tx.Exec(ctx, moveAccountSQL, id, limits.account()); err != nil {
+				return c, err
+			}
+		}
+		return store.QueryOne[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash, maker)
+	})
+}
+
+// changeCaller changes a caller that is not revoked, under its lock. limits are those
+// of the operator.
+func (st *Store) changeCaller(ctx context.Context, id int64, action string, by store.Operator,
+	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
+	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		before, limits, err := lockCaller(ctx, tx, id, by)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		if before.RevokedAt != nil {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
+		}
+		c, err = change(tx, before, limits)
+		return store.AuditEntry{Action: action, Subject: c.subject(), Before: before.json(), After: c.json()}, err
+	})
+	return c, store.Wrap(action, err)
+}
+
+const revokeCallerSQL = `
+update callers set revoked_at = now() where id = $1 returning ` + callerColumns
+
+// disableEndpointsSQL ends the posting of events to a revoked caller.
+const disableEndpointsSQL = `
+update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
+where caller_id = $1 and url is not null and enabled`
+
+func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
+	c, err := store.QueryOne[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
+	if err == nil {
+		_, err = tx.Exec(ctx, disableEndpointsSQL, id)
+	}
+	return c, err
+}
+
+// lockMadeSQL locks the callers that a caller made, that these made, and so on.
+const lockMadeSQL = `
+with recursive made (id) as (
+    select id from callers where made_by = $1
+    union
+    select c.id from callers c join made on c.made_by = made.id
+)
+select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for update`
+
+// changeMade changes the callers that a caller made, directly or by others, and are not
+// revoked. change returns a caller as it is afterwards, or as it is if it stays. Each change
+// is an audit entry.
+func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
+	rows, err := tx.Query(ctx, lockMadeSQL, maker)
+	if err != nil {
+		return nil, err
+	}
+	made, err := pgx.CollectRows(rows, pgx.RowToStructByPos[StoredCaller])
+	if err != nil {
+		return nil, err
+	}
+	var audit pgx.Batch
+	for _, before := range made {
+		after, action, err := change(before)
+		if err != nil {
+			return nil, err
+		}
+		if after.json() != before.json() {
+			by.QueueAudit(&audit, action, after.subject(), before.json(), after.json())
+			changed = append(changed, after)
+		}
+	}
+	return changed, tx.SendBatch(ctx, &audit).Close()
+}
+
+// narrowMade takes from the callers that a caller made what it may not do itself. An admin
+// without queues has no limits.
+func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
+	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
+		return nil, nil
+	}
+	return changeMade(ctx, tx, maker.ID, by, func(c StoredCaller) (StoredCaller, string, error) {
+		may, ok := c.narrowedTo(maker.Grants)
+		var err error
+		switch {
+		case !ok:
+			c, err = revokeCaller(ctx, tx, c.ID)
+			return c, "caller.revoke", err
+		case !may.equal(c.Grants):
+			c, err = updateCaller(ctx, tx, c.ID, may)
+		}
+		return c, "caller.update", err
+	})
+}
+
+// RevokeCaller revokes a caller permanently, and with it the callers that it made; also are
+// those of them that were not revoked. A caller already revoked stays so without an error;
+// task.CodeNotFound when there is none.
+func (st *Store) RevokeCaller(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		before, _, err := lockCaller(ctx, tx, id, by)
+		if err != nil || before.RevokedAt != nil {
+			c = before
+			return store.AuditEntry{}, err
+		}
+		if c, err = revokeCaller(ctx, tx, id); err == nil {
+			also, err = changeMade(ctx, tx, id, by, func(made StoredCaller) (StoredCaller, string, error) {
+				after, err := revokeCaller(ctx, tx, made.ID)
+				return after, "caller.revoke", err
+			})
+		}
+		return store.AuditEntry{Action: "caller.revoke", Subject: c.subject(), Before: before.json(), After: c.json()}, err
+	})
+	return c, also, store.Wrap("revoke caller", err)
+}
+
+const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
+
+// CallerByID finds a caller, revoked ones too; task.CodeNotFound when there is
+// none.
+func (st *Store) CallerByID(ctx context.Context, id int64) (StoredCaller, error) {
+	c, err := store.QueryOne[StoredCaller](ctx, st.db.Read, "caller", callerSQL, id)
+	return c, store.Wrap("caller", err)
+}
+
+const callersSQL = `
+select ` + callerColumns + ` from callers
+where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))
+order by id limit $3`
+
+// Callers lists the callers by id, revoked ones too. after is the last id of
+// the page before, 0 for the first page. limits are those of the operator, or nil: they
+// select by name alone, so that no page shows other ids; see Manages for the rest.
+func (st *Store) Callers(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
+	var name *string
+	if limits != nil {
+		name = &limits.Name
+	}
+	page, more, err = store.QueryPage[StoredCaller](ctx, st.db.Read, limit, callersSQL, after, name)
+	return page, more, store.Wrap("callers", err)
+}

@@ -1,0 +1,284 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// eventCallers lists each stream and caller with waiting events as e, with the earliest row of
+// each pair, by one index probe each.
+const eventCallers = `e (stream, caller_id, next_at, events) as (
+    (select stream, caller_id, next_at, events from event_outbox order by stream, caller_id, next_at, id limit 1)
+    union all
+    select n.* from e cross join lateral (
+        select o.stream, o.caller_id, o.next_at, o.events from event_outbox o
+        where (o.stream, o.caller_id) > (e.stream, e.caller_id)
+        order by o.stream, o.caller_id, o.next_at, o.id limit 1
+    ) n
+)`
+
+// lockEventsSQL locks the oldest events of each stream and caller, and reads what an event
+// contains. The $1 events of a batch are divided equally among streams, and each stream's part
+// among its callers. A caller gets as many whole rows as its part has room for, and at least
+// one. When the first rows of all callers exceed the part, some callers are chosen at random.
+// A stream whose pause has ended gets one row. The first rows of all callers come before the
+// second ones, and small ones before large ones, so no caller's backlog delays another caller.
+// Rows that another relay has locked are skipped. room = 0 means that there may be more rows.
+// A task's result is returned only while the outcome that the event reports is still the
+// task's outcome.
+const lockEventsSQL = `
+with recursive ` + eventCallers + `, due as materialized (
+    select s.*, p.failures, random() as chance from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
+), picked as materialized (
+    select *, greatest(part / count(*) over (partition by stream), 1) as room from (
+        select due.*, $1 / (select count(distinct stream) from due) as part,
+            sum(events) over (partition by stream order by chance) - events as ahead,
+            row_number() over (partition by stream order by chance) as place
+        from due
+    ) d where place = 1 or failures is null and ahead < part
+), found as materialized (
+    select x.*, picked.failures, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
+    from picked cross join lateral (
+        select *, bool_or(not fits) over () as later from (
+            select id, turn, turn = 1 or failures is null and through <= room as fits from (
+                select id, row_number() over y as turn, sum(events) over y as through from (
+                    select id, next_at, events from event_outbox
+                    where event_outbox.stream = picked.stream and event_outbox.caller_id = picked.caller_id and next_at <= now()
+                    order by next_at, id
+                    limit room + 1
+                ) r window y as (order by next_at, id)
+            ) y
+        ) z
+    ) x
+), o as materialized (
+    select x.*, f.turn, f.failures, case when f.more then 0 else 2147483647 end as room from found f cross join lateral (
+        select id, kind, reason, ids, created_at, stream, events from event_outbox
+        where event_outbox.id = f.id and next_at <= now()
+        for update skip locked
+    ) x
+    where f.fits
+)
+select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
+    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
+    coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0),
+    to_jsonb(x)::text, o.stream, o.room, o.failures
+from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
+left join lateral (
+    select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
+    union all
+    select source, metadata from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
+    offset 0
+) t on true
+left join lateral (
+    select status, reason, result, error_code, sent_at from task_done where task_done.id = i.id and o.kind like 'task.%'
+    union all
+    select status, reason, result, error_code, sent_at from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
+    offset 0
+) d
+    on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
+left join lateral (
+    select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%'
+    union all
+    select sender, client_msg_id, accept_seq from archived_messages where archived_messages.id = i.id and o.kind like 'message.%'
+    offset 0
+) m on true
+left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
+left join webhook_endpoints w on o.kind = '` + store.KindWebhookDisabled + `' and w.id = i.id
+left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
+order by o.stream, o.turn, o.events, o.id, i.place`
+
+// DueEvent is one event to publish.
+type DueEvent struct {
+	Seq      int64           // grows with each event of one subject
+	Kind     string          // task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised or alert.cleared
+	Subject  task.ID         // the task, the endpoint, the message or the alert
+	At       time.Time       // when it happened
+	Reason   task.Reason     // of a failed task
+	Source   string          // of a task, as it was submitted
+	Metadata json.RawMessage // of a task, as it was submitted; JSON, nil = none
+
+	Result    string     // of a finished task, while this is still its outcome
+	ErrorCode string     // likewise
+	SentAt    *time.Time // likewise; nil = not known
+
+	URL            string // of an endpoint
+	DisabledReason string
+	FailingSince   *time.Time
+
+	From        string // of a message
+	ClientMsgID string
+	AcceptSeq   int64 // 0 = it was saved at once
+
+	Alert *alerts.Alert // as it was when this happened; nil for any other event
+
+	stream string
+}
+
+// ID identifies the event. It stays the same when the event is published again.
+func (e *DueEvent) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
+
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, streams store.StreamStates, err error) {
+	rows, err := tx.Query(ctx, lockEventsSQL, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	streams = store.StreamStates{}
+	var e DueEvent
+	var metadata, url, disabled, alert *string
+	var room int
+	var failures *int32
+	_, err = pgx.ForEachRow(rows, []any{
+		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
+		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq, &alert,
+		&e.stream, &room, &failures,
+	}, func() error {
+		e.Metadata, e.URL, e.DisabledReason = nil, store.OrEmpty(url), store.OrEmpty(disabled)
+		if metadata != nil {
+			e.Metadata = json.RawMessage(*metadata)
+		}
+		if e.Alert, err = alerts.AtEvent(alert, e.Kind); err != nil {
+			return err
+		}
+		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
+			streams.AddRow(e.stream, 0, room, failures)
+		}
+		due = append(due, e)
+		return nil
+	})
+	return due, streams, err
+}
+
+// anyEventSQL lets an idle relay skip the transaction.
+const anyEventSQL = `
+with recursive ` + eventCallers + `
+select exists (select from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
+
+const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
+
+// keepEventsSQL keeps the remaining ids of a row and, if $3 > 0, delays it by $3 seconds.
+const keepEventsSQL = `
+update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
+
+// RelayEvents locks about limit events, the oldest of each stream and caller, calls publish,
+// and deletes what was accepted, all in one transaction. publish returns one result per event,
+// in order, within 3 s. An event whose stream is away stays, however often it was tried. One
+// that is refused becomes a dead letter. Streams that are away are paused as in RelayMessages.
+//
+// When publish fails, the process dies or the commit is lost, the same events are published
+// again under the same ids, by which receivers recognise them.
+func (st *Store) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+	var any bool
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
+		return relayed, store.Wrap("relay events", err)
+	}
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		due, streams, err := lockEvents(ctx, tx, limit)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		results, err := publish(ctx, due)
+		if err == nil && len(results) != len(due) {
+			err = fmt.Errorf("%d results for %d events", len(results), len(due))
+		}
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SettleTimeout)
+		defer cancel()
+		var batch pgx.Batch
+		settleEvents(&batch, due, results, &relayed)
+		for i, e := range due {
+			streams.AddResult(e.stream, results[i])
+		}
+		streams.Queue(&batch, &relayed)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return relayed, store.Wrap("relay events", err)
+}
+
+// remainingEvents is what stays of a row after publishing.
+type remainingEvents struct {
+	total int           // events that the row had
+	ids   []task.ID     // events that stay
+	pause time.Duration // delay of the row, if an event of it failed alone
+}
+
+// settleEvents adds the statements that delete or keep the rows of the published events. A row
+// that stays unchanged costs no statement.
+func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result, relayed *store.Relayed) {
+	rows := map[int64]*remainingEvents{}
+	for i, e := range due {
+		row := rows[e.Seq]
+		if row == nil {
+			row = new(remainingEvents)
+			rows[e.Seq] = row
+		}
+		row.total++
+		switch r := results[i]; r.Outcome {
+		case msg.Away:
+			row.ids = append(row.ids, e.Subject)
+			if r.Scope == msg.OneMessage {
+				row.pause = msg.AwayPause(time.Since(e.At))
+			}
+		case msg.Refused:
+			store.QueueDeadLetter(batch, store.DeadLetter{
+				Function: "relay", EventID: e.ID(), EventType: "sendonce." + e.Kind + ".v1", Attempts: 1, Reason: r.Reason,
+				Event: store.MustJSON(map[string]any{"subject": e.Subject, "result": e.Result, "error_code": e.ErrorCode, "metadata": e.Metadata}),
+			})
+		}
+	}
+	var taken []int64
+	for _, seq := range slices.Sorted(maps.Keys(rows)) {
+		switch row := rows[seq]; {
+		case len(row.ids) == 0:
+			taken = append(taken, seq)
+		case len(row.ids) < row.total || row.pause > 0:
+			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds())
+			if row.pause > 0 {
+				relayed.Again = append(relayed.Again, time.Now().Add(row.pause))
+			}
+		}
+	}
+	if len(taken) > 0 {
+		batch.Queue(deleteEventsSQL, taken)
+	}
+}
+
+// nextRelaySQL is when something is due for the broker next. A stream is due when
+// its pause is over. Of events only those count that wait by themselves or whose
+// stream is paused: the others were announced by whoever wrote them.
+const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
+select least(
+    (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),
+    (select min(greatest(s.next_at, p.until)) from e s` + store.JoinStreamPauses + `where greatest(s.next_at, p.until) > now()))`
+
+// NextRelay is when something is due for the broker next; zero = nothing is.
+func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
+	at, err := st.db.QueryTime(ctx, nextRelaySQL)
+	return at, store.Wrap("next relay", err)
+}
+
+const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
+
+// PausedStreams returns the streams that took nothing when they were last tried.
+func (st *Store) PausedStreams(ctx context.Context) ([]string, error) {
+	rows, err := st.db.Hot.Query(ctx, pausedSQL)
+	if err != nil {
+		return nil, store.Wrap("list paused streams", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return names, store.Wrap("list paused streams", err)
+}

@@ -1,0 +1,334 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// finish claims and reports everything as sent, in one flush.
+func finish(t *testing.T, db *storetest.DB, n int) {
+	t.Helper()
+	claimed := db.MustClaim(t, "app", n)
+	require.Len(t, claimed, n)
+	reports := make([]*tasks.Report, n)
+	for i, c := range claimed {
+		reports[i] = &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	}
+	_, errs := db.Tasks.Report(reports)
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int64
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { told.Add(1) } })
+	db.MustAddEndpoint(t, 7, "https://seven.example")
+	silent := db.MustAddEndpoint(t, 8, "https://eight.example")
+	_, err := db.Webhooks.DisableEndpoint(t.Context(), silent.ID, nil, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.MustHaveCaller(t, 9)
+	_, err = db.Webhooks.SigningSecret(t.Context(), 9, "whsec_x")
+	require.NoError(t, err)
+	a, b := storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, a, b, storetest.Submission(), storetest.Submission(storetest.FromCaller(8)), storetest.Submission(storetest.FromCaller(9)))
+	kinds, _ := db.Outbox(t)
+	require.Empty(t, kinds, "only outcomes are told")
+	finish(t, db, 5)
+	kinds, ids := db.Outbox(t)
+	require.Equal(t, []string{"task.succeeded", "task.succeeded"}, kinds, "one row for each caller of a flush")
+	require.ElementsMatch(t, [][]task.ID{{a.ID}, {b.ID}}, ids, "nobody hears of the others")
+	require.EqualValues(t, 1, told.Load())
+
+	c := storetest.Submission(storetest.WithCallback)
+	db.MustSubmit(t, c)
+	_, err = db.Tasks.Cancel(t.Context(), c.ID, nil)
+	require.NoError(t, err)
+	kinds, _ = db.Outbox(t)
+	require.Equal(t, []string{"task.succeeded", "task.succeeded", "task.failed"}, kinds)
+	require.EqualValues(t, 2, told.Load())
+}
+
+// A caller that asks for few kinds of events would fill the stream of all with the
+// others.
+func TestAnEventThatNoEndpointAsksForIsNotWritten(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
+	db.MustAddEndpoint(t, 7, "https://seven.example", "task.scheduled")
+	db.MustAddEndpoint(t, 8, "https://eight.example", "task.succeeded", "task.processing")
+	greedy, modest := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
+	later := storetest.Submission(storetest.FromCaller(7), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	db.MustSubmit(t, greedy, modest, later)
+	finish(t, db, 2)
+	kinds, ids := db.Outbox(t)
+	require.Equal(t, []string{"task.scheduled", "task.processing", "task.succeeded"}, kinds)
+	require.Equal(t, [][]task.ID{{later.ID}, {modest.ID}, {modest.ID}}, ids)
+}
+
+func TestEveryStepOfATaskIsToldWhenAllAreWanted(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.Pooler = pooler })
+			s := storetest.Submission(storetest.WithCallback)
+			db.MustSubmit(t, s, storetest.Submission())
+			finish(t, db, 2)
+			kinds, ids := db.Outbox(t)
+			require.Equal(t, []string{"task.pending", "task.processing", "task.succeeded"}, kinds)
+			for _, of := range ids {
+				require.Equal(t, []task.ID{s.ID}, of)
+			}
+		})
+	}
+}
+
+func TestNothingIsToldWhenNoEventsAreWanted(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.NoEvents))
+	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
+	finish(t, db, 1)
+	kinds, _ := db.Outbox(t)
+	require.Empty(t, kinds)
+}
+
+func TestEventsStayUntilAStreamHasThem(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
+	first := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.Source, s.Metadata = "system_a", []byte(`{"order":1}`) })
+	db.MustSubmit(t, first, storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.WithCallback))
+	finish(t, db, 3)
+	away := db.RelayEvents(t, func(int) msg.Outcome { return msg.Away })
+	require.Len(t, away, 3)
+	for _, e := range away {
+		require.Equal(t, "task.succeeded", e.Kind)
+		require.NotNil(t, e.SentAt)
+		if e.Subject == first.ID {
+			require.Equal(t, "system_a", e.Source)
+			require.JSONEq(t, `{"order":1}`, string(e.Metadata))
+		}
+	}
+	mixed := db.RelayEvents(t, func(i int) msg.Outcome { return []msg.Outcome{msg.Taken, msg.Away, msg.Refused}[i] })
+	require.Equal(t, away, mixed, "the same events under the same ids")
+	rest := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Len(t, rest, 1)
+	require.Equal(t, mixed[1].ID(), rest[0].ID())
+	require.Empty(t, db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken }))
+	letters, more, err := db.Admin.DeadLetters(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, letters, 1)
+	require.Equal(t, mixed[2].ID(), letters[0].EventID)
+	require.Equal(t, "because", letters[0].Reason)
+
+	require.NoError(t, db.Admin.DismissDeadLetter(t.Context(), letters[0].ID, store.Operator{Name: "ops", Reason: "dealt with"}))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(db.Admin.DismissDeadLetter(t.Context(), letters[0].ID, store.Operator{Name: "ops"})))
+	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'dead_letter.dismiss' and before is not null`))
+}
+
+func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
+	s := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 })
+	db.MustSubmit(t, s)
+	claimed := db.MustClaim(t, "app", 1)[0]
+	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E7"}
+	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)
+	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	finish(t, db, 1)
+	told := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Len(t, told, 2)
+	require.Equal(t, "task.failed", told[0].Kind)
+	require.Equal(t, task.Rejected, told[0].Reason)
+	require.Empty(t, told[0].Result, "it is not its outcome any more")
+	require.Equal(t, "task.succeeded", told[1].Kind)
+	require.Greater(t, told[1].Seq, told[0].Seq)
+}
+
+// However much a caller has waiting, the first events of every other one are among
+// the first that are published, and those of each caller keep their order.
+func TestEventsOfOneCallerKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	add := func(caller, rows, events int) {
+		db.Exec(t, `insert into event_outbox (kind, caller_id, ids)
+			select 'task.failed', $1, array(select gen_random_uuid() from generate_series(1, $3::integer)) from generate_series(1, $2::integer)`, caller, rows, events)
+	}
+	add(7, 40, 100)
+	add(8, 3, 1)
+	add(9, 30, 10)
+	var seen []events.DueEvent
+	relay := func() store.Relayed {
+		relayed, err := db.Events.RelayEvents(t.Context(), 300, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+			seen = due
+			return slices.Repeat([]msg.Result{storetest.Taken}, len(due)), nil
+		})
+		require.NoError(t, err)
+		return relayed
+	}
+	of := map[int64]int64{}
+	rows, err := db.Owner(t).Query(t.Context(), `select id, caller_id from event_outbox`)
+	require.NoError(t, err)
+	var id, caller int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &caller}, func() error { of[id] = caller; return nil })
+	require.NoError(t, err)
+	require.True(t, relay().More)
+	counts, last := map[int64]int{}, map[int64]int64{}
+	for i, e := range seen {
+		caller := of[e.Seq]
+		counts[caller]++
+		require.GreaterOrEqual(t, e.Seq, last[caller], "in their order")
+		last[caller] = e.Seq
+		if i == 0 {
+			require.EqualValues(t, 8, caller)
+		}
+	}
+	require.Equal(t, map[int64]int{7: 100, 8: 3, 9: 100}, counts)
+	for relay().More {
+	}
+	require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
+
+	for caller := range 50 {
+		add(100+caller, 1, 100)
+	}
+	total := 0
+	for more := true; more; total += len(seen) {
+		seen = nil
+		more = relay().More
+		require.LessOrEqual(t, len(seen), 2*300+100, "of many callers some are chosen")
+	}
+	require.Equal(t, 5000, total)
+}
+
+// whileWaiting holds the row that lock finds, begins do, has meanwhile happen once
+// do waits for the row, and gives what came of do.
+func whileWaiting(t *testing.T, db *storetest.DB, url, lock string, id any, do func() error, meanwhile func()) error {
+	t.Helper()
+	watch := storetest.Owner(t, url)
+	held, err := storetest.Owner(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), lock, id)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- storetest.RetryBusy(do) }()
+	require.Eventually(t, func() bool {
+		var waiting bool
+		err := watch.QueryRow(t.Context(), `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`).Scan(&waiting)
+		require.NoError(t, err)
+		return waiting
+	}, 5*time.Second, time.Millisecond)
+	meanwhile()
+	require.NoError(t, held.Rollback(t.Context()))
+	return <-done
+}
+
+func TestAnEndpointMadeWhileALockIsWaitedForHearsOfTheOutcome(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
+	db.MustSubmit(t, storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(7)))
+	claimed := db.MustClaim(t, "app", 2)
+	reports := store.Column(claimed, func(c tasks.Claimed) *tasks.Report {
+		return &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	})
+	err := whileWaiting(t, db, url, `select from task_live where id = $1 for update`, claimed[1].ID,
+		func() error { _, errs := db.Tasks.Report(reports); return errors.Join(errs...) },
+		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })
+	require.NoError(t, err)
+	_, ids := db.Outbox(t) // where the wait was so long that the reports were parted, the other went before
+	require.Contains(t, slices.Concat(ids...), claimed[1].ID)
+}
+
+func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
+	err := whileWaiting(t, db, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
+		func() error {
+			_, err := db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
+			return err
+		},
+		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })
+	require.NoError(t, err)
+	kinds, ids := db.Outbox(t)
+	require.Equal(t, []string{"task.failed"}, kinds)
+	require.Equal(t, [][]task.ID{{first.TaskID}}, ids)
+}
+
+func TestEventsOfASweepWhoseAnswerWasLostAreToldOf(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	var told, failures int
+	db := storetest.OpenAt(t, proxy.URL(), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) {
+		c.OnEvents, c.OnFailed = func() { told++ }, func() { failures++ }
+	})
+	db.MustSubmit(t, storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 }))
+	db.Claim(t)
+	db.ExpireLeases(t)
+	require.Zero(t, told)
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
+	_, err := db.Tasks.Sweep(t.Context(), 10)
+	<-fired
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	require.Equal(t, []int{1, 1}, []int{told, failures})
+	require.Equal(t, 1, db.Count(t, `select count(*) from event_outbox`))
+	swept, err := db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Zero(t, swept.Rows, "nothing is left to tell of")
+}
+
+func TestASweepThatIsRolledBackTellsOfNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.OnFailed = func() { t.Error("told of failures") } })
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
+	require.Len(t, db.Claim(t), 2)
+	db.ExpireLeases(t)
+	db.OnEvents = func() { t.Error("told of events") }
+	_, err := storetest.Owner(t, url).Exec(t.Context(), `revoke insert on report_logs from sendonce_hot`)
+	require.NoError(t, err)
+	swept, err := db.Tasks.Sweep(t.Context(), 10)
+	require.ErrorContains(t, err, "permission denied")
+	require.Empty(t, swept.Pending)
+}
+
+func TestAClaimThatIsGivenUpWithoutItsAnswerHasItsEventsRelayed(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL(), storetest.WithEvents(store.AllEvents))
+	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
+	told := make(chan bool, 100)
+	db.OnEvents = func() { told <- true }
+	ctx, leave := context.WithCancel(t.Context())
+	proxy.LoseAnswer(func(sql string) bool {
+		found := sandbox.Containing("for update skip locked")(sql)
+		if found {
+			leave()
+		}
+		return found
+	})
+	_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	require.Error(t, err)
+	require.NotEmpty(t, told)
+}

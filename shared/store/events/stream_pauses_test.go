@@ -1,0 +1,331 @@
+package events_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fullExcept refuses what is for a stream and takes the rest.
+func fullExcept(stream string) *storetest.Broker {
+	return &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+		if d.To().Stream() == stream {
+			return storetest.Full
+		}
+		return storetest.Taken
+	}}
+}
+
+// endPauses lets the time of all pauses pass.
+func endPauses(t *testing.T, db *storetest.DB) {
+	t.Helper()
+	db.Exec(t, `update stream_pauses set until = now() - interval '1 second'`)
+}
+
+// written counts the live messages that were written after they were saved.
+func written(t *testing.T, db *storetest.DB) int {
+	t.Helper()
+	return db.Count(t, `select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`)
+}
+
+func TestFullStreamPausesAsAWhole(t *testing.T) {
+	t.Parallel()
+	for full, other := range map[string]string{msg.StreamUsers: msg.StreamMessages, msg.StreamMessages: msg.StreamUsers} {
+		t.Run(full, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			address := map[string]func(*messages.NewMessage){msg.StreamUsers: storetest.SendTo(msg.User, "bob"), msg.StreamMessages: storetest.SendTo(msg.Subject, "msg.orders.paid")}
+			var waiting []*messages.NewMessage
+			var sends []string
+			for i := range 120 { // more than a batch
+				waiting = append(waiting, storetest.Message(fmt.Sprint(i), address[full]))
+				db.MustSave(t, waiting[i])
+				sends = append(sends, storetest.Send(waiting[i], "1.1"))
+			}
+			b := fullExcept(full)
+			for failures := 1; failures <= 7; failures++ {
+				began := time.Now()
+				relayed := db.RelayDue(t, b)
+				require.False(t, relayed.More, "no call follows at once")
+				if failures == 1 {
+					require.Equal(t, []store.StreamChange{{Stream: full, Reason: storetest.Full.Reason}}, relayed.Streams)
+					paused, err := db.Events.PausedStreams(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, []string{full}, paused)
+				} else {
+					require.Empty(t, relayed.Streams, "it was paused before")
+				}
+				require.Len(t, relayed.Again, 1)
+				require.WithinDuration(t, began.Add(msg.StreamPause(failures)), relayed.Again[0], time.Second)
+				require.Zero(t, db.RelayDue(t, b).Rows, "nothing is tried during the pause")
+				at, err := db.Events.NextRelay(t.Context())
+				require.NoError(t, err)
+				require.True(t, relayed.Again[0].Equal(at), "the relay is woken at its end")
+
+				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.NewMessage) { m.Confirm = false })
+				db.MustSave(t, good)
+				require.Equal(t, 1, db.RelayDue(t, b).Rows)
+				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "the other stream goes on")
+				endPauses(t, db)
+			}
+			require.Zero(t, written(t, db), "nothing that waits was written")
+			require.Equal(t, storetest.Full.Reason, db.MustMessage(t, waiting[119].ID).LastError, "a reader of any of them sees why")
+
+			taken := storetest.Always(storetest.Taken)
+			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, withoutTimes(db.RelayDue(t, taken)), "a few are tried first")
+			for db.RelayDue(t, taken).More {
+			}
+			require.Equal(t, sends, taken.MsgIDs(), "all are sent, in their order")
+			require.Zero(t, db.Count(t, `select count(*) from stream_pauses`))
+		})
+	}
+}
+
+func withoutTimes(r store.Relayed) store.Relayed { r.Again = nil; return r }
+
+func TestStreamThatTookSomethingIsPausedBriefly(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for i := range 3 {
+		db.MustSave(t, storetest.Message(fmt.Sprint(i), storetest.SendTo(msg.User, "bob")))
+	}
+	for range 5 {
+		db.RelayDue(t, storetest.Always(storetest.Full))
+		endPauses(t, db)
+	}
+	room := 1
+	db.RelayDue(t, &storetest.Broker{Say: func(messages.DueMessage) msg.Result {
+		if room--; room >= 0 {
+			return storetest.Taken
+		}
+		return storetest.Full
+	}})
+	require.Equal(t, 1, db.Count(t, `select failures from stream_pauses`))
+}
+
+func TestSubjectThatTakesNoMoreIsOvertaken(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	bad, good := storetest.Message("bad", storetest.SendTo(msg.User, "ann")), storetest.Message("good", storetest.SendTo(msg.User, "bob"))
+	db.MustSave(t, bad)
+	db.MustSave(t, good)
+	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+		if d.ID == bad.ID {
+			return storetest.Away
+		}
+		return storetest.Taken
+	}}
+	db.Exec(t, `update messages set created_at = now() - interval '30 seconds'`)
+	relayed := db.RelayDue(t, b)
+	require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
+	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "its stream goes on")
+	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with what it waited")
+}
+
+func TestARedriveFindsTheStreamOfItsMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	addresses := []func(*messages.NewMessage){
+		storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.Subject, "msg.a.b"), storetest.SendTo(msg.Subject, "orders.paid"), storetest.SendTo(msg.Subject, "payments"), storetest.SendTo(msg.URL, "https://a.example/x"),
+	}
+	for i, address := range addresses {
+		m := storetest.Message(fmt.Sprint(i), address)
+		db.MustSave(t, m)
+		stream := func() (name string) {
+			require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select stream from message_live where id = $1`, m.ID).Scan(&name))
+			return name
+		}
+		require.Equal(t, m.To.Stream(), stream())
+		_, err := db.Messages.AbandonMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+		require.NoError(t, err)
+		_, err = db.Messages.RedriveMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+		require.NoError(t, err)
+		require.Equal(t, m.To.Stream(), stream())
+	}
+}
+
+// ackEvents and taskEvents write rows of the outbox for either stream.
+func ackEvents(t *testing.T, db *storetest.DB, rows int) {
+	t.Helper()
+	for range rows {
+		db.Exec(t, `insert into event_outbox (kind, ids) values ('message.saved', array[gen_random_uuid()])`)
+	}
+}
+
+func taskEvents(t *testing.T, db *storetest.DB, rows int) {
+	t.Helper()
+	for range rows {
+		db.Exec(t, `insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid(), gen_random_uuid()])`)
+	}
+}
+
+// versions names the versions of the rows of the outbox for a stream.
+func versions(t *testing.T, db *storetest.DB, stream string) (all string) {
+	t.Helper()
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(),
+		`select string_agg(id || ':' || xmin, ' ' order by id) from event_outbox where stream = $1`, stream).Scan(&all))
+	return all
+}
+
+func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
+	t.Parallel()
+	for full, other := range map[string]string{"USERS": "EVENTS", "EVENTS": "USERS"} {
+		t.Run(full, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			add := map[string]func(*testing.T, int){"USERS": func(t *testing.T, n int) { ackEvents(t, db, n) }, "EVENTS": func(t *testing.T, n int) { taskEvents(t, db, n) }}
+			add[full](t, 20) // far more than a batch, and first
+			add[other](t, 5)
+			var told []events.DueEvent
+			relay := func(except string) store.Relayed {
+				t.Helper()
+				relayed, err := db.Events.RelayEvents(t.Context(), 4, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+					return store.Column(due, func(e events.DueEvent) msg.Result {
+						if e.Stream() == except {
+							return storetest.Full
+						}
+						told = append(told, e)
+						return storetest.Taken
+					}), nil
+				})
+				require.NoError(t, err)
+				return relayed
+			}
+			drain := func(except string) {
+				t.Helper()
+				for relay(except).More {
+				}
+			}
+			before := versions(t, db, full)
+			drain(full)
+			require.Zero(t, db.Count(t, `select count(*) from event_outbox where stream = $1`, other), "all of the other stream is told")
+			require.Equal(t, 20, db.Count(t, `select count(*) from event_outbox`))
+			require.Equal(t, before, versions(t, db, full), "what waits is not written")
+			at, err := db.Events.NextRelay(t.Context())
+			require.NoError(t, err)
+			require.WithinRange(t, at, time.Now(), time.Now().Add(2*time.Second), "the relay is woken when the pause ends")
+			for range 3 {
+				add[other](t, 1)
+				require.Equal(t, 1, relay(full).Rows)
+			}
+			endPauses(t, db)
+			require.Equal(t, 1, relay(full).Rows, "one row is tried")
+			require.Equal(t, 2, db.Count(t, `select failures from stream_pauses`))
+
+			endPauses(t, db)
+			told = nil
+			drain("")
+			require.True(t, slices.IsSortedFunc(told, func(a, b events.DueEvent) int { return int(a.Seq - b.Seq) }), "in their order")
+			require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
+			require.Zero(t, db.Count(t, `select count(*) from stream_pauses`))
+		})
+	}
+}
+
+func TestEventsAwayByThemselvesAreOvertaken(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	ackEvents(t, db, 4)
+	_, first := db.Outbox(t)
+	ackEvents(t, db, 1)
+	var away []task.ID
+	relay := func(limit int) (seen []task.ID, relayed store.Relayed) {
+		relayed, err := db.Events.RelayEvents(t.Context(), limit, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+			return store.Column(due, func(e events.DueEvent) msg.Result {
+				seen = append(seen, e.Subject)
+				if slices.Contains(away, e.Subject) {
+					return storetest.Away
+				}
+				return storetest.Taken
+			}), nil
+		})
+		require.NoError(t, err)
+		return seen, relayed
+	}
+	away = slices.Concat(first...)
+	seen, relayed := relay(4)
+	require.Equal(t, away, seen)
+	require.True(t, relayed.More)
+	require.Len(t, relayed.Again, 4)
+	_, relayed = relay(4)
+	require.Equal(t, 1, relayed.Rows, "the fifth is told")
+	require.Equal(t, 4, db.Count(t, `select count(*) from event_outbox where next_at > now()`))
+	at, err := db.Events.NextRelay(t.Context())
+	require.NoError(t, err)
+	require.WithinRange(t, at, time.Now(), time.Now().Add(3*time.Second))
+	db.Exec(t, `update event_outbox set next_at = now()`)
+	away = nil
+	relay(4)
+	require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
+}
+
+func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	ackEvents(t, db, 2)
+	taskEvents(t, db, 2)
+	before := versions(t, db, "USERS") + versions(t, db, "EVENTS")
+	for range 3 {
+		relayed, err := db.Events.RelayEvents(t.Context(), 4, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+			return slices.Repeat([]msg.Result{storetest.NoStream}, len(due)), nil
+		})
+		require.NoError(t, err)
+		require.True(t, relayed.Away)
+	}
+	require.Equal(t, before, versions(t, db, "USERS")+versions(t, db, "EVENTS"))
+	require.Equal(t, 2, db.Count(t, `select count(*) from stream_pauses where failures = 0 and until <= now()`), "nothing is paused")
+}
+
+// However much waits for a stream that takes nothing, what is for another one
+// costs the same, and nothing that waits is written.
+func TestMessagesCostTheSameWhateverWaits(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, "sendonce_hot")
+	for _, name := range []string{"anyMessageDueSQL", "lockDueMessagesSQL", "nextRelaySQL"} {
+		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
+		require.NoError(t, err)
+	}
+	buffers := func() (blocks int) {
+		for _, execute := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16)", "nextRelaySQL"} {
+			var text string
+			require.NoError(t, conn.QueryRow(t.Context(), `explain (analyze, buffers, format json) execute `+execute).Scan(&text))
+			var plan []struct{ Plan map[string]any }
+			require.NoError(t, json.Unmarshal([]byte(text), &plan))
+			blocks += int(plan[0].Plan["Shared Hit Blocks"].(float64) + plan[0].Plan["Shared Read Blocks"].(float64))
+		}
+		return blocks
+	}
+	db.MustSave(t, storetest.Message("first"))
+	buffers() // reads the catalogue
+	idle := buffers()
+	const n = 10_000
+	storetest.SaveMany(t, storetest.Owner(t, url), n)
+	b := fullExcept(msg.StreamUsers)
+	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
+	for i := range 5 {
+		endPauses(t, db)
+		good := storetest.Message(fmt.Sprint("good ", i), func(m *messages.NewMessage) { m.Confirm = false })
+		db.MustSave(t, good)
+		require.Equal(t, store.ProbeMessages+1, db.RelayDue(t, b).Rows)
+		require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
+	}
+	db.MustSave(t, storetest.Message("last"))
+	waiting := buffers()
+	t.Logf("blocks read for one message: %d with nothing else, %d with %d messages waiting", idle, waiting, n)
+	require.Less(t, waiting, idle+50, "the index is a page or two deeper, and that is all")
+	require.Zero(t, db.Count(t, `select count(*) from message_live where stream = 'USERS' and updated_at <> (select min(updated_at) from message_live where stream = 'USERS')`))
+}

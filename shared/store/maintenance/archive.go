@@ -1,0 +1,285 @@
+package maintenance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Retention says for how many days what is over stays; 0 = forever.
+type Retention struct {
+	TaskDays int // of finished tasks, messages and the like, before they move to the archive tables
+	LogDays  int // of logs and of what else is deleted when it is old
+}
+
+// ArchiveRun says what a run takes.
+type ArchiveRun struct {
+	Before time.Time // all that is older, whatever Retention says; zero = as Retention says
+	DryRun bool      // nothing is changed
+}
+
+// ArchiveStep is what one transaction of a run did, or would have done: to a
+// table, or to a partition of a log. Each table that a run takes has a step at
+// least.
+type ArchiveStep struct {
+	Before    time.Time // what is older is looked for
+	Table     string    // the table that rows leave; "" = the step is about a partition
+	Deleted   bool      // the rows are deleted, not moved to the table's archive
+	Rows      int       // so many
+	Failed    []UnarchivedRow
+	Partition string // this one of a log was dropped
+	InUse     bool   // or was not, as somebody reads it or its log for long; the next run tries again
+
+	place archivePlace // where the next step goes on
+	more  bool         // the same table or the logs may have another step
+}
+
+// UnarchivedRow is a row that the database refuses to archive. It stays where it
+// is; each later run tries again.
+type UnarchivedRow struct {
+	Table string
+	Key   string // of the row, as text
+	Err   error
+}
+
+// archivePlace is where an archive goes on: in a table, after a row. The zero
+// place is the beginning.
+type archivePlace struct {
+	Table string    `json:"table"`
+	At    time.Time `json:"at"` // when the row was over, where a table is looked through in that order
+	Key   string    `json:"key"`
+}
+
+// archiveCutoffs is what must be older than what. Zero = nothing goes.
+type archiveCutoffs struct {
+	moved, deleted time.Time
+	closed         time.Time // the end of the last day whose results are counted
+	waiting        time.Time // when the oldest event that waits to be published was written, or now
+}
+
+// cutoffsSQL gives before when something must be over to be moved, and to be
+// deleted. Nothing of the last day goes.
+const cutoffsSQL = `
+select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
+    least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
+    coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch'),
+    coalesce((select created_at from event_outbox order by id limit 1), now())`
+
+// archiveRows bounds one transaction: a report that waits for one of its rows
+// must not wait long.
+const archiveRows = 500
+
+const oldPartitionsSQL = `select name from old_log_partitions($1)`
+
+const dropPartitionSQL = `select drop_log_partition($1, $2)`
+
+// Archive drops the months of logs that are over, moves what finished long ago to
+// the archive tables, and deletes other old rows, table by table, one short
+// transaction per step. A run may be left after any step, and any number of runs
+// may be under way. Statistics do not change by it. A table that fails keeps no
+// other from being archived; its error comes last.
+func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
+	return func(yield func(ArchiveStep, error) bool) {
+		left := false
+		err := st.CloseDays(ctx)
+		err = errors.Join(err, st.runArchive(ctx, run, archivePlace{}, func(s ArchiveStep) bool {
+			left = !yield(s, nil)
+			return !left
+		}))
+		if err != nil && !left {
+			yield(ArchiveStep{}, store.Wrap("archive", err))
+		}
+	}
+}
+
+// Archived is what a part of an archive did, by table.
+type Archived struct {
+	Rows   map[string]int // that left the table
+	Failed []UnarchivedRow
+}
+
+func (a *Archived) add(s ArchiveStep) {
+	if s.Rows > 0 {
+		a.Rows[s.Table] += s.Rows
+	}
+	a.Failed = append(a.Failed, s.Failed...)
+}
+
+// archiveSome is a part of an Archive that begins at a place; more says that there
+// are others, from the next place on. When there are none the next begins anew.
+func (st *Store) archiveSome(ctx context.Context, from archivePlace) (done Archived, next archivePlace, more bool, err error) {
+	end := time.Now().Add(maintenanceSlice)
+	done.Rows = map[string]int{}
+	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
+		done.add(s)
+		next, more = s.place, s.more && time.Now().After(end) // a table's end costs next to nothing
+		return !more
+	})
+	if !more {
+		next = archivePlace{}
+	}
+	return done, next, more, err
+}
+
+// runArchive takes steps until there is nothing more to do or step returns
+// false.
+func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePlace, step func(ArchiveStep) bool) error {
+	var cut archiveCutoffs
+	err := st.db.Retention.QueryRow(ctx, cutoffsSQL, store.TimeOrNull(run.Before), st.keep.TaskDays, st.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
+	if err != nil {
+		return err
+	}
+	if run.Before.IsZero() && st.keep.TaskDays == 0 {
+		cut.moved = time.Time{}
+	}
+	if run.Before.IsZero() && st.keep.LogDays == 0 {
+		cut.deleted = time.Time{}
+	}
+	var errs []error
+	goOn := true
+	if !cut.deleted.IsZero() {
+		goOn, err = st.dropLogs(ctx, run.DryRun, ArchiveStep{Before: cut.deleted, place: from}, step)
+		errs = append(errs, err)
+	}
+	first := max(0, slices.IndexFunc(archivables, func(a archivable) bool { return a.table == from.Table }))
+	for _, a := range archivables[first:] {
+		if !goOn || ctx.Err() != nil {
+			break
+		}
+		place := archivePlace{Table: a.table, Key: a.first}
+		if from.Table == a.table {
+			place = from
+		}
+		before := a.cutoff(cut)
+		if before.IsZero() {
+			continue
+		}
+		goOn, err = st.archiveTable(ctx, a, run.DryRun, ArchiveStep{Before: before, Table: a.table, Deleted: a.deletes, place: place}, step)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// dropLogs drops the old partitions of the logs, each in a transaction of its
+// own; goOn is what the last step returned.
+func (st *Store) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
+	rows, err := st.db.Retention.Query(ctx, oldPartitionsSQL, s.Before)
+	if err != nil {
+		return true, err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return true, err
+	}
+	for _, name := range names {
+		dropped := true
+		if !dry {
+			err = st.db.Retention.QueryRow(ctx, dropPartitionSQL, name, s.Before).Scan(&dropped)
+		}
+		inUse := store.SQLState(err) == store.CodeLockTimeout
+		if err != nil && !inUse {
+			return true, err
+		}
+		s.Partition, s.InUse, s.more = name, inUse, true
+		if (dropped || inUse) && !step(s) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// archiveTable looks through what may be old of one table, page by page; goOn is
+// what the last step returned.
+func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
+	for {
+		old, last, looked, err := st.archivePage(ctx, a, s.place, s.Before)
+		if err != nil {
+			return true, err
+		}
+		if looked > 0 {
+			s.place = last
+		}
+		s.Rows, s.Failed, s.more = len(old), nil, looked == a.rows
+		if !dry && len(old) > 0 {
+			if s.Rows, s.Failed, err = st.archiveKeys(ctx, a, old, s.Before); err != nil {
+				return true, err
+			}
+		}
+		if !step(s) {
+			return false, nil
+		}
+		if !s.more {
+			return true, nil
+		}
+	}
+}
+
+// archivePage reads the keys of the next rows that may be old, and gives those
+// that are; last is the place of the last row.
+func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, looked int, err error) {
+	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
+	if err != nil {
+		return nil, last, 0, err
+	}
+	last.Table = a.table
+	var is bool
+	tag, err := pgx.ForEachRow(rows, []any{&last.Key, &last.At, &is}, func() error {
+		if is {
+			old = append(old, last.Key)
+		}
+		return nil
+	})
+	return old, last, int(tag.RowsAffected()), err
+}
+
+// archiveKeys archives the rows with these keys, together, or one by one when
+// some of them is at fault.
+func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, bad []UnarchivedRow, err error) {
+	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
+	if !mayBeOneRow(ctx, err) {
+		return n, nil, err
+	}
+	for _, key := range keys {
+		var one int
+		err := st.db.Retention.QueryRow(ctx, a.archive, []string{key}, before).Scan(&one)
+		switch {
+		case err == nil:
+			n += one
+		case mayBeOneRow(ctx, err):
+			bad = append(bad, UnarchivedRow{a.table, key, err})
+		default:
+			return n, bad, err
+		}
+	}
+	return n, bad, nil
+}
+
+// mayBeOneRow tells whether a statement over many rows may succeed for others of
+// them; one that takes too long may be kept by one of them too.
+func mayBeOneRow(ctx context.Context, err error) bool {
+	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
+}
+
+// parsePlace reads a place as upkeep keeps it. What is none is the beginning.
+func parsePlace(text *string) (p archivePlace) {
+	if text == nil || json.Unmarshal([]byte(*text), &p) != nil {
+		return archivePlace{}
+	}
+	return p
+}
+
+// stored is the place as upkeep keeps it: null for the beginning.
+func (p archivePlace) stored() *string {
+	if p == (archivePlace{}) {
+		return nil
+	}
+	text := store.MustJSON(p)
+	return &text
+}

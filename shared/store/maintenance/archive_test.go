@@ -1,0 +1,361 @@
+package maintenance_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// made gives a submission the id that it would have had so many days ago.
+func made(days int) func(*tasks.Submission) {
+	return func(s *tasks.Submission) {
+		floor := task.IDFloor(time.Now().AddDate(0, 0, -days))
+		copy(s.ID[:8], floor[:8])
+	}
+}
+
+// finished puts the end of every final task so many days back.
+func finished(t *testing.T, db *storetest.DB, days int) {
+	t.Helper()
+	_, err := db.Owner(t).Exec(t.Context(), `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
+	require.NoError(t, err)
+}
+
+// mustArchive runs an archive and gives what it moved and dropped.
+func mustArchive(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
+	t.Helper()
+	for step, err := range db.Maintenance.Archive(t.Context(), run) {
+		require.NoError(t, err)
+		require.False(t, step.InUse, step.Partition)
+		require.Empty(t, step.Failed)
+		if step.Table == "tasks" {
+			total += step.Rows
+		}
+		if step.Partition != "" {
+			partitions = append(partitions, step.Partition)
+		}
+	}
+	return total, partitions
+}
+
+// places counts where the tasks are.
+func places(t *testing.T, db *storetest.DB) string {
+	t.Helper()
+	return fmt.Sprint(db.Count(t, `select count(*) from tasks`), db.Count(t, `select count(*) from task_live`),
+		db.Count(t, `select count(*) from task_done`), db.Count(t, `select count(*) from archived_tasks`))
+}
+
+func TestAnArchivedTaskIsStillFoundByItsIDAndItsKey(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	s := storetest.Submission(storetest.Keyed("k", "body"), made(91), func(s *tasks.Submission) {
+		s.Source, s.CallbackURL, s.Metadata, s.Queue = "shop", "https://a.example/cb", []byte(`{"a": 1}`), "q"
+		s.ExpiresAt = time.Now().Add(time.Hour)
+	})
+	db.MustSubmit(t, s)
+	c := db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" })[0]
+	report := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed, Message: "no such number", ErrorCode: "E7"}
+	require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
+	finished(t, db, 91)
+	before, statistics := db.MustTask(t, s.ID), db.MustCount(t)
+
+	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, 1, moved)
+	require.Equal(t, "0 0 0 1", places(t, db))
+	require.Zero(t, db.Count(t, `select count(*) from sms_tasks`), "the view is of the main tables")
+	after := db.MustTask(t, s.ID)
+	require.True(t, after.Archived)
+	after.Archived = false
+	require.Equal(t, before, after, "nothing of it is lost")
+	byKey, err := db.Tasks.TaskByKey(t.Context(), *s.Key)
+	require.NoError(t, err)
+	require.True(t, byKey.Archived)
+	require.Equal(t, statistics, db.MustCount(t))
+
+	again := storetest.Submission(storetest.Keyed("k", "body"))
+	out := db.MustSubmit(t, again)[0]
+	require.Equal(t, tasks.Submitted{ID: s.ID, State: task.Failed, Replayed: true, Archived: true, Text: "body"}, out)
+	other := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "another body")))[0]
+	require.Equal(t, task.CodeKeyReused, other.Refused.Code)
+	live := storetest.Submission(storetest.Keyed("l", "body"))
+	db.MustSubmit(t, live)
+	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "body")), storetest.Submission(storetest.Keyed("k", "body")), storetest.Submission(storetest.Keyed("k", "body")))
+	require.Equal(t, []bool{false, true, true}, []bool{outs[0].Archived, outs[1].Archived, outs[2].Archived})
+	require.Equal(t, []task.ID{live.ID, s.ID, s.ID}, []task.ID{outs[0].ID, outs[1].ID, outs[2].ID})
+	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "no replay made a task")
+}
+
+func TestARetriedSubmissionFindsItsArchivedTask(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	plain, withKey := storetest.Submission(made(100)), storetest.Submission(storetest.Keyed("k", "hello"), made(100))
+	for _, s := range []*tasks.Submission{plain, withKey} {
+		db.MustSubmit(t, s)
+		db.Claim(t)
+		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	}
+	finished(t, db, 99)
+	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, 2, moved)
+	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the answer to their COMMIT had been lost
+		require.Equal(t, task.Succeeded, out.State)
+		require.True(t, out.Archived)
+		require.False(t, out.Replayed, "it is the first call itself")
+	}
+	require.Equal(t, "0 0 0 2", places(t, db), "the retry made no second task")
+}
+
+func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	pending, processing, held := storetest.Submission(made(200)), storetest.Submission(made(200)), storetest.Submission(made(200), func(s *tasks.Submission) { s.OnUnknown = task.Hold })
+	scheduled := storetest.Submission(made(200), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	old, recent, young := storetest.Submission(made(200)), storetest.Submission(made(200)), storetest.Submission(made(80))
+	all := []*tasks.Submission{held, processing, old, young, recent}
+	db.MustSubmit(t, all...)
+	require.Len(t, db.Claim(t), len(all))
+	report := func(s *tasks.Submission, o task.Outcome) {
+		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: o}).Verdict)
+	}
+	report(held, task.SentUnknown)
+	report(old, task.SentOK)
+	report(young, task.SentOK)
+	finished(t, db, 91)
+	report(recent, task.SentFailed)
+	db.MustSubmit(t, pending, scheduled)
+	_, err := db.Owner(t).Exec(t.Context(), `update task_live set updated_at = now() - interval '200 days'`)
+	require.NoError(t, err)
+
+	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, 1, moved)
+	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "finished of late": recent, "made of late": young} {
+		require.False(t, db.MustTask(t, s.ID).Archived, name)
+	}
+	require.True(t, db.MustTask(t, old.ID).Archived)
+	moved, _ = mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Zero(t, moved, "the same again has nothing to do")
+
+	forever := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 0)
+	forever.MustSubmit(t, storetest.Submission(made(400)))
+	forever.Claim(t)
+	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
+	finished(t, forever, 399)
+	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{})
+	require.Zero(t, moved, "0 days are for ever")
+	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
+	require.Zero(t, moved)
+	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
+	require.Equal(t, 1, moved)
+	require.Equal(t, "1 0 1 0", places(t, forever), "a dry run changes nothing")
+	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
+	require.Equal(t, 1, moved, "a date given by hand is meant")
+}
+
+func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
+	t.Helper()
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from tasks`).Scan(&id))
+	return id
+}
+
+// fillOld makes n final tasks that were finished days ago: of each four one
+// failed by timeout, whose late success would still count.
+func fillOld(t *testing.T, url string, n, days int) {
+	t.Helper()
+	_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`
+with b as (
+	insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	select (left(u, 8) || '-' || substr(u, 9, 4) || '-7' || substr(u, 14, 3) || '-' || substr(u, 17, 4) || '-' || right(u, 12))::uuid, 0, 'default', 5, 3, 0, '13800138000', 'x'
+	from (select lpad(to_hex(((extract(epoch from now()) - %[2]d * 86400) * 1000)::bigint + i), 12, '0') || '0000' || '8' || substr(md5(i::text), 1, 15) as u
+		from generate_series(1, %[1]d) i) u
+	returning id, seq
+)
+insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, claimed_by, reported_at)
+select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then 3 else 0 end, 0, case when seq %% 4 = 0 then 4 else 5 end, 7, 'app', 0,
+	now() - interval '%[2]d days' + interval '1 hour' from b`, n, days))
+	require.NoError(t, err)
+}
+
+func TestALateReportAndTheArchiveNeverLoseOrSplitATask(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	const total = 2000
+	fillOld(t, url, total, 100)
+	instances := []*storetest.DB{storetest.OpenKeeping(t, url, 90, 0), storetest.OpenKeeping(t, url, 90, 0)}
+	db := instances[0]
+	before := db.MustCount(t)
+	rows, err := db.Owner(t).Query(t.Context(), `select id from task_done where status = 3 order by md5(id::text)`)
+	require.NoError(t, err)
+	var failed []task.ID
+	for rows.Next() {
+		var id task.ID
+		require.NoError(t, rows.Scan(&id))
+		failed = append(failed, id)
+	}
+	require.NoError(t, rows.Err())
+	require.Len(t, failed, total/4)
+
+	var all sync.WaitGroup
+	verdicts := make([]task.Verdict, len(failed))
+	start := make(chan struct{})
+	for n := range 4 {
+		all.Go(func() {
+			<-start
+			for i := n; i < len(failed); i += 4 {
+				err := storetest.RetryBusy(func() error {
+					outs, errs := instances[n%2].Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: failed[i], AppID: "app", ClaimID: 7, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+					if errs[0] == nil && outs[0].Found {
+						verdicts[i] = outs[0].Verdict
+					}
+					return errs[0]
+				})
+				if err != nil {
+					t.Errorf("report: %v", err)
+				}
+			}
+		})
+	}
+	for _, instance := range instances {
+		all.Go(func() {
+			<-start
+			for _, err := range instance.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {
+				if err != nil {
+					t.Errorf("archive: %v", err)
+				}
+				_, err := instance.Tasks.Statistics(t.Context())
+				if err != nil {
+					t.Errorf("statistics: %v", err)
+				}
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+	mustArchive(t, db, maintenance.ArchiveRun{}) // what a report held
+
+	count := map[task.Verdict]int{}
+	for i, id := range failed {
+		d, err := db.Tasks.Task(t.Context(), id)
+		require.NoError(t, err)
+		count[verdicts[i]]++
+		switch verdicts[i] {
+		case task.Applied:
+			require.Equal(t, task.Succeeded, d.State)
+			require.False(t, d.Archived, "it was finished just now")
+		case task.Stale:
+			require.Equal(t, task.Failed, d.State)
+			require.True(t, d.Archived)
+		default:
+			require.Fail(t, "a report got no answer", "%v: %q", id, verdicts[i])
+		}
+	}
+	t.Logf("verdicts: %v", count)
+	require.Equal(t, len(failed), db.Count(t, `select count(*) from report_logs`), "every report is kept")
+	require.Equal(t, fmt.Sprint(count[task.Applied], 0, count[task.Applied], total-count[task.Applied]), places(t, db))
+	after := db.MustCount(t)
+	require.Equal(t, before.Succeeded+int64(count[task.Applied]), after.Succeeded)
+	require.Equal(t, before.Failed-int64(count[task.Applied]), after.Failed)
+}
+
+func TestNothingChangesAnArchivedTask(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, by := storetest.OpenKeeping(t, url, 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
+	fillOld(t, url, 4, 100)
+	withdrawn := storetest.Submission(made(100))
+	db.MustSubmit(t, withdrawn)
+	_, err := db.Tasks.Cancel(t.Context(), withdrawn.ID, nil)
+	require.NoError(t, err)
+	var sent, failed task.ID
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where reason = 3`).Scan(&failed))
+	finished(t, db, 99)
+	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, 5, moved)
+
+	ok := task.Report{TaskID: sent, AppID: "app", ClaimID: 7, Outcome: task.SentOK}
+	require.Equal(t, task.Already, db.MustReport(t, ok).Verdict)
+	for name, r := range map[string]task.Report{
+		"a late success": {TaskID: failed, AppID: "app", ClaimID: 7, Outcome: task.SentOK},
+		"another app":    {TaskID: sent, AppID: "other", ClaimID: 7, Outcome: task.SentOK},
+		"a late failure": {TaskID: sent, AppID: "app", Outcome: task.SentFailed},
+	} {
+		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
+	}
+	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "they are evidence")
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: ok, Queues: []string{"wechat"}, Request: []byte(`{}`)}, {Report: task.Report{TaskID: task.NewID(), AppID: "app"}, Request: []byte(`{}`)}})
+	require.Equal(t, []error{nil, nil}, errs)
+	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
+	require.False(t, outs[1].Found)
+
+	_, err = db.Tasks.RetryFailed(t.Context(), failed, by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	require.ErrorContains(t, err, "archived")
+	_, err = db.Tasks.Resolve(t.Context(), failed, task.ResolveResend, by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	_, err = db.Tasks.Cancel(t.Context(), sent, nil)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	again, err := db.Tasks.Cancel(t.Context(), withdrawn.ID, nil)
+	require.NoError(t, err, "it is cancelled already")
+	require.Equal(t, task.Cancelled, again.Reason)
+	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: sent, AppID: "app", Lease: time.Minute}, nil)
+	require.Equal(t, task.CodeStaleClaim, task.CodeOf(err))
+	require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
+	require.Equal(t, "0 0 0 5", places(t, db))
+}
+
+func TestAnArchiveThatIsLeftGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenKeeping(t, url, 90, 0)
+	const total = 3*maintenance.ArchiveRows + 7
+	fillOld(t, url, total, 100)
+	before := db.MustCount(t)
+	steps := 0
+	for _, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {
+		require.NoError(t, err)
+		if steps++; steps == 2 {
+			break
+		}
+	}
+	require.Equal(t, 2*maintenance.ArchiveRows, db.Count(t, `select count(*) from archived_tasks`))
+	require.Equal(t, before, db.MustCount(t))
+	for more := true; more; {
+		var err error
+		_, more, err = db.Maintenance.RunMaintenance(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, total, db.Count(t, `select count(*) from archived_tasks`))
+	require.Equal(t, before, db.MustCount(t))
+	_, more, err := db.Maintenance.RunMaintenance(t.Context())
+	require.NoError(t, err)
+	require.False(t, more)
+}
+
+func TestPlansOfTheArchiveMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	page, old := `'epoch', `+storetest.AnID+`, now() - interval '90 days', 500`, `array[`+storetest.AnID+`], now() - interval '90 days'`
+	storetest.Plans{
+		Burst: `
+insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
+insert into submission_keys select id, id, id from tasks;
+insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
+	select id, seq, 0, 'default', 5, 3, 0, '13800138000', 'x', now(), 2, 0, 0, 5, now() from tasks`,
+		Tables: []string{"tasks", "task_done", "submission_keys", "archived_tasks"},
+		Cases:  map[string]string{"pageTasksSQL": page, "archiveTasksSQL": old, "archivedSQL": storetest.SomeIDs, "archivedCallsSQL": storetest.SomeIDs + ", " + storetest.SomeIDs, "knownTasksSQL": storetest.SomeIDs},
+		Index: map[string]string{
+			"pageTasksSQL": "task_done_pkey", "archiveTasksSQL": "task_done_pkey", "archivedSQL": "archived_tasks_pkey", "archivedCallsSQL": "archived_tasks_pkey", "knownTasksSQL": "archived_tasks_pkey",
+		},
+	}.Require(t)
+}

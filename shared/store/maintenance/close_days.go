@@ -1,0 +1,140 @@
+package maintenance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// closeAfter is how long after its end, midnight UTC, a day is closed: longer
+// than any transaction that reports into it may take.
+const closeAfter = time.Hour
+
+// unclosedSQL finds the last closed day, the day of which a part is counted, and
+// the oldest result, whose time is at or after that of its id.
+const unclosedSQL = `
+select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
+from (select) one left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
+
+// lockCountingSQL keeps out whoever withdraws a result (lockTotalsSQL). It comes
+// before the count, whose snapshot then has all that was withdrawn before.
+const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
+
+// countSQL adds the results of the day $1 from $2 on and before $3 to its totals,
+// unless another instance has done so.
+const countSQL = `
+insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
+select $1::date,` + tasks.ResultCounts + `,
+    nullif($3::timestamptz, ($1::date + 1)::timestamp at time zone 'UTC')
+from task_done
+where reported_at >= $2::timestamptz and reported_at < $3::timestamptz
+on conflict (day) do update
+set succeeded = t.succeeded + excluded.succeeded, failed = t.failed + excluded.failed,
+    subscribe_succeeded = t.subscribe_succeeded + excluded.subscribe_succeeded,
+    subscribe_failed = t.subscribe_failed + excluded.subscribe_failed, counted_to = excluded.counted_to
+where t.counted_to = $2::timestamptz`
+
+const (
+	countTime = 2 * time.Second // how long the count of a part may take; after that a smaller part is tried
+	smaller   = 8               // times: a whole day becomes the shortest part in four tries
+
+	// The shortest part may take longer, but all tries together less than the 30 s
+	// that an event has.
+	shortestPart = time.Minute
+)
+
+// CloseDays stores the totals of every UTC day that is over for closeAfter, so
+// that Statistics need not count them again. It counts a day in parts, each in a
+// transaction of its own: after an error the next call goes on with the part that
+// failed. Any number may run at once.
+func (st *Store) CloseDays(ctx context.Context) error {
+	_, err := st.closeDaysUntil(ctx, time.Time{})
+	return store.Wrap("close days", err)
+}
+
+// closeDaysUntil is CloseDays that returns after the first part that ends later than
+// until, unless that is zero; more says that there are others.
+func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
+	for {
+		part, now, err := st.firstUncounted(ctx)
+		if err != nil || part.day.IsZero() || part.end().Add(closeAfter).After(now) {
+			return false, err
+		}
+		if !until.IsZero() && time.Now().After(until) {
+			return true, nil
+		}
+		if err := st.countPart(ctx, part); err != nil {
+			return false, err
+		}
+	}
+}
+
+// dayPart is what is not yet counted of a UTC day.
+type dayPart struct{ day, from time.Time }
+
+func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
+
+// firstUncounted gives what remains of the first day that is not closed, and the
+// database's now: the day after the last closed one, else one that has no result
+// before it. The day is zero when nothing was ever reported.
+func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
+	var last, begun, countedTo *time.Time
+	var oldest *task.ID
+	if err = st.db.Retention.QueryRow(ctx, unclosedSQL).Scan(&last, &begun, &countedTo, &oldest, &now); err != nil {
+		return part, now, err
+	}
+	switch {
+	case begun != nil:
+		return dayPart{*begun, *countedTo}, now, nil
+	case last != nil:
+		part.day = last.AddDate(0, 0, 1)
+	case oldest != nil:
+		// A day more, as the clock that made the id is not the database's.
+		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
+	}
+	part.from = part.day
+	return part, now, nil
+}
+
+// countPart counts all that remains of a day, or as much as was counted before, or
+// as much less as can be counted in time.
+func (st *Store) countPart(ctx context.Context, part dayPart) error {
+	span := part.end().Sub(part.from)
+	if done := part.from.Sub(part.day); done > 0 {
+		span = min(span, done)
+	}
+	for {
+		limit := st.countTime
+		if span <= shortestPart {
+			limit = tasks.LongestCount
+		}
+		err := st.countDone(ctx, part.day, part.from, part.from.Add(span), limit)
+		if store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || span <= shortestPart {
+			return err
+		}
+		span = max(span/smaller, shortestPart)
+	}
+}
+
+func (st *Store) countDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
+	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lockCountingSQL); err != nil {
+			return err
+		}
+		counted, err := tx.Exec(ctx, countSQL, store.Unprepared, day, from, to)
+		if err != nil || counted.RowsAffected() == 0 || to.Before(dayPart{day: day}.end()) {
+			return err
+		}
+		return subscribe.CloseDay(ctx, tx, day)
+	})
+}

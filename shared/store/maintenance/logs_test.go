@@ -1,0 +1,143 @@
+package maintenance_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// monthAgo names the month so many months ago.
+func monthAgo(n int) time.Time {
+	now := time.Now().UTC()
+	return time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
+}
+
+// oldLogs makes partitions of the logs for the months up to so many ago, with a
+// row in each.
+func oldLogs(t *testing.T, url string, months int) {
+	t.Helper()
+	conn := storetest.Owner(t, url)
+	for n := 1; n <= months; n++ {
+		from, to := monthAgo(n), monthAgo(n-1)
+		for _, parent := range []string{"receive_logs", "send_logs", "report_logs"} {
+			_, err := conn.Exec(t.Context(), fmt.Sprintf(`create table %[1]s_%[2]s partition of %[1]s for values from ('%[3]s') to ('%[4]s')`,
+				parent, from.Format("200601"), from.Format(time.RFC3339), to.Format(time.RFC3339)))
+			require.NoError(t, err)
+		}
+		_, err := conn.Exec(t.Context(), `insert into receive_logs (caller_id, status_code, created_at) values (0, 200, $1)`, to.Add(-time.Second))
+		require.NoError(t, err)
+	}
+}
+
+func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 4)
+	db := storetest.OpenKeeping(t, url, 0, 30)
+	use := func() {
+		s := storetest.Submission()
+		db.MustSubmit(t, s)
+		db.Claim(t)
+		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+		_, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+		require.NoError(t, err)
+	}
+	for range 3 {
+		use() // statements are prepared
+	}
+	var want []string
+	for n := 4; n >= 1; n-- {
+		if monthAgo(n - 1).After(time.Now().AddDate(0, 0, -30)) {
+			continue
+		}
+		for _, parent := range []string{"receive_logs", "report_logs", "send_logs"} {
+			want = append(want, parent+"_"+monthAgo(n).Format("200601"))
+		}
+	}
+	require.NotEmpty(t, want)
+	_, dry := mustArchive(t, db, maintenance.ArchiveRun{DryRun: true})
+	require.Equal(t, want, dry)
+	require.Equal(t, 4, db.Count(t, `select count(*) from receive_logs where caller_id = 0 and task_id is null`))
+	_, dropped := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, want, dropped)
+	require.Zero(t, db.Count(t, `select count(*) from pg_class where relname = any($1)`, want))
+	require.Equal(t, 4-len(want)/3, db.Count(t, `select count(*) from receive_logs where task_id is null`))
+	use()
+
+	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: monthAgo(0)})
+	require.Len(t, dropped, 12-len(want), "up to the date that was given, to the very second")
+	require.Zero(t, db.Count(t, `select count(*) from receive_logs where task_id is null`))
+	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
+	require.Empty(t, dropped, "this month stays")
+	use()
+}
+
+func TestAPartitionThatSomebodyReadsIsLeftAndHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 3)
+	db, reader := storetest.OpenKeeping(t, url, 0, 30), storetest.Owner(t, url)
+	tx, err := reader.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select count(*) from receive_logs`)
+	require.NoError(t, err)
+
+	stop, done := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var worst time.Duration
+		for {
+			select {
+			case <-stop:
+				done <- worst
+				return
+			default:
+			}
+			start := time.Now()
+			db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
+			worst = max(worst, time.Since(start))
+		}
+	}()
+	var inUse, dropped []string
+	for step, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {
+		require.NoError(t, err)
+		switch {
+		case step.InUse:
+			inUse = append(inUse, step.Partition)
+		case step.Partition != "":
+			dropped = append(dropped, step.Partition)
+		}
+	}
+	close(stop)
+	worst := <-done
+	t.Logf("the slowest submission took %v", worst)
+	require.Less(t, worst, 1500*time.Millisecond, "the role's patience would be 2 s")
+	require.NotEmpty(t, inUse)
+	require.Len(t, dropped, 2*len(inUse), "the other logs are free")
+	require.NoError(t, tx.Rollback(t.Context()))
+	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, inUse, dropped)
+}
+
+func TestTheFunctionsRoleCanDropNothingButOldLogs(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 3)
+	db := storetest.OpenAt(t, url)
+	for _, name := range []string{"tasks", "receive_logs", "receive_logs_" + monthAgo(0).Format("200601"), "receive_logs_" + monthAgo(1).Format("200601"), "no such"} {
+		var dropped bool
+		require.NoError(t, db.Retention.QueryRow(t.Context(), maintenance.DropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))
+		require.False(t, dropped, name)
+	}
+	_, err := db.Retention.Exec(t.Context(), maintenance.DropPartitionSQL, "receive_logs_"+monthAgo(0).Format("200601"), time.Now().AddDate(1, 0, 0))
+	require.ErrorContains(t, err, "logs of the last day are not dropped")
+	_, err = db.Read.Exec(t.Context(), maintenance.DropPartitionSQL, "receive_logs_"+monthAgo(3).Format("200601"), monthAgo(1))
+	require.ErrorContains(t, err, "permission denied")
+}

@@ -1,0 +1,36 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+const (
+	maintenanceJob   = "house" // its name in upkeep; one instance runs it at a time
+	maintenanceEvery = 10 * time.Minute
+)
+
+// maintenanceSlice limits each part of RunMaintenance that may take long.
+const maintenanceSlice = 500 * time.Millisecond
+
+// RunMaintenance makes the log partitions of the next months, closes finished days, clears
+// open alerts when thresholds are switched off, and archives old rows. It runs at most every
+// ten minutes among all instances, and only for a short time: more reports that work is left,
+// which any instance may continue at once. A step that fails does not stop the other steps.
+func (st *Store) RunMaintenance(ctx context.Context) (done Archived, more bool, err error) {
+	stored, due, err := st.db.BeginJob(ctx, maintenanceJob, maintenanceEvery)
+	if err != nil || !due {
+		return done, false, store.Wrap("maintenance", err)
+	}
+	err = st.db.MakeLogPartitions(ctx)
+	more, closeErr := st.closeDaysUntil(ctx, time.Now().Add(maintenanceSlice))
+	err = errors.Join(err, st.alerts.ClearIfOff(ctx))
+	done, place, moreOld, archiveErr := st.archiveSome(ctx, parsePlace(stored))
+	more = more || moreOld
+	err = errors.Join(err, closeErr, archiveErr)
+	err = errors.Join(err, st.db.EndJob(ctx, maintenanceJob, place.stored(), more || err != nil))
+	return done, more, store.Wrap("maintenance", err)
+}

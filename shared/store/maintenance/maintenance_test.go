@@ -1,0 +1,127 @@
+package maintenance_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	one, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
+	keep := func(db *storetest.DB) (partitions int) {
+		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
+		require.NoError(t, err)
+		_, _, err = db.Maintenance.RunMaintenance(t.Context())
+		require.NoError(t, err)
+		err = owner.QueryRow(t.Context(), `select count(*) from pg_class where relname = 'send_logs_`+monthAgo(-3).Format("200601")+`'`).Scan(&partitions)
+		require.NoError(t, err)
+		if partitions == 0 {
+			require.NoError(t, db.MakeLogPartitions(t.Context()))
+		}
+		return partitions
+	}
+	require.Equal(t, 1, keep(one))
+	require.Zero(t, keep(one))
+	require.Zero(t, keep(other))
+	one.Exec(t, `update upkeep set begun_at = begun_at - interval '9 minutes'`)
+	require.Zero(t, keep(other))
+	one.Exec(t, `update upkeep set begun_at = begun_at - interval '1 minute'`)
+	require.Equal(t, 1, keep(other))
+}
+
+func TestMaintenanceRetriesFailedSteps(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, owner := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	_, err := owner.Exec(t.Context(), `alter function make_log_partitions(integer) rename to away`)
+	require.NoError(t, err)
+	_, _, err = db.Maintenance.RunMaintenance(t.Context())
+	require.ErrorContains(t, err, "maintenance: ")
+	_, _, err = db.Maintenance.RunMaintenance(t.Context())
+	require.Error(t, err, "it was not done")
+	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
+	require.NoError(t, err)
+	for range 2 {
+		_, _, err = db.Maintenance.RunMaintenance(t.Context())
+		require.NoError(t, err)
+	}
+}
+
+func TestAClockThatWasAheadKeepsNobodyFromTheHouse(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	due := func() bool {
+		_, due, err := db.Messages.BeginTrim(t.Context())
+		require.NoError(t, err)
+		return due
+	}
+	db.Exec(t, `update upkeep set begun_at = now() + interval '1 year'`)
+	require.True(t, due(), "the clock was set right since")
+	require.False(t, due())
+	db.Exec(t, `update upkeep set begun_at = now() + interval '1 second'`)
+	require.False(t, due(), "another one has just begun")
+}
+
+func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	due := func(db *storetest.DB) bool {
+		_, due, err := db.Messages.BeginTrim(t.Context())
+		require.NoError(t, err)
+		return due
+	}
+	require.True(t, due(one))
+	require.False(t, due(one))
+	require.False(t, due(other))
+	one.Exec(t, `update upkeep set begun_at = begun_at - interval '5 minutes'`)
+	require.True(t, due(other))
+	require.False(t, due(one))
+
+	one.Exec(t, `insert into stream_pauses (stream, until, failures, reason) values ('USERS', now(), 1, 'full'), ('EVENTS', now(), 0, 'away')`)
+	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
+	trim, now, err := other.Messages.BeginTrim(t.Context())
+	require.NoError(t, err)
+	require.True(t, now, "a stream that takes nothing is trimmed soon")
+	require.Equal(t, messages.Trim{Refused: []string{"USERS"}}, trim)
+	require.NoError(t, other.Messages.EndTrim(t.Context(), 7, []string{"USERS"}))
+	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
+	trim, _, err = one.Messages.BeginTrim(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 7, trim.From)
+}
+
+func TestWhatWasTrimmedIsKnownByUser(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	note := func(last uint64, to map[string]uint64) {
+		t.Helper()
+		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), to, last, 720*time.Hour))
+	}
+	trimmed := func(user string, want uint64) {
+		t.Helper()
+		to, err := db.Messages.InboxTrimmed(t.Context(), user)
+		require.NoError(t, err)
+		require.Equal(t, want, to, user)
+	}
+	note(100, map[string]uint64{"ann": 50, "bob": 60})
+	note(100, map[string]uint64{"ann": 40, "cid": 100})
+	trimmed("ann", 50)
+	trimmed("bob", 60)
+	trimmed("cid", 100)
+	trimmed("dan", 0)
+	db.Exec(t, `update inbox_trims set trimmed_at = now() - interval '31 days' where user_name = 'bob'`)
+	note(70, map[string]uint64{"dan": 7})
+	trimmed("bob", 0)
+	trimmed("cid", 0)
+	trimmed("ann", 50)
+	note(30, map[string]uint64{"ann": 20})
+	trimmed("ann", 20)
+}

@@ -1,0 +1,130 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const reencryptPage = 500
+
+// Reencrypted is what Reencrypt did.
+type Reencrypted struct {
+	Endpoints int     // rows of webhook_endpoints
+	Tokens    int     // rows of provider_tokens
+	Failed    []error // one for each row that could not be decrypted; it stays as it is
+}
+
+const (
+	staleEndpointsSQL = `
+select id, caller_id, coalesce(url, ''), secret, old_secret from webhook_endpoints
+where id > $2 and (not starts_with(secret, $1) or not starts_with(old_secret, $1))
+order by id
+limit $3
+for update`
+	reencryptEndpointsSQL = `
+update webhook_endpoints e set secret = n.secret, old_secret = n.old_secret
+from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, secret, old_secret)
+where e.id = n.id`
+	staleTokensSQL     = `select provider, app_id, token from provider_tokens where not starts_with(token, $1) for update`
+	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
+)
+
+// Reencrypt encrypts with the first key everything that another key encrypted, or
+// none, or that is bound to the id of its row alone. Run it after a new first key is set everywhere; when it reports no failure
+// the older keys can be removed. It may be broken off and run again.
+func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
+	if st.db.Keys.IsEmpty() {
+		return done, errors.New("no encryption key is set")
+	}
+	for after := (task.ID{}); err == nil; {
+		var last task.ID
+		err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) (err error) {
+			last, err = st.reencryptEndpoints(ctx, tx, after, &done)
+			return err
+		})
+		if last.IsZero() {
+			break
+		}
+		after = last
+	}
+	if err == nil {
+		err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error { return st.reencryptTokens(ctx, tx, &done) })
+	}
+	return done, store.Wrap("reencrypt", err)
+}
+
+// reencryptEndpoints does the page after an id and gives its last id, zero when
+// there is nothing left.
+func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
+	var ids []task.ID
+	var secrets []string
+	var olds []*string
+	rows, err := tx.Query(ctx, staleEndpointsSQL, st.db.Keys.NewestPrefix(), after, reencryptPage)
+	if err != nil {
+		return last, err
+	}
+	var caller int64
+	var url, secret string
+	var old *string
+	_, err = pgx.ForEachRow(rows, []any{&last, &caller, &url, &secret, &old}, func() error {
+		row := webhooks.EndpointRow(last, caller, url)
+		again, err := st.reencrypt(row, secret)
+		var oldAgain *string
+		if err == nil && old != nil {
+			var text string
+			text, err = st.reencrypt(row, *old)
+			oldAgain = &text
+		}
+		if err != nil {
+			done.Failed = append(done.Failed, err)
+			return nil
+		}
+		ids, secrets, olds = append(ids, last), append(secrets, again), append(olds, oldAgain)
+		return nil
+	})
+	if err == nil && len(ids) > 0 {
+		_, err = tx.Exec(ctx, reencryptEndpointsSQL, ids, secrets, olds)
+		done.Endpoints += len(ids)
+	}
+	return last, err
+}
+
+func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypted) error {
+	rows, err := tx.Query(ctx, staleTokensSQL, st.db.Keys.NewestPrefix())
+	if err != nil {
+		return err
+	}
+	var batch pgx.Batch
+	var provider, appID, token string
+	_, err = pgx.ForEachRow(rows, []any{&provider, &appID, &token}, func() error {
+		again, err := st.reencrypt(subscribe.TokenRow(provider, appID), token)
+		if err != nil {
+			done.Failed = append(done.Failed, err)
+			return nil
+		}
+		batch.Queue(reencryptTokensSQL, provider, appID, again)
+		done.Tokens++
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return tx.SendBatch(ctx, &batch).Close()
+}
+
+// reencrypt names the row in its error, without the URL, which may hold a secret.
+func (st *Store) reencrypt(row, stored string) (string, error) {
+	secret, err := st.db.Keys.Decrypt(row, stored)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", store.RowID(row), err)
+	}
+	return st.db.Keys.Encrypt(row, secret)
+}

@@ -1,0 +1,243 @@
+package maintenance
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+)
+
+// archivable is a table of which old rows are archived, and how.
+type archivable struct {
+	table   string
+	deletes bool   // its old rows are deleted; else they move to the table's archive
+	first   string // a key before all others
+	rows    int    // in one transaction
+
+	// page gives the next rows ($4 at most) after the one that was over at $1 and has
+	// the key $2: key as text, when it was over, and whether it was so before $3.
+	page string
+	// archive takes the rows with the keys $1 that were over before $2, less those
+	// that somebody has locked, and gives their number. It is sure of them by itself:
+	// what changed since the page was read stays.
+	archive string
+
+	cutoff func(archiveCutoffs) time.Time
+}
+
+func moved(c archiveCutoffs) time.Time   { return c.moved }
+func deleted(c archiveCutoffs) time.Time { return c.deleted }
+
+// counted keeps the rows of days that are not closed: statistics count them one by
+// one.
+func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
+
+// published keeps the rows of events that wait to be published: such an event is
+// made from the row.
+func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
+
+func earlier(a, b time.Time) time.Time {
+	if a.After(b) {
+		return b
+	}
+	return a
+}
+
+const (
+	firstID     = "00000000-0000-0000-0000-000000000000"
+	firstNumber = "0"
+)
+
+// archivables are in the order in which they are archived: subscribe messages come
+// after the tasks that sent them, events after their deliveries.
+var archivables = []archivable{
+	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
+	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
+	{table: "subscribe_message_logs", first: firstNumber, rows: archiveRows, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
+	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
+	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
+	{table: "webhook_events", deletes: true, first: "", rows: archiveRows, page: pageEventsSQL, archive: deleteOldEventsSQL, cutoff: deleted},
+	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: published},
+	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
+}
+
+// pageTasksSQL goes by id, which is in the order in which tasks were made: no
+// index on the age of results is worth its writes. A task that was made after the
+// cutoff, whose ids begin with its milliseconds, was not finished before it.
+const pageTasksSQL = `
+select id::text as key, $1::timestamptz, reported_at < $3::timestamptz
+from task_done
+where id > $2::text::uuid
+    and id < rpad(lpad(to_hex(greatest(extract(epoch from $3::timestamptz) * 1000, 0)::bigint), 12, '0'), 32, '0')::uuid
+order by id
+limit $4`
+
+const archiveTasksSQL = `
+with c as materialized (
+    select id from task_done where id = any($1::text[]::uuid[]) and reported_at < $2 for update skip locked
+), d as (
+    delete from task_done where id = any(array(select id from c)) returning *
+), t as (
+    delete from tasks where id = any(array(select id from c)) returning *
+), a as (
+    insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, send_at, expires_at,
+        callback_url, metadata, created_at, status, reason, retry_count, ended, claim_id, app_id, reported_at, sent_at, result, error_code,
+        claimed_by)
+    select t.id, t.seq, t.caller_id, t.queue, t.priority, t.max_retries, t.on_unknown, t.phone_number, t.content, t.source, t.send_at, t.expires_at,
+        t.callback_url, t.metadata, t.created_at, d.status, d.reason, d.retry_count, d.ended, d.claim_id, d.app_id, d.reported_at, d.sent_at,
+        d.result, d.error_code, d.claimed_by
+    from t join d on d.id = t.id
+    returning id
+)
+select count(*) from a`
+
+const pageMessagesSQL = `
+select id::text as key, finished_at, true
+from message_done
+where (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
+order by finished_at, id
+limit $4`
+
+const archiveMessagesSQL = `
+with c as materialized (
+    select id from message_done where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked
+), d as (
+    delete from message_done where id = any(array(select id from c)) returning *
+), r as (
+    delete from message_receipts where message_id = any(array(select id from c)) returning *
+), m as (
+    delete from messages where id = any(array(select id from c)) returning *
+), a as (
+    insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, created_at, accept_seq, accepted_at, producer, status, abandoned,
+        remaining_sends, send_no, epoch, finished_at, finished_by, last_error, delivered_at, receipts, confirm_token)
+    select m.id, m.call_id, m.caller_id, m.sender, m.client_msg_id, m.fingerprint, m.kind, m.destination, m.exchange_name, m.routing_key,
+        m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at, m.accept_seq, m.accepted_at, m.producer, d.status, d.abandoned,
+        d.remaining_sends, d.send_no, d.epoch, d.finished_at, d.finished_by, d.last_error, d.delivered_at, coalesce(g.receipts, '[]'), m.confirm_token
+    from m join d on d.id = m.id
+    left join (
+        select message_id, jsonb_agg(` + messages.ReceiptJSON + ` order by r.confirmed_at, r.consumer) as receipts from r group by message_id
+    ) g on g.message_id = m.id
+    returning id
+)
+select count(*) from a`
+
+// pageSubscribeLogsSQL also looks at the day that each message counts for, and at
+// its tasks: none may be in the main tables after this run.
+const pageSubscribeLogsSQL = `
+select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
+    select from subscribe_message_sends s join tasks t on t.id = s.task_id
+    where s.log_id = g.id and not exists (select from task_done d where d.id = t.id and d.reported_at < $3 offset 0) offset 0)
+from subscribe_message_logs g
+where g.send_status <> 0 and (g.updated_at, g.id) > ($1::timestamptz, $2::text::bigint) and g.updated_at < $3
+order by g.updated_at, g.id
+limit $4`
+
+// archiveSubscribeLogsSQL leaves messages of which a task is in the main tables: a
+// late report of it would change them.
+const archiveSubscribeLogsSQL = `
+with c as materialized (
+    select g.id from subscribe_message_logs g
+    where g.id = any($1::text[]::bigint[]) and g.send_status <> 0 and greatest(g.updated_at, g.send_time) < $2
+        and not exists (select from subscribe_message_sends s join tasks t on t.id = s.task_id where s.log_id = g.id offset 0)
+    for update skip locked
+), s as (
+    delete from subscribe_message_sends where log_id = any(array(select id from c)) returning *
+), g as (
+    delete from subscribe_message_logs where id = any(array(select id from c)) returning *
+), h as (
+    insert into archived_subscribe_message_sends (` + subscribe.SendNames + `) select ` + subscribe.SendNames + ` from s
+), a as (
+    insert into archived_subscribe_message_logs (` + subscribe.LogNames + `) select ` + subscribe.LogNames + ` from g
+    returning id
+)
+select count(*) from a`
+
+const pageActionsSQL = `
+select id::text as key, created_at, true
+from operator_actions
+where (created_at, id) > ($1::timestamptz, $2::text::bigint) and created_at < $3
+order by created_at, id
+limit $4`
+
+const archiveActionsSQL = `
+with c as materialized (
+    select id from operator_actions where id = any($1::text[]::bigint[]) and created_at < $2 for update skip locked
+), o as (
+    delete from operator_actions where id = any(array(select id from c)) returning *
+), a as (
+    insert into archived_operator_actions (id, caller_id, caller_name, request_id, action, subject, reason, before, after, created_at)
+    select id, caller_id, caller_name, request_id, action, subject, reason, before, after, created_at from o
+    returning id
+)
+select count(*) from a`
+
+const pageDeliveriesSQL = `
+select id::text as key, finished_at, true
+from webhook_deliveries
+where state <> 0 and (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
+order by finished_at, id
+limit $4`
+
+const deleteOldDeliveriesSQL = `
+with c as materialized (
+    select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2 for update skip locked
+), d as (
+    delete from webhook_deliveries where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+
+// pageEventsSQL also looks at the deliveries of each event: none may be left after this run.
+const pageEventsSQL = `
+select e.id as key, e.recorded_at, not exists (
+    select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
+from webhook_events e
+where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
+order by e.recorded_at, e.id
+limit $4`
+
+// deleteOldEventsSQL leaves events that insertDeliveriesSQL records again, whose new
+// deliveries this statement may not see: it skips those that are locked, and those that
+// are young again once it has locked them.
+const deleteOldEventsSQL = `
+with c as materialized (
+    select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
+        and not exists (select from webhook_deliveries w where w.event_id = e.id offset 0)
+    for update skip locked
+), d as (
+    delete from webhook_events where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+
+const pageAlertsSQL = `
+select id::text as key, cleared_at, true
+from alerts
+where cleared_at is not null and (cleared_at, id) > ($1::timestamptz, $2::text::uuid) and cleared_at < $3
+order by cleared_at, id
+limit $4`
+
+const deleteOldAlertsSQL = `
+with c as materialized (
+    select id from alerts where id = any($1::text[]::uuid[]) and cleared_at < $2 for update skip locked
+), d as (
+    delete from alerts where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+
+// pagePanicsSQL finds the events that a function panicked over and took in the
+// end. What is dead waits for an operator; what was dismissed is in
+// operator_actions.
+const pagePanicsSQL = `
+select id::text as key, created_at, true
+from dead_letters
+where not dead and (created_at, id) > ($1::timestamptz, $2::text::bigint) and created_at < $3
+order by created_at, id
+limit $4`
+
+const deleteOldPanicsSQL = `
+with c as materialized (
+    select id from dead_letters where id = any($1::text[]::bigint[]) and not dead and created_at < $2 for update skip locked
+), d as (
+    delete from dead_letters where id = any(array(select id from c)) returning id
+)
+select count(*) from d`

@@ -1,0 +1,339 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Saving is what became of an accepted message when it was to be saved.
+type Saving int8
+
+// The outcomes of saving.
+const (
+	SavedNow     Saving = iota
+	SavedBefore         // a repeat of one that was saved: nothing changed
+	SaveRejected        // its client_msg_id stands for another message: its sender gets the ack rejected, and it is not kept
+	SavePoisoned        // the database will never take it: it is a dead letter
+)
+
+// SaveAccepted saves messages that a stream has accepted, in the order of that,
+// and the acknowledgements to their senders with them, in one transaction. When
+// one of them is at fault the others are saved all the same. An error means that
+// none is known to be saved and the same call must be made again; it changes
+// nothing that an earlier one did, but may acknowledge once more.
+func (st *Store) SaveAccepted(ctx context.Context, rows []*NewMessage) ([]Saving, error) {
+	out, err := st.saveAccepted(ctx, rows)
+	if len(rows) == 1 && isPoison(err) {
+		return []Saving{SavePoisoned}, store.Wrap("bury an accepted message", st.buryAccepted(ctx, rows[0], err.Error()))
+	}
+	if len(rows) < 2 || !store.IsRowError(err) {
+		return out, store.Wrap("save accepted messages", err)
+	}
+	out = make([]Saving, 0, len(rows))
+	for i := range rows {
+		one, err := st.SaveAccepted(ctx, rows[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one...)
+	}
+	return out, nil
+}
+
+// isPoison tells a row that the database will never take from one that met a
+// passing state.
+func isPoison(err error) bool {
+	code := store.SQLState(err)
+	return len(code) == 5 && (code[:2] == "22" || code[:2] == "23")
+}
+
+// buryAccepted keeps a message that the database will never take as a dead
+// letter, and has its sender told.
+func (st *Store) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
+	notifier := st.db.NewNotifier()
+	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		store.QueueDeadLetter(&batch, store.DeadLetter{
+			Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
+		})
+		batch.Queue(rememberRefusedSQL, m.AcceptSeq, m.ID, store.Storable(m.From), store.Storable(m.ClientMsgID))
+		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, []task.ID{m.ID}))
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return notifier.Notify(err)
+}
+
+const (
+	rememberRefusedSQL = `
+insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
+on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
+	// rememberAcceptedSQL also gives the messages the time at which they were
+	// delivered, if that is known. RecordDelivered and this write one row for each
+	// id, so the second of them sees what the first has written.
+	rememberAcceptedSQL = `
+with t as materialized (
+    select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
+), a as (
+    insert into accepted_messages (accept_seq, id) select max(seq), id from t group by id order by id
+    on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now()
+    returning id, delivered_at
+), d as materialized (
+    select a.id, a.delivered_at from a
+    where a.delivered_at is not null and exists (
+        select from t cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
+        where t.id = a.id and m.fingerprint = t.fingerprint)
+), done as (
+    update message_done set delivered_at = least(message_done.delivered_at, d.delivered_at) from d where message_done.id = d.id
+)
+update message_live set delivered_at = least(message_live.delivered_at, d.delivered_at) from d where message_live.id = d.id`
+	insertAcksSQL = `insert into event_outbox (kind, ids) values ($1, $2)`
+)
+
+func (st *Store) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Saving, err error) {
+	for i, m := range rows {
+		m.ahead = time.Duration(len(rows)-1-i) * time.Microsecond
+	}
+	notifier := st.db.NewNotifier()
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		inserted := map[task.ID]time.Time{}
+		fresh := freshMessages(rows)
+		var batch pgx.Batch
+		queueNewMessages(&batch, fresh, inserted)
+		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+			return err
+		}
+		prints, places, err := savedBefore(ctx, tx, fresh, inserted)
+		if err != nil {
+			return err
+		}
+		out = judgeAccepted(rows, inserted, prints)
+		batch = pgx.Batch{}
+		queueAcks(&batch, notifier, rows, out)
+		queueStreamUsage(&batch, usageOfAccepted(rows, out, places))
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return out, notifier.Notify(err)
+}
+
+const savedBeforeSQL = `
+select m.id, m.fingerprint, coalesce(a.accept_seq, 0)
+from (
+    select id, fingerprint from messages where id = any($1::uuid[])
+    union all
+    select id, fingerprint from archived_messages where id = any($1::uuid[])
+) m
+left join lateral (
+    select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
+) a on true`
+
+// savedBefore gives the fingerprints of the rows that were inserted, and of what is
+// saved in place of the others; of these also the last place in the stream that was
+// already dealt with.
+func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]time.Time) (
+	prints map[task.ID]task.Hash, places map[task.ID]int64, err error,
+) {
+	prints, places = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
+	var before []task.ID
+	for _, m := range fresh {
+		if _, fresh := inserted[m.ID]; fresh {
+			prints[m.ID] = m.Fingerprint
+		} else {
+			before = append(before, m.ID)
+		}
+	}
+	if len(before) == 0 {
+		return prints, places, nil
+	}
+	rows, err := tx.Query(ctx, savedBeforeSQL, before)
+	if err != nil {
+		return nil, nil, err
+	}
+	var id task.ID
+	var print task.Hash
+	var place int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &print, &place}, func() error {
+		prints[id], places[id] = print, place
+		return nil
+	})
+	return prints, places, err
+}
+
+func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
+	out := make([]Saving, len(rows))
+	for i, m := range rows {
+		switch {
+		case prints[m.ID] != m.Fingerprint:
+			out[i] = SaveRejected
+		case !inserted[m.ID].IsZero():
+			delete(inserted, m.ID)
+		default:
+			out[i] = SavedBefore
+		}
+	}
+	return out
+}
+
+// usageOfAccepted counts everything that the stream took, what was rejected and what
+// had been saved before too, but not what comes again because an answer was lost:
+// that is known by its place.
+func usageOfAccepted(rows []*NewMessage, out []Saving, places map[task.ID]int64) streamUsage {
+	usage := streamUsage{}
+	for i, m := range rows {
+		if out[i] == SavedNow || m.AcceptSeq > places[m.ID] {
+			usage.add(StreamAccepted, m.CallerID, len(m.Data))
+		}
+	}
+	return usage
+}
+
+// queueAcks adds what the senders are told and what is to be forgotten of the
+// stream.
+func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*NewMessage, out []Saving) {
+	var saved, rejected []task.ID
+	for i, m := range rows {
+		if out[i] == SaveRejected {
+			rejected = append(rejected, m.ID)
+			continue
+		}
+		saved = append(saved, m.ID)
+	}
+	batch.Queue(rememberAcceptedSQL, store.Column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), store.Column(rows, func(m *NewMessage) task.ID { return m.ID }),
+		store.Column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }))
+	if len(saved) > 0 {
+		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageSaved, saved))
+	}
+	if len(rejected) > 0 {
+		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, rejected))
+	}
+}
+
+const purgeCandidatesSQL = `
+select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
+
+// AcceptedPlace is where the stream holds a message.
+type AcceptedPlace struct {
+	ID  task.ID
+	Seq int64
+}
+
+// PurgeCandidates gives the places in the stream of up to limit messages that were
+// saved at least window ago.
+func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
+	rows, err := st.db.Hot.Query(ctx, purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
+	if err != nil {
+		return nil, store.Wrap("forgettable messages", err)
+	}
+	places, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedPlace])
+	return places, store.Wrap("forgettable messages", err)
+}
+
+const markPurgedSQL = `
+delete from accepted_messages a using unnest($1::uuid[], $2::bigint[]) as t (id, seq) where a.id = t.id and a.accept_seq = t.seq`
+
+// MarkPurged says that the stream holds these no more.
+func (st *Store) MarkPurged(ctx context.Context, places []AcceptedPlace) error {
+	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(places, func(p AcceptedPlace) task.ID { return p.ID }),
+		store.Column(places, func(p AcceptedPlace) int64 { return p.Seq }))
+	return store.Wrap("forgotten messages", err)
+}
+
+const checkedSQL = `
+select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
+
+// beginStreamSQL forgets what is known of another stream: its places would be
+// taken for those of this one. Nobody has looked at this one: that was long ago.
+const beginStreamSQL = `
+with other as (
+    insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
+    on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
+    where accepted_checked.stream_created <> excluded.stream_created
+    returning 1
+)
+delete from accepted_messages where coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
+
+// Checked is how far a stream was compared with what is saved, and what the last
+// look at it found.
+type Checked struct {
+	Place uint64 // nothing is missing up to here
+	Last  uint64 // the last place of the stream then
+	Taken uint64 // up to where everything was taken from it then
+	Ago   time.Duration
+}
+
+// Checked is about the stream that was made at created.
+func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
+	var place, last, taken int64
+	var ago float64
+	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&place, &last, &taken, &ago)
+	if errors.Is(err, pgx.ErrNoRows) {
+		_, err = st.db.Hot.Exec(ctx, beginStreamSQL, store.Unprepared, created)
+	}
+	return Checked{Place: uint64(place), Last: uint64(last), Taken: uint64(taken), Ago: time.Duration(ago * float64(time.Second))}, store.Wrap("checked messages", err)
+}
+
+const markScannedSQL = `
+update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now() where stream_created = $3`
+
+// MarkScanned keeps what a look at the stream found.
+func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, taken uint64) error {
+	_, err := st.db.Hot.Exec(ctx, markScannedSQL, store.Unprepared, int64(last), int64(taken), created)
+	return store.Wrap("looked at messages", err)
+}
+
+const setCheckedSQL = `
+update accepted_checked set accept_seq = greatest(accept_seq, $1) where stream_created = $2`
+
+// SetChecked says that nothing at or before place is missing; it never goes back.
+func (st *Store) SetChecked(ctx context.Context, created time.Time, place uint64) error {
+	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(place), created)
+	return store.Wrap("checked messages", err)
+}
+
+const missingSequencesSQL = `
+select place from generate_series($1::bigint, $2::bigint) as place
+where not exists (select from accepted_messages a where a.accept_seq = place)`
+
+// MissingSequences gives the places of the stream, from first to last, in their order,
+// that no message is known to have had: what the stream has there is not saved.
+// It looks at each.
+func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
+	rows, err := st.db.Hot.Query(ctx, missingSequencesSQL, int64(first), int64(last))
+	if err != nil {
+		return nil, store.Wrap("unaccounted messages", err)
+	}
+	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (place uint64, err error) {
+		var n int64
+		err = row.Scan(&n)
+		return uint64(n), err
+	})
+	slices.Sort(places)
+	return places, store.Wrap("unaccounted messages", err)
+}
+
+const buriedSQL = `
+select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
+
+// Buried gives those of the ids of accepted events that are dead letters.
+func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := st.db.Hot.Query(ctx, buriedSQL, ids)
+	if err != nil {
+		return nil, store.Wrap("buried messages", err)
+	}
+	buried, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return buried, store.Wrap("buried messages", err)
+}
+
+const countBuriedSQL = `select count(*) from dead_letters where dead and function = 'save'`
+
+// CountBuried says how many accepted events are dead letters.
+func (st *Store) CountBuried(ctx context.Context) (n int, err error) {
+	err = st.db.Read.QueryRow(ctx, countBuriedSQL).Scan(&n)
+	return n, store.Wrap("count buried messages", err)
+}

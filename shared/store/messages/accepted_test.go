@@ -1,0 +1,123 @@
+package messages_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// accepted is a message as a stream has it at a place.
+func accepted(place int64, key string, change ...func(*messages.NewMessage)) *messages.NewMessage {
+	return storetest.Message(key, append(change, func(m *messages.NewMessage) { m.AcceptSeq, m.AcceptedAt, m.Producer = place, time.Now(), "host" })...)
+}
+
+func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.NewMessage) []messages.Saving {
+	t.Helper()
+	out, err := db.Messages.SaveAccepted(t.Context(), rows)
+	require.NoError(t, err)
+	return out
+}
+
+func TestABatchOfAcceptedMessagesIsJudgedRowByRow(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSave(t, storetest.Message("first-by-hand"), storetest.Message("other-by-hand"))
+	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b")))
+	out := mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b"), accepted(3, "c"), accepted(4, "c"), accepted(5, "c", data(`"other"`)),
+		accepted(6, "a", data(`"other"`)), accepted(7, "first-by-hand"), accepted(8, "other-by-hand", data(`"other"`)))
+	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SavedBefore, messages.SavedNow, messages.SavedBefore, messages.SaveRejected, messages.SaveRejected, messages.SavedBefore, messages.SaveRejected}, out)
+	require.Equal(t, 5, db.Count(t, `select count(*) from messages`))
+	require.Equal(t, 5, db.Count(t, `select count(*) from message_live`))
+	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
+}
+
+// What one caller puts into the stream counts for it whatever becomes of it, else it
+// fills the stream with messages that are rejected.
+func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	greedy, modest := from(1), from(2)
+	large := data(`"` + strings.Repeat("x", 998) + `"`)
+	db.MustSave(t, storetest.Message("rejected", greedy), storetest.Message("repeated", greedy, large))
+	save := func() {
+		t.Helper()
+		mustSaveAccepted(t, db, accepted(1, "rejected", greedy, large), accepted(2, "repeated", greedy, large), accepted(3, "saved", greedy, large),
+			accepted(4, "other", modest, large))
+	}
+	used := func(caller int64) int {
+		return db.Count(t, `select sum(bytes) from stream_usage where stream = 'ACCEPTED' and caller_id = $1`, caller)
+	}
+	save()
+	require.Equal(t, 3*1500, used(1))
+	require.Equal(t, 1500, used(2))
+	save()
+	require.Equal(t, 3*1500, used(1), "what comes again from the same place is not counted again")
+	mustSaveAccepted(t, db, accepted(5, "rejected", greedy, large))
+	require.Equal(t, 4*1500, used(1), "but what the stream took again is")
+}
+
+func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var rows []*messages.NewMessage
+	for i := range 50 {
+		rows = append(rows, accepted(int64(i+1), fmt.Sprint("k-", i)))
+	}
+	for _, o := range mustSaveAccepted(t, db, rows...) {
+		require.Equal(t, messages.SavedNow, o)
+	}
+	require.Zero(t, db.Count(t, `select count(*) from (
+		select accept_seq - lag(accept_seq) over (order by next_at, id) as step from messages join message_live using (id)) s where step <> 1`))
+	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 52)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{51, 52}, unaccounted)
+}
+
+func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	bad := accepted(2, "bad", func(m *messages.NewMessage) { m.MaxSends = 21 })
+	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavePoisoned, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), bad, accepted(3, "b")))
+	require.Equal(t, 2, db.Count(t, `select count(*) from messages`))
+	buried, err := db.Messages.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
+	require.NoError(t, err)
+	require.Equal(t, []string{bad.ID.String()}, buried)
+	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 3)
+	require.NoError(t, err)
+	require.Empty(t, unaccounted)
+}
+
+func TestWhatIsKnownOfAStreamIsOfThatStream(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	made := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	first, err := db.Messages.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Equal(t, messages.Checked{}, first)
+	begun, err := db.Messages.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Greater(t, begun.Ago, 24*time.Hour, "nobody has looked yet")
+	require.NoError(t, db.Messages.MarkScanned(t.Context(), made, 9, 4))
+	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 7))
+	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 5))
+	c, err := db.Messages.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Less(t, c.Ago, time.Minute)
+	c.Ago = 0
+	require.Equal(t, messages.Checked{Place: 7, Last: 9, Taken: 4}, c, "it never goes back")
+
+	again := made.Add(time.Second)
+	_, err = db.Messages.Checked(t.Context(), again)
+	require.NoError(t, err)
+	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 8))
+	c, err = db.Messages.Checked(t.Context(), again)
+	require.NoError(t, err)
+	require.Zero(t, c.Place, "a stream that was made anew begins anew")
+}

@@ -1,0 +1,119 @@
+package messages
+
+import (
+	"context"
+	"fmt"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// countMessagesSQL counts what the callers of an account (see Caller.Account) have waiting, at most $2 rows of each index,
+// and says up to which place accepted messages are saved. A stream holds a copy for
+// each send.
+const countMessagesSQL = `
+with c as materialized (
+    select $1::bigint as id union select id from callers where account_id = $1
+), w as (
+    select m.bytes from c cross join lateral (
+        (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = c.id limit $2)
+        union all
+        (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = c.id limit $2)
+        union all
+        (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = c.id limit $2)
+    ) m
+)
+select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
+    (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
+    (select accept_seq from accepted_checked), 0)
+from w`
+
+// MessageAdmission is a message that is counted for its caller, and for the inbox of its user,
+// before it is saved or accepted. End must follow; Saved or Accepted before it keep the count.
+type MessageAdmission struct {
+	quota.Admission
+	inbox *inboxPlace // of a message to a user
+}
+
+// Saved reports that the message is committed and was not before.
+func (a MessageAdmission) Saved() {
+	a.inbox.keep()
+	a.Admission.Saved()
+}
+
+// Accepted reports that a stream stored the message at this place, and had not before.
+func (a MessageAdmission) Accepted(seq int64) {
+	a.inbox.keep()
+	a.Admission.Accepted(seq)
+}
+
+// End reports that the call that brought the message has ended.
+func (a MessageAdmission) End() {
+	a.inbox.release()
+	a.Admission.End()
+}
+
+// AdmitMessage counts a message of a caller before it is saved, or accepted by a
+// stream first. The refusal (task.CodeQuota) says that the caller would have more
+// waiting than its quota, took more than its share of a stream, or sent more than a
+// quarter of an inbox to its user within 15 minutes; it must not keep a replay from
+// its answer.
+//
+// The count is at most 1 s old (10 s below a tenth of the quota, and longer where
+// counting itself takes more than 50 ms), and knows of other processes only what
+// was committed before it. So a caller may exceed its quota by what the other
+// processes take in within that time; in one process it does not.
+func (st *Store) AdmitMessage(ctx context.Context, caller callers.Caller, m *NewMessage, accepted bool) (MessageAdmission, *task.Error) {
+	q := st.messageQuotas
+	limit := q.ByDefault
+	if caller.MaxWaitingMessages != nil {
+		limit.Items = *caller.MaxWaitingMessages
+	}
+	if caller.MaxWaitingBytes != nil {
+		limit.Bytes = *caller.MaxWaitingBytes
+	}
+	streams := []string{m.To.Stream()}
+	if accepted {
+		streams = append(streams, StreamAccepted)
+	}
+	if caller.ID == 0 { // the operator's own pair
+		return MessageAdmission{}, nil
+	}
+	if st.shares.exceeded(caller.Account(), streams) {
+		return MessageAdmission{}, quota.Refuse(shareRetry,
+			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
+	}
+	var inbox *inboxPlace
+	if m.To.Kind == msg.User && st.inboxes.limit > 0 {
+		sender := m.From
+		if sender == caller.Name {
+			sender = caller.SharesOf()
+		}
+		inbox = st.inboxes.admit(inboxPair{sender, m.To.Name})
+		if inbox == nil {
+			return MessageAdmission{}, quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
+				"messages to this user are accepted again as these get older", m.From, st.inboxes.limit))
+		}
+	}
+	if limit == (quota.Waiting{}) {
+		return MessageAdmission{inbox: inbox}, nil
+	}
+	q.AwaitCount(ctx, caller.Account(), limit)
+	admission, has := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
+	if admission.Items() == 0 {
+		inbox.release()
+		return MessageAdmission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
+			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
+	}
+	return MessageAdmission{admission, inbox}, nil
+}
+
+// countMessages is quotas.count of messages.
+func (st *Store) countMessages(ctx context.Context, caller, rows int64) (of map[int64]quota.Waiting, savedTo int64, err error) {
+	var w quota.Waiting
+	err = st.db.Hot.QueryRow(ctx, countMessagesSQL, store.Unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
+	return map[int64]quota.Waiting{caller: w}, savedTo, store.Wrap("count waiting messages", err)
+}

@@ -1,0 +1,335 @@
+package messages_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func from(caller int64) func(*messages.NewMessage) {
+	return func(m *messages.NewMessage) { m.CallerID = caller }
+}
+
+// take submits a message as a function does, and tells whether the quota let it.
+func take(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.NewMessage) bool {
+	t.Helper()
+	admission, refused := db.Messages.AdmitMessage(t.Context(), caller, m, false)
+	if refused != nil {
+		require.Equal(t, task.CodeQuota, refused.Code)
+		require.Positive(t, refused.RetryAfter)
+		return false
+	}
+	defer admission.End()
+	db.MustSave(t, m)
+	admission.Saved()
+	return true
+}
+
+func waitingAtMost(messages, bytes int64) func(*stores.Config) {
+	return func(c *stores.Config) { c.Waiting = quota.Waiting{Items: messages, Bytes: bytes} }
+}
+
+func TestQuotaBoundsWhatACallerHasWaiting(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, waitingAtMost(3, 0))
+	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
+	n := 0
+	next := func(caller callers.Caller, change ...func(*messages.NewMessage)) *messages.NewMessage {
+		n++
+		return storetest.Message(fmt.Sprint(n), append(change, from(caller.ID))...)
+	}
+	addresses := []func(*messages.NewMessage){storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.URL, "https://a.example/x"), storetest.SendTo(msg.Subject, "msg.a.b")}
+	for _, address := range addresses {
+		require.True(t, take(t, db, greedy, next(greedy, address)))
+	}
+	for range 3 {
+		require.False(t, take(t, db, greedy, next(greedy)))
+		require.True(t, take(t, db, callers.Caller{}, next(callers.Caller{})), "the operator's own pair has no quota")
+	}
+	require.True(t, take(t, db, modest, next(modest)), "another caller goes on")
+	require.True(t, take(t, db, callers.Caller{ID: 1, MaxWaitingMessages: new(int64(4))}, next(greedy)), "a caller may have a limit of its own")
+
+	after := storetest.OpenAt(t, url, waitingAtMost(3, 0))
+	require.False(t, take(t, after, greedy, next(greedy)), "another process, and one that begins anew, counts the same")
+	require.True(t, take(t, after, modest, next(modest)))
+
+	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
+	after = storetest.OpenAt(t, url, waitingAtMost(3, 0))
+	require.False(t, take(t, after, greedy, next(greedy)), "what waits for an operator waits too")
+	db.Exec(t, `delete from message_live where caller_id = 1`)
+	require.Eventually(t, func() bool { return take(t, db, greedy, next(greedy)) }, 10*time.Second, 10*time.Millisecond, "once they are delivered there is room")
+}
+
+func TestQuotaOfBytesCountsEachCopyThatAStreamHolds(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	sized := data(`"` + fmt.Sprintf("%098d", 1) + `"`) // 100 bytes
+	limit := waitingAtMost(0, 500)
+	db, caller := storetest.OpenAt(t, url, limit), callers.Caller{ID: 1}
+	for i := range 5 {
+		require.True(t, take(t, db, caller, storetest.Message(fmt.Sprint(i), sized, from(1))))
+	}
+	require.False(t, take(t, db, caller, storetest.Message("more", from(1))))
+	db.Exec(t, `delete from message_live where id <> (select min(id::text)::uuid from message_live)`)
+	db.Exec(t, `update message_live set send_no = 4`)
+	db = storetest.OpenAt(t, url, limit)
+	require.True(t, take(t, db, caller, storetest.Message("fits", sized, from(1))))
+	require.False(t, take(t, db, caller, storetest.Message("does not", sized, from(1))))
+}
+
+func TestQuotaHoldsForCallsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(20, 0))
+	var taken atomic.Int64
+	var calls sync.WaitGroup
+	for i := range 100 {
+		calls.Go(func() {
+			m := storetest.Message(fmt.Sprint(i), from(1))
+			admission, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, m, false)
+			if refused != nil {
+				return
+			}
+			defer admission.End()
+			if _, errs := db.Messages.SubmitMessages([]*messages.NewMessage{m}); errs[0] == nil {
+				taken.Add(1)
+				admission.Saved()
+			}
+		})
+	}
+	calls.Wait()
+	require.LessOrEqual(t, taken.Load(), int64(20))
+	require.GreaterOrEqual(t, taken.Load(), int64(15), "a count may see a message that is also counted here, and no more than that")
+	require.EqualValues(t, taken.Load(), db.Count(t, `select count(*) from message_live`))
+}
+
+func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
+	t.Parallel()
+	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0)), callers.Caller{ID: 1}
+	accept := func(seq int64) bool {
+		admission, refused := db.Messages.AdmitMessage(t.Context(), caller, storetest.Message(fmt.Sprint(seq), from(1)), true)
+		if refused == nil {
+			admission.Accepted(seq)
+			admission.End()
+		}
+		return refused == nil
+	}
+	counted := func() time.Time { return db.Messages.CountedAt(1) }
+	for seq := range int64(3) {
+		require.True(t, accept(seq+1))
+	}
+	before := counted()
+	require.Eventually(t, func() bool {
+		require.False(t, accept(4), "the database has none of them, and nobody has saved them")
+		return counted().After(before)
+	}, 10*time.Second, 10*time.Millisecond)
+	require.False(t, accept(4))
+	db.Exec(t, `insert into accepted_messages (accept_seq, id) values (3, gen_random_uuid())`)
+	require.Eventually(t, func() bool { return accept(4) }, 10*time.Second, 10*time.Millisecond, "saved and delivered")
+}
+
+func TestAMessageThatWasNotTakenInDoesNotCount(t *testing.T) {
+	t.Parallel()
+	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), callers.Caller{ID: 1}
+	for range 5 {
+		admission, refused := db.Messages.AdmitMessage(t.Context(), caller, storetest.Message("k", from(1)), false)
+		require.Nil(t, refused)
+		admission.End()
+	}
+	require.True(t, take(t, db, caller, storetest.Message("k", from(1))))
+}
+
+// A login takes longer than all that a first message asks.
+func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
+	_, err := db.Callers.CallerByName(t.Context(), "nobody", false)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	_, err = db.Admin.Blocked(t.Context(), "text")
+	require.NoError(t, err)
+	m := storetest.Message("k", from(1))
+	admission, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, m, false)
+	require.Nil(t, refused)
+	defer admission.End()
+	_, errs := db.Messages.SubmitMessages([]*messages.NewMessage{m})
+	require.NoError(t, errs[0])
+	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
+}
+
+func TestACallerMayNotTakeMoreThanItsShareOfAStreamThatFills(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	sizes := func(c *stores.Config) {
+		c.StreamBytes = map[string]int64{msg.StreamUsers: 12_000, msg.StreamMessages: 100_000}
+	}
+	db := storetest.OpenAt(t, url, sizes)
+	flood := func(caller int64, n int) {
+		for i := range n {
+			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), from(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *messages.NewMessage) { m.Confirm = false }))
+		}
+		for db.RelayDue(t, storetest.Always(storetest.Taken)).More {
+		}
+	}
+	over := func(db *storetest.DB, caller int64) func() bool {
+		return func() bool {
+			_, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), from(caller)), false)
+			return refused != nil
+		}
+	}
+	flood(1, 6)
+	require.Equal(t, 6000, db.Count(t, `select sum(bytes) from stream_usage where caller_id = 1 and stream = 'USERS'`))
+	flood(2, 2)
+	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
+	require.False(t, over(db, 2)(), "others go on")
+	_, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), from(1)), false)
+	require.Nil(t, refused, "to other streams too")
+	again := storetest.OpenAt(t, url, sizes)
+	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "nothing is lost with a process")
+	db.Exec(t, `update stream_usage set since = since - interval '16 minutes'`)
+	require.Eventually(t, func() bool { return !over(db, 1)() }, 10*time.Second, 10*time.Millisecond)
+}
+
+// However much one caller has waiting, the message of another is in the next batch.
+func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	storetest.SaveMany(t, storetest.Owner(t, url), 5000)
+	db.Exec(t, `update messages set caller_id = 1`)
+	db.Exec(t, `update message_live set caller_id = 1`)
+	b := storetest.Always(storetest.Taken)
+	for i := range 5 {
+		modest := storetest.Message(fmt.Sprint(i), from(2), storetest.SendTo(msg.User, "carol"), func(m *messages.NewMessage) { m.Confirm = false })
+		db.MustSave(t, modest)
+		relayed := db.RelayDue(t, b)
+		require.Equal(t, "sent", db.MustMessage(t, modest.ID).State())
+		require.Equal(t, 51, relayed.Rows, "half of the batch for each, as far as it has some")
+		require.True(t, relayed.More)
+	}
+	for caller := range int64(150) { // more callers than a batch has rows
+		db.MustSave(t, storetest.Message("many", from(100+caller), storetest.SendTo(msg.User, "dave"), func(m *messages.NewMessage) { m.Confirm = false }))
+	}
+	relayed := db.RelayDue(t, b)
+	require.True(t, relayed.More)
+	require.Less(t, relayed.Rows, 150)
+	for db.Count(t, `select count(*) from message_live where caller_id <> 1`) > 0 {
+		require.True(t, db.RelayDue(t, b).More)
+	}
+}
+
+func sentTo(caller callers.Caller, user, key string) *messages.NewMessage {
+	return storetest.Message(key, func(m *messages.NewMessage) {
+		m.CallerID, m.From, m.To, m.Confirm = caller.ID, caller.Name, msg.Address{Kind: msg.User, Name: user}, false
+	})
+}
+
+// One sender cannot push the messages of others out of an inbox, also by way of
+// another process. It goes on to send to others, and others to the same user.
+func TestASenderTakesAQuarterOfAnInboxAtMost(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	bounded := func(c *stores.Config) { c.Inbox = 100 }
+	db := storetest.OpenAt(t, url, bounded)
+	greedy, modest := callers.Caller{ID: 1, Name: "greedy"}, callers.Caller{ID: 2, Name: "modest"}
+	taken := 0
+	for n := range 40 {
+		if take(t, db, greedy, sentTo(greedy, "vic", fmt.Sprint(n))) {
+			taken++
+		}
+	}
+	require.InDelta(t, 25, taken, 1, "a count may see one that is counted here too")
+	require.True(t, take(t, db, greedy, sentTo(greedy, "zoe", "other")))
+	require.True(t, take(t, db, modest, sentTo(modest, "vic", "1")))
+	_, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", "refused"), true)
+	require.ErrorContains(t, refused, "greedy has sent 25 messages to this user within the last 15 minutes, a quarter of what an inbox holds")
+	_, refused = db.Messages.AdmitMessage(t.Context(), callers.Caller{}, sentTo(callers.Caller{Name: "greedy"}, "vic", "operator"), false)
+	require.Nil(t, refused, "the operator is not bounded")
+
+	another := storetest.OpenAt(t, url, bounded)
+	n := 0
+	require.Eventually(t, func() bool {
+		n++
+		return !take(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
+	}, 10*time.Second, 5*time.Millisecond, "another process finds out by the second message")
+	require.LessOrEqual(t, n, 25)
+	require.True(t, take(t, another, modest, sentTo(modest, "vic", "2")))
+	require.True(t, take(t, another, greedy, sentTo(greedy, "zoe", "another")))
+}
+
+// An accepted message may be in an inbox and never be saved.
+func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
+	t.Parallel()
+	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
+	for n := range 30 {
+		admission, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), true)
+		require.Equal(t, n >= 25, refused != nil, n)
+		if refused == nil {
+			admission.Accepted(int64(n))
+			admission.End()
+		}
+	}
+}
+
+// Calls that wait for each other's end are counted before any of them is saved.
+func TestMessagesToAUserThatComeTogetherDoNotExceedTheShare(t *testing.T) {
+	t.Parallel()
+	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
+	together := func() (admitted []messages.MessageAdmission) {
+		var mu sync.Mutex
+		var calls sync.WaitGroup
+		for n := range 250 {
+			calls.Go(func() {
+				admission, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), false)
+				if refused == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					admitted = append(admitted, admission)
+				}
+			})
+		}
+		calls.Wait()
+		return admitted
+	}
+	admitted := together()
+	require.Len(t, admitted, 25)
+	require.True(t, take(t, db, callers.Caller{ID: 2, Name: "modest"}, sentTo(callers.Caller{ID: 2, Name: "modest"}, "vic", "1")))
+	require.True(t, take(t, db, greedy, sentTo(greedy, "zoe", "1")))
+	for n, admission := range admitted {
+		if n < 20 {
+			admission.Saved()
+		}
+		admission.End()
+	}
+	admitted = together()
+	require.Len(t, admitted, 5, "what was not saved is free again")
+	for _, admission := range admitted {
+		admission.Saved()
+		admission.End()
+	}
+	require.Empty(t, together())
+}
+
+// A message that its caller's quota refuses takes no place of the inbox.
+func TestAMessageOverTheQuotaTakesNoPlaceOfAnInbox(t *testing.T) {
+	t.Parallel()
+	db, full := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
+	require.True(t, take(t, db, full, sentTo(full, "vic", "1")))
+	for n := range 30 {
+		require.False(t, take(t, db, full, sentTo(full, "vic", fmt.Sprint("refused ", n))))
+	}
+	full.MaxWaitingMessages = nil
+	require.True(t, take(t, db, full, sentTo(full, "vic", "2")))
+}

@@ -1,0 +1,167 @@
+package messages
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// lockLiveMessagesSQL locks in id order, so that no two transactions wait for
+// each other in a circle.
+const lockLiveMessagesSQL = `
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+from message_live l` + bodyOfLive + `
+where l.id = any($1::uuid[])
+order by l.id
+for update of l`
+
+// lockDoneMessagesSQL comes after lockLiveMessagesSQL: a message that came to its
+// end while the first statement waited is found here.
+const lockDoneMessagesSQL = `
+select ` + messageBody + `, ` + messageDone + `, ` + noReceipts + `, now()
+from message_done d cross join lateral (select * from messages where messages.id = d.id offset 0) m
+where d.id = any($1::uuid[])
+order by d.id
+for update of d`
+
+const messagesExistSQL = `select id from messages where id = any($1::uuid[])`
+
+// messageLockTimeout is how long a confirmation or an operator waits for a message
+// that a relay is sending: longer than a relay holds its locks.
+const messageLockTimeout = "4s"
+
+// lockedMessages is the set of messages that a transaction holds, and the
+// database's now.
+type lockedMessages struct {
+	byID  map[task.ID]MessageDetail
+	exist map[task.ID]bool // those that were found at all
+	now   time.Time
+}
+
+// queueMessageLocks locks messages, wherever they are in their lives; what it
+// returns is filled once the batch was read.
+func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
+	held := &lockedMessages{byID: make(map[task.ID]MessageDetail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
+	keep := func(rows pgx.Rows) error {
+		return scanMessages(rows, func(m MessageDetail, now time.Time) { held.byID[m.ID], held.now = m, now })
+	}
+	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
+	batch.Queue(lockLiveMessagesSQL, ids).Query(keep)
+	batch.Queue(lockDoneMessagesSQL, ids).Query(keep)
+	batch.Queue(messagesExistSQL, ids).Query(store.CollectSet(held.exist))
+	return held
+}
+
+// of gives one message. One that exists and is not held came back to life
+// between the two looks: busy for this moment.
+func (h *lockedMessages) of(id task.ID) (MessageDetail, error) {
+	m, found := h.byID[id]
+	switch {
+	case found:
+		return m, nil
+	case h.exist[id]:
+		return m, store.Busy()
+	default:
+		return m, errNoMessage()
+	}
+}
+
+// messageChange is one message before and after a decision.
+type messageChange struct {
+	id            task.ID
+	before, after msg.Message
+}
+
+const deleteLiveMessagesSQL = `delete from message_live where id = any($1::uuid[])`
+
+const deleteDoneMessagesSQL = `delete from message_done where id = any($1::uuid[])`
+
+const updateLiveMessagesSQL = `
+update message_live l set status = t.status, remaining_sends = t.remaining_sends, send_no = t.send_no, epoch = t.epoch,
+    next_at = t.next_at, last_error = nullif(t.last_error, ''), delivered_at = t.delivered_at, updated_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
+where l.id = t.id`
+
+// messageDestinationKey is destinationKey of a message m to a URL, null for others.
+const messageDestinationKey = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
+
+// streamOfMessage is msg.Address.Stream of the message m.
+const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else case split_part(m.destination, '.', 1) when 'msg' then 'MESSAGES'
+    else 'other-' || get_byte(sha256(convert_to(split_part(m.destination, '.', 1), 'UTF8')), 0) % 64 end end`
+
+const insertLiveMessagesSQL = `
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, lane, stream)
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + messageDestinationKey + `, ` + streamOfMessage + `
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
+cross join lateral (select * from messages where messages.id = t.id offset 0) m`
+
+const insertDoneMessagesSQL = `
+insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
+select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::boolean[], $9::text[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)`
+
+const updateDoneMessagesSQL = `
+update message_done d set status = t.status, abandoned = t.abandoned, finished_by = nullif(t.finished_by, ''), delivered_at = t.delivered_at, finished_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[], $5::timestamptz[]) as t (id, status, abandoned, finished_by, delivered_at)
+where d.id = t.id`
+
+// queueMessageChanges adds the statements that make the changes so: the second
+// round trip of every transition of a message, whoever decided it.
+func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
+	var finish, update, amend, revive []messageChange
+	for _, c := range changes {
+		switch before, after := c.before.Final(), c.after.Final(); {
+		case c.before == c.after:
+		case before && after:
+			amend = append(amend, c)
+		case before:
+			revive = append(revive, c)
+		case after:
+			finish = append(finish, c)
+		default:
+			update = append(update, c)
+		}
+	}
+	if len(finish) > 0 {
+		batch.Queue(deleteLiveMessagesSQL, store.Column(finish, changedID))
+		batch.Queue(insertDoneMessagesSQL, append(progressColumns(finish), store.Column(finish, abandoned), store.Column(finish, finishedBy))...)
+	}
+	if len(update) > 0 {
+		batch.Queue(updateLiveMessagesSQL, append(progressColumns(update), store.Column(update, nextAt))...)
+	}
+	if len(amend) > 0 {
+		batch.Queue(updateDoneMessagesSQL, store.Column(amend, changedID), store.Column(amend, messageStatus), store.Column(amend, abandoned), store.Column(amend, finishedBy), store.Column(amend, deliveredAt))
+	}
+	if len(revive) > 0 {
+		batch.Queue(deleteDoneMessagesSQL, store.Column(revive, changedID))
+		batch.Queue(insertLiveMessagesSQL, append(progressColumns(revive), store.Column(revive, nextAt))...)
+	}
+}
+
+// progressColumns gives the columns that live and final messages share.
+func progressColumns(changes []messageChange) []any {
+	return []any{
+		store.Column(changes, changedID), store.Column(changes, messageStatus),
+		store.Column(changes, func(c messageChange) int16 { return c.after.Remaining }),
+		store.Column(changes, func(c messageChange) int16 { return c.after.SendNo }),
+		store.Column(changes, func(c messageChange) int32 { return c.after.Epoch }),
+		store.Column(changes, func(c messageChange) string { return task.Cut(store.Storable(c.after.LastError), msg.MaxError) }),
+		store.Column(changes, deliveredAt),
+	}
+}
+
+func changedID(c messageChange) task.ID   { return c.id }
+func messageStatus(c messageChange) int16 { return int16(c.after.Status) }
+func abandoned(c messageChange) bool      { return c.after.Abandoned }
+func finishedBy(c messageChange) string   { return store.Storable(c.after.FinishedBy) }
+func deliveredAt(c messageChange) *time.Time {
+	return store.TimeOrNull(c.after.DeliveredAt)
+}
+func nextAt(c messageChange) *time.Time { return store.TimeOrNull(c.after.NextAt) }

@@ -1,0 +1,77 @@
+package messages
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fromArchivedMessages gives messageBody and messageArchived what they name.
+const fromArchivedMessages = ` from archived_messages m cross join lateral (select m.*) d `
+
+const archivedMessageSQL = `
+select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = $1`
+
+// archivedMessage finds an archived message with its receipts; task.CodeNotFound
+// when there is none.
+func archivedMessage(ctx context.Context, q store.Querier, id task.ID) (MessageDetail, error) {
+	return readArchivedMessage(ctx, q, archivedMessageSQL, id)
+}
+
+func readArchivedMessage(ctx context.Context, q store.Querier, sql string, id task.ID) (found MessageDetail, err error) {
+	rows, err := q.Query(ctx, sql, id)
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+	}
+	if err == nil && found.ID.IsZero() {
+		err = errNoMessage()
+	}
+	return found, err
+}
+
+// withdrawArchivedSQL takes back the messages that a transaction has just inserted
+// although they are archived, and gives their ids. It follows the insert as a
+// statement of its own: what was moved to the archive while the insert waited for
+// it is there by now. So new messages cost one look at the archive's primary key,
+// and no id is ever given twice.
+const withdrawArchivedSQL = `
+with a as materialized (
+    select id from archived_messages where id = any($1::uuid[])
+), l as (
+    delete from message_live where id = any(array(select id from a))
+)
+delete from messages where id = any(array(select id from a)) returning id`
+
+// queueNewMessages adds the statements that save messages; inserted has the ids of
+// those that were new, and the time, once the batch was read.
+func queueNewMessages(batch *pgx.Batch, rows []*NewMessage, inserted map[task.ID]time.Time) {
+	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(store.CollectTimes(inserted))
+	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *NewMessage) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			delete(inserted, id)
+			return nil
+		})
+		return err
+	})
+}
+
+const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
+
+// decideArchivedMessage answers an operator's decision on an archived message, which may
+// be asked for what it is already, and for nothing else.
+func decideArchivedMessage(m MessageDetail, how decideMessage) error {
+	after, err := how(m.Message, m.UpdatedAt)
+	switch {
+	case err != nil:
+		return task.Refuse(task.CodeConflict, err.Error())
+	case after != m.Message:
+		return task.Refuse(task.CodeConflict, "the message is archived and changes no more; send it again under another client_msg_id")
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,193 @@
+package messages_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// archiveMessages puts all final messages 100 days back and archives them.
+func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
+	t.Helper()
+	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	return db.ArchivedRows(t, maintenance.ArchiveRun{})["messages"]
+}
+
+func TestArchivedMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	m := storetest.Message("k", func(m *messages.NewMessage) {
+		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
+	})
+	db.SaveReceived(t, m)
+	_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("stock"))
+	require.NoError(t, err)
+	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	before := db.MustMessage(t, m.ID)
+	young, sending := storetest.Message("young"), storetest.Message("sending")
+	db.SaveReceived(t, young)
+	db.MustSave(t, sending)
+	db.Exec(t, `update message_live set updated_at = now() - interval '200 days'`)
+	require.Equal(t, map[string]int{"messages": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, []int{2, 1, 1, 1}, []int{
+		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
+		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
+	}, "what is young or on its way stays")
+
+	t.Run("is found by its id", func(t *testing.T) {
+		after := db.MustMessage(t, m.ID)
+		require.True(t, after.Archived)
+		require.Len(t, after.Receipts, 2)
+		after.Archived = false
+		require.Equal(t, before, after, "nothing of it is lost")
+	})
+	t.Run("is answered to its repeats", func(t *testing.T) {
+		want := messages.SavedMessage{State: "received", Status: msg.Received, Replayed: true, Archived: true}
+		outs := db.MustSave(t, storetest.Message("k", func(r *messages.NewMessage) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
+		require.Equal(t, []messages.SavedMessage{want, {State: "sending"}}, outs)
+		other := storetest.Message("k", data(`8`))
+		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
+		want.Replayed = false
+		require.Equal(t, []messages.SavedMessage{want}, db.MustSave(t, m), "the very call whose answer was lost")
+		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
+			accepted(1, "k", func(r *messages.NewMessage) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
+		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
+		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "it is not sent again")
+	})
+	t.Run("has its late acknowledgements addressed", func(t *testing.T) {
+		var from []string
+		_, err := db.Events.RelayEvents(t.Context(), 100, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+			for _, e := range due {
+				if e.Subject == m.ID {
+					from = append(from, e.Kind+" to "+e.From)
+				}
+			}
+			return make([]msg.Result, len(due)), nil
+		})
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"message.saved to shop", "message.rejected to shop"}, from)
+	})
+	t.Run("is confirmed still", func(t *testing.T) {
+		for range 2 {
+			after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("late"))
+			require.NoError(t, err)
+			require.Equal(t, "received", after.State())
+		}
+		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
+	})
+	t.Run("is over for whoever trims its stream", func(t *testing.T) {
+		finished, err := db.Messages.FinishedMessages(t.Context(), []task.ID{m.ID, sending.ID})
+		require.NoError(t, err)
+		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
+	})
+	t.Run("is not redriven", func(t *testing.T) {
+		by := store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
+		_, err := db.Messages.RedriveMessage(t.Context(), m.ID, by)
+		require.Equal(t, task.CodeConflict, task.CodeOf(err))
+		_, err = db.Messages.AbandonMessage(t.Context(), m.ID, by)
+		require.Equal(t, task.CodeConflict, task.CodeOf(err))
+		require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
+	})
+}
+
+func TestArchivedAbandonedMessageIsReceivedWhenItIsConfirmed(t *testing.T) {
+	t.Parallel()
+	db, by := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
+	m, unsent := storetest.Message("k"), storetest.Message("unsent")
+	db.MustSave(t, m)
+	db.Relay(t, storetest.Always(storetest.Taken))
+	db.MustSave(t, unsent)
+	for _, id := range []task.ID{m.ID, unsent.ID} {
+		_, err := db.Messages.AbandonMessage(t.Context(), id, by)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, archiveMessages(t, db))
+	again, err := db.Messages.AbandonMessage(t.Context(), m.ID, by)
+	require.NoError(t, err, "it is abandoned already")
+	require.Equal(t, "abandoned", again.State())
+	_, err = db.Messages.RedriveMessage(t.Context(), m.ID, by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	require.ErrorContains(t, err, "archived")
+	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+	d := db.MustMessage(t, m.ID)
+	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
+
+	_, err = db.Messages.ReceiveMessage(t.Context(), unsent.ID, storetest.Addressee("points"))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "nobody has what was never sent")
+	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
+}
+
+// The archive and a repeat at the same moment: the repeat waits for the row, which
+// then is gone, and must not take its place.
+func TestRepeatThatWaitsForTheArchiveIsStillARepeat(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
+	m := storetest.Message("k")
+	db.SaveReceived(t, m)
+	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
+	repeat := storetest.Message("k")
+	answered := make(chan messages.SavedMessage, 1)
+	go func() {
+		outs, errs := db.Messages.SubmitMessages([]*messages.NewMessage{repeat})
+		if errs[0] == nil {
+			answered <- outs[0]
+		}
+		close(answered)
+	}()
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 10*time.Second, time.Millisecond)
+	release()
+	out, ok := <-answered
+	require.True(t, ok)
+	require.True(t, out.Replayed && out.Archived, "%+v", out)
+	require.Zero(t, db.Count(t, `select count(*) from messages`))
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+}
+
+func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	finish := func() {
+		db.Relay(t, storetest.Always(storetest.Taken))
+		require.Zero(t, db.Count(t, `select count(*) from message_live`))
+	}
+	first := db.Chat(t, "ann", "bob", "k0")
+	db.Chat(t, "bob", "ann", "k1")
+	db.Chat(t, "ann", "bob", "k2")
+	finish()
+	before := db.MustConverse(t, "ann", "bob", task.ID{}, 10)
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "bob", "ann", first))
+	require.Equal(t, 3, archiveMessages(t, db))
+	db.Chat(t, "bob", "ann", "k3")
+	db.Chat(t, "ann", "bob", "k4")
+	finish()
+
+	page := db.MustConverse(t, "ann", "bob", task.ID{}, 3)
+	require.Equal(t, []string{"k4", "k3", "k2"}, keys(page))
+	require.Equal(t, []bool{false, false, true}, store.Column(page.Messages, func(m messages.MessageDetail) bool { return m.Archived }))
+	require.True(t, page.More)
+	require.Equal(t, []int{2, 2}, []int{page.Read[0].Unread, page.Read[1].Unread}, "a message is unread until it is read")
+	rest := db.MustConverse(t, "ann", "bob", page.Messages[2].ID, 3)
+	require.Equal(t, []string{"k1", "k0"}, keys(rest))
+	require.False(t, rest.More)
+	for i, m := range rest.Messages {
+		m.Archived, m.UpdatedAt = false, before.Messages[i+1].UpdatedAt
+		require.Equal(t, before.Messages[i+1], m)
+	}
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "bob", "ann", page.Messages[2].ID), "up to an archived message")
+	require.Equal(t, 1, db.MustConverse(t, "ann", "bob", task.ID{}, 3).Read[1].Unread)
+}

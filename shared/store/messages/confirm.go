@@ -1,0 +1,201 @@
+package messages
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const recipientSQL = `
+select kind, destination, confirm_token from messages where id = $1
+union all
+select kind, destination, confirm_token from archived_messages where id = $1`
+
+// Recipient is for whom a message is.
+type Recipient struct {
+	To    msg.Address
+	Token []byte // of the deliveries to a URL; nil = none was made
+}
+
+// Recipient gives for whom a saved message is; found is false when there is none.
+// It waits for no lock, so that a caller without a right to the message learns
+// nothing from the time that this takes.
+func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found bool, err error) {
+	rows, err := st.db.Hot.Query(ctx, recipientSQL, id)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&r.To.Kind, &r.To.Name, &r.Token}, func() error {
+			found = true
+			return nil
+		})
+	}
+	return r, found, store.Wrap("recipient", err)
+}
+
+// confirmTokensSQL makes a token once and keeps it: the receiver may answer to any
+// of the deliveries.
+const confirmTokensSQL = `
+with l as materialized (
+    select id, confirm_token from messages where id = any($1::uuid[]) order by id for update
+), made as (
+    update messages set confirm_token = uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
+    where id = any(array(select id from l where confirm_token is null))
+    returning id, confirm_token
+)
+select id, coalesce(made.confirm_token, l.confirm_token) from l left join made using (id)`
+
+// ConfirmTokens gives the tokens of messages to URLs that are to be confirmed
+// explicitly, and makes those that are missing: 244 random bits each.
+func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID][]byte, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	tokens := make(map[task.ID][]byte, len(ids))
+	rows, err := st.db.Hot.Query(ctx, confirmTokensSQL, ids)
+	if err == nil {
+		var id task.ID
+		var token []byte
+		_, err = pgx.ForEachRow(rows, []any{&id, &token}, func() error {
+			tokens[id] = token
+			return nil
+		})
+	}
+	return tokens, store.Wrap("confirm tokens", err)
+}
+
+// Confirmation is what a consumer says of a message, and why it may count.
+type Confirmation struct {
+	Consumer string
+	Ground   msg.Ground
+	By       store.Operator // of msg.ByHand: who is recorded with it
+}
+
+// errNotSentYet is for those that the message is for: a send of it may have reached
+// them before that was recorded.
+func errNotSentYet() error {
+	return &task.Error{
+		Code:       task.CodeServerBusy,
+		Message:    "it is not recorded yet that this message was sent; confirm it again later",
+		RetryAfter: time.Second,
+	}
+}
+
+const receiveAction = "message.receive"
+
+const consumersSQL = `select consumer from message_receipts where message_id = $1`
+
+const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
+
+// ReceiveMessage takes in a confirmation and gives the message as it is then. It
+// may come any number of times, late, after the message was abandoned and after it
+// was archived; it counts once, and not before the message was sent.
+// task.CodeNotFound when there is no such message, or it was never sent;
+// task.CodeServerBusy while its first send may be under way.
+func (st *Store) ReceiveMessage(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
+	err = st.db.RetryLostCommit(ctx, func(bool) error {
+		conn, err := st.db.Hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		after, err = receiveOnce(ctx, conn.Conn(), id, c)
+		return store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+	})
+	return after, store.Wrap("receive", err)
+}
+
+// decide gives the message after the confirmation; consumers are those that have
+// confirmed it before. again is true when this one has, and nothing changes.
+func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, again bool, err error) {
+	switch m.FirstSend(c.Ground) {
+	case msg.NotSent:
+		return m, false, errNoMessage()
+	case msg.MaybeSent:
+		return m, false, errNotSentYet()
+	}
+	if slices.Contains(consumers, c.Consumer) {
+		return m, true, nil
+	}
+	return m.Receive(c.Consumer, len(consumers)+1), false, nil
+}
+
+// queueAction records what an admin confirms for others.
+func (c Confirmation) queueAction(batch *pgx.Batch, id task.ID, before, after msg.Message) {
+	if c.Ground == msg.ByHand {
+		c.By.QueueAudit(batch, receiveAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
+			"state": after.State(), "status": after.Status, "consumer": c.Consumer,
+		}))
+	}
+}
+
+// receiveOnce counts the receipts under the message's lock: its confirmations
+// come one after the other, and after the relay that sends it.
+func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
+	var consumers []string
+	var batch pgx.Batch
+	batch.Queue("begin")
+	held := queueMessageLocks(&batch, id)
+	batch.Queue(consumersSQL, id).Query(func(rows pgx.Rows) (err error) {
+		consumers, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return msg.Message{}, err
+	}
+	m, err := held.of(id)
+	if task.CodeOf(err) == task.CodeNotFound {
+		if err := store.Commit(ctx, conn); err != nil {
+			return m.Message, err
+		}
+		return receiveArchived(ctx, conn, id, c)
+	}
+	if err != nil {
+		return m.Message, err
+	}
+	after, again, err := c.decide(m.Message, consumers)
+	if err != nil {
+		return m.Message, err
+	}
+	batch = pgx.Batch{}
+	if !again {
+		batch.Queue(insertReceiptSQL, id, c.Consumer, m.SendNo)
+		c.queueAction(&batch, id, m.Message, after)
+	}
+	queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
+	batch.Queue("commit")
+	return after, conn.SendBatch(ctx, &batch).Close()
+}
+
+const lockArchivedMessageSQL = archivedMessageSQL + ` for update of m`
+
+const receiveArchivedSQL = `
+update archived_messages set status = $2, abandoned = $3, finished_by = nullif($4, ''),
+    finished_at = case when (status, abandoned) = ($2, $3) then finished_at else now() end,
+    receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
+where id = $1`
+
+// receiveArchived takes in a confirmation of an archived message: whoever has
+// received a message can say so at any time.
+func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (after msg.Message, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)
+		if err != nil {
+			return err
+		}
+		var again bool
+		after, again, err = c.decide(m.Message, store.Column(m.Receipts, func(r Receipt) string { return r.Consumer }))
+		if err != nil || again {
+			return err
+		}
+		var batch pgx.Batch
+		batch.Queue(receiveArchivedSQL, id, int16(after.Status), after.Abandoned, store.Storable(after.FinishedBy), c.Consumer)
+		c.queueAction(&batch, id, m.Message, after)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return after, err
+}

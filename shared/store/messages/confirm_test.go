@@ -1,0 +1,82 @@
+package messages_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, other := storetest.OpenKeeping(t, url, 90, 0), storetest.OpenAt(t, url)
+	a, b := storetest.Message("a", toURL), storetest.Message("b", toURL)
+	db.MustSave(t, a, b)
+	r, found, err := db.Messages.Recipient(t.Context(), a.ID)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, messages.Recipient{To: a.To}, r, "none before its first send")
+
+	made := make([]map[task.ID][]byte, 6)
+	var all sync.WaitGroup
+	for i := range made {
+		all.Go(func() {
+			made[i], _ = []*storetest.DB{db, other}[i%2].Messages.ConfirmTokens(t.Context(), []task.ID{a.ID, b.ID})
+		})
+	}
+	all.Wait()
+	tokens, err := db.Messages.ConfirmTokens(t.Context(), []task.ID{a.ID, b.ID})
+	require.NoError(t, err)
+	require.Len(t, tokens[a.ID], 32)
+	require.NotEqual(t, tokens[a.ID], tokens[b.ID])
+	for _, m := range made {
+		require.Equal(t, tokens, m, "also when several ask at once")
+	}
+
+	_, err = db.Messages.AbandonMessage(t.Context(), a.ID, storetest.Tester)
+	require.NoError(t, err)
+	require.Equal(t, 1, archiveMessages(t, db))
+	r, found, err = db.Messages.Recipient(t.Context(), a.ID)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
+	after, err := db.Messages.ReceiveMessage(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Ground: msg.HasToken})
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+
+	_, found, err = db.Messages.Recipient(t.Context(), task.NewID())
+	require.NoError(t, err)
+	require.False(t, found)
+}
+
+func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m, unsent := storetest.Message("k", func(m *messages.NewMessage) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
+	db.MustSave(t, m)
+	db.Relay(t, storetest.Always(storetest.Taken))
+	db.MustSave(t, unsent)
+	byHand := messages.Confirmation{Consumer: "points", Ground: msg.ByHand, By: storetest.Tester}
+	for range 2 {
+		_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, byHand)
+		require.NoError(t, err)
+	}
+	log := db.Actions(t, m.ID.String())
+	require.Equal(t, []string{"message.receive"}, storetest.ActionNames(log))
+	require.JSONEq(t, `{"state":"sent","status":1,"consumer":"points"}`, string(log[0].After))
+
+	_, err := db.Messages.ReceiveMessage(t.Context(), unsent.ID, byHand)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be on its way")
+	_, err = db.Messages.AbandonMessage(t.Context(), unsent.ID, storetest.Tester)
+	require.NoError(t, err)
+	_, err = db.Messages.ReceiveMessage(t.Context(), unsent.ID, byHand)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, unsent.ID.String())))
+}

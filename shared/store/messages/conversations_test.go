@@ -1,0 +1,288 @@
+package messages_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// keys are the client_msg_ids of a page.
+func keys(c messages.Conversation) []string {
+	return store.Column(c.Messages, func(m messages.MessageDetail) string { return m.ClientMsgID })
+}
+
+func TestAConversationIsPagedNewestFirst(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pageConversation(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
+		})
+	}
+}
+
+func pageConversation(t *testing.T, db *storetest.DB) {
+	var want []string
+	for i := range 5 {
+		from, to := "ann", "bob"
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		key := fmt.Sprint("k", i)
+		db.Chat(t, from, to, key)
+		want = append([]string{key}, want...)
+	}
+	db.Chat(t, "ann", "cid", "other")
+	db.Chat(t, "ann", "ann", "self")
+	db.MustSave(t, storetest.Message("subject", func(m *messages.NewMessage) { m.From, m.To.Name = "ann", "bob" }))
+	db.Relay(t, storetest.Always(storetest.Taken)) // some are at their end, the rest on its way
+	db.Chat(t, "bob", "ann", "fresh")
+	want = append([]string{"fresh"}, want...)
+
+	for _, members := range [][2]string{{"ann", "bob"}, {"bob", "ann"}} {
+		var seen []string
+		var after task.ID
+		for more := true; more; {
+			page := db.MustConverse(t, members[0], members[1], after, 2)
+			require.LessOrEqual(t, len(page.Messages), 2)
+			seen = append(seen, keys(page)...)
+			more, after = page.More, page.Messages[len(page.Messages)-1].ID
+		}
+		require.Equal(t, want, seen)
+	}
+	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
+	require.False(t, page.More, "it ends at the limit")
+	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.MessageDetail) string { return m.State() }))
+	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "as when it is read alone")
+	require.Empty(t, db.MustConverse(t, "bob", "cid", task.ID{}, 2))
+}
+
+func TestMessagesOfOneMomentAreInTheOrderOfTheirIDs(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var ids []task.ID
+	for i := range 4 {
+		ids = append(ids, db.Chat(t, []string{"ann", "bob"}[i%2], []string{"bob", "ann"}[i%2], fmt.Sprint(i)))
+	}
+	_, err := db.Owner(t).Exec(t.Context(), `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
+	require.NoError(t, err)
+	slices.SortFunc(ids, func(x, y task.ID) int { return y.Compare(x) })
+	var after task.ID
+	for _, id := range ids {
+		page := db.MustConverse(t, "ann", "bob", after, 1)
+		require.Equal(t, id, page.Messages[0].ID)
+		after = id
+	}
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "ann", "bob", ids[1]))
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "ann", "bob", ids[2]))
+	require.Equal(t, ids[1], db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read[0].UpTo)
+}
+
+func TestAPageComesAfterAMessageOfItsConversationOnly(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Chat(t, "ann", "bob", "k")
+	for name, id := range map[string]task.ID{"another conversation": db.Chat(t, "ann", "cid", "other"), "none at all": task.NewID()} {
+		_, err := db.Messages.Conversation(t.Context(), "ann", "bob", id, 1)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(err), name)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(db.Messages.MarkRead(t.Context(), "ann", "bob", id)), name)
+	}
+	require.Zero(t, db.Count(t, `select count(*) from message_cursors`))
+}
+
+func TestEachMemberReadsForItself(t *testing.T) {
+	t.Parallel()
+	db, ctx := storetest.Open(t), t.Context()
+	first, second := db.Chat(t, "ann", "bob", "1"), db.Chat(t, "ann", "bob", "2")
+	answer := db.Chat(t, "bob", "ann", "3")
+	last := db.Chat(t, "ann", "bob", "4")
+	db.Chat(t, "ann", "cid", "5")
+	db.Chat(t, "cid", "bob", "6")
+	read := func() [2]messages.ReadCursor { return db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read }
+	require.Equal(t, [2]messages.ReadCursor{{Unread: 1}, {Unread: 3}}, read(), "one's own messages are not unread")
+
+	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", second))
+	got := read()
+	require.Equal(t, messages.ReadCursor{Unread: 1}, got[0])
+	require.Equal(t, second, got[1].UpTo)
+	require.Equal(t, 1, got[1].Unread)
+	require.WithinDuration(t, time.Now(), got[1].ReadAt, time.Minute)
+	require.Equal(t, [2]messages.ReadCursor{got[1], got[0]}, db.MustConverse(t, "bob", "ann", first, 1).Read, "in the order asked for, on every page")
+
+	for _, id := range []task.ID{first, second} {
+		require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", id))
+		require.Equal(t, got, read(), "never back, and again is nothing new")
+	}
+	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", answer))
+	require.Equal(t, answer, read()[1].UpTo, "up to a message of one's own")
+	require.Equal(t, 1, read()[1].Unread)
+	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", last))
+	require.NoError(t, db.Messages.MarkRead(ctx, "ann", "bob", answer))
+	got = read()
+	require.Equal(t, [2]int{}, [2]int{got[0].Unread, got[1].Unread})
+	require.Equal(t, [2]task.ID{answer, last}, [2]task.ID{got[0].UpTo, got[1].UpTo})
+}
+
+func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var ids []task.ID
+	for i := range 8 {
+		ids = append(ids, db.Chat(t, "ann", "bob", fmt.Sprint(i)))
+	}
+	errs := make([]error, 4*len(ids))
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = db.Messages.MarkRead(t.Context(), "bob", "ann", ids[i%len(ids)]) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, ids[len(ids)-1], db.MustConverse(t, "bob", "ann", task.ID{}, 1).Read[0].UpTo)
+}
+
+func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	rows := make([]*messages.NewMessage, messages.MaxUnread+1)
+	for i := range rows {
+		rows[i] = storetest.Message(fmt.Sprint(i), func(m *messages.NewMessage) {
+			m.From, m.To, m.Confirm = "ann", msg.Address{Kind: msg.User, Name: "bob"}, false
+		})
+	}
+	db.MustSave(t, rows...)
+	page := db.MustConverse(t, "ann", "bob", task.ID{}, messages.MaxUnread+1)
+	require.Equal(t, messages.MaxUnread, page.Read[1].Unread)
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "bob", "ann", page.Messages[messages.MaxUnread-1].ID))
+	require.Equal(t, messages.MaxUnread-1, db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read[1].Unread)
+}
+
+func String(p messages.Peer) string { return fmt.Sprint(p.Name, " ", p.Read.Unread) }
+
+// allPeers reads all pages.
+func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []string) {
+	t.Helper()
+	var after task.ID
+	for more := true; more; {
+		var page []messages.Peer
+		var err error
+		page, more, err = db.Messages.Peers(t.Context(), user, after, limit)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page), limit)
+		for _, p := range page {
+			all = append(all, String(p))
+			after = p.Last
+		}
+	}
+	return all
+}
+
+func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Chat(t, "bob", "ann", "1")
+	second := db.Chat(t, "cid", "ann", "2")
+	db.Chat(t, "ann", "dan", "3")
+	db.Chat(t, "ann", "ann", "self")
+	last := db.Chat(t, "bob", "ann", "4")
+	db.MustSave(t, storetest.Message("subject", func(m *messages.NewMessage) { m.From, m.To.Name = "eve", "ann" }))
+	for _, limit := range []int{1, 2, 3} {
+		require.Equal(t, []string{"bob 2", "cid 1"}, allPeers(t, db, "ann", limit))
+	}
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "ann", "bob", last))
+	require.Equal(t, []string{"bob 0", "cid 1"}, allPeers(t, db, "ann", 2))
+	require.Empty(t, allPeers(t, db, "bob", 2), "whom it wrote to has not written back")
+	require.Equal(t, []string{"ann 1"}, allPeers(t, db, "dan", 2))
+	_, _, err := db.Messages.Peers(t.Context(), "bob", second, 1)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
+
+	db.MustSave(t, storetest.Message("archived", func(m *messages.NewMessage) {
+		m.From, m.To, m.Confirm = "fay", msg.Address{Kind: msg.User, Name: "ann"}, false
+	}))
+	_, err = db.Owner(t).Exec(t.Context(), `
+with gone as (delete from messages where sender = 'fay' returning *), live as (delete from message_live using gone where message_live.id = gone.id)
+insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
+	expected_receipts, created_at, status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
+select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
+	expected_receipts, created_at, 1, false, 4, 1, 1, now(), '[]' from gone`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"fay 1", "bob 0", "cid 1"}, allPeers(t, db, "ann", 1), "an archived message is still one of a peer")
+}
+
+// A user with very many messages of few peers.
+func TestPeersReadNotEveryMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	conn := db.Owner(t)
+	_, err := conn.Exec(t.Context(), `
+set session_replication_role = replica;
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at)
+	select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'peer ' || g % 3, g::text, 2, 'ann', 'b', '1', false, 5, 1, now() - g * interval '1 s'
+	from generate_series(1, 20000) g;
+set session_replication_role = default;
+analyze messages`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"peer 1 100", "peer 2 100", "peer 0 100"}, allPeers(t, db, "ann", 50))
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(t, conn.QueryRow(t.Context(), `explain (analyze, buffers, format json) `+inline(messages.PeersSQL, "'ann'", "null", "null", "51", "100")).Scan(&plan))
+	buffers := plan[0].Plan.Hit + plan[0].Plan.Read
+	require.Less(t, buffers, 200, "3 peers, 100 unread messages of each")
+}
+
+// inline puts values in the place of parameters.
+func inline(sql string, values ...string) string {
+	for i, value := range values {
+		sql = strings.ReplaceAll(sql, fmt.Sprint("$", i+1), value)
+	}
+	return sql
+}
+
+func TestPlansOfConversationsMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	storetest.Plans{
+		// One pair has most of the messages, and one of the two wrote nearly all of them.
+		Burst: `
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, case when g % 100 = 0 then 'bob' else 'ann' end, g::text, 2,
+		case when g % 100 = 0 then 'ann' when g % 10 = 0 then 'cid' else 'bob' end, 'b', '1', false, 5, 1
+	from generate_series(1, 50000) g;
+insert into message_live (id, kind, remaining_sends) select id, 2, 5 from messages limit 10000;
+insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 1, false, 4, 1, 1 from messages offset 10000;
+insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann', now(), gen_random_uuid() from generate_series(1, 50000) g`,
+		Tables: []string{"messages", "message_live", "message_done", "message_receipts", "message_cursors"},
+		Cases: map[string]string{
+			"conversationSQL":        `'ann', 'bob', now(), ` + storetest.AnID + `, 51`,
+			"placeInConversationSQL": `'ann', 'bob', ` + storetest.AnID,
+			"readCursorSQL":          `'bob', 'ann', 100`,
+			"markReadSQL":            `'bob', 'ann', ` + storetest.AnID,
+			"sentToUserSQL":          `'ann', 'bob', 5000`,
+			"peersSQL":               `'ann', now(), ` + storetest.AnID + `, 51, 100`,
+			"placeOfPeerSQL":         `'ann', ` + storetest.AnID,
+		},
+		Index: map[string]string{
+			"conversationSQL": "Index Only Scan Backward using messages_between", "placeInConversationSQL": "messages_pkey",
+			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey", "sentToUserSQL": "messages_between",
+			"peersSQL": "Index Only Scan Backward using messages_between", "placeOfPeerSQL": "messages_pkey",
+		},
+		Sorted: []string{"readCursorSQL"},
+	}.Require(t)
+}

@@ -1,0 +1,85 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// noteDeliveredSQL keeps the time where saving looks for it. Rows are written in
+// the order of their ids, as saving does.
+const noteDeliveredSQL = `
+insert into accepted_messages as a (id, saved_at, delivered_at)
+select id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
+on conflict (id) do update set delivered_at = least(a.delivered_at, excluded.delivered_at)`
+
+// What was saved meanwhile gets the time here. A message may change from live to
+// final, or back, while these wait for its lock: hence live, done and live again.
+const (
+	deliveredLiveSQL = `
+with l as materialized (
+    select id from message_live where id = any($1::uuid[]) order by id for update
+)
+update message_live set delivered_at = $3
+from l join unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) using (id)
+cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
+where message_live.id = l.id and m.fingerprint = t.fingerprint and (message_live.delivered_at is null or message_live.delivered_at > $3)`
+	deliveredDoneSQL = `
+with d as materialized (
+    select id from message_done where id = any($1::uuid[]) order by id for update
+)
+update message_done set delivered_at = $3
+from d join unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) using (id)
+cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
+where message_done.id = d.id and m.fingerprint = t.fingerprint and (message_done.delivered_at is null or message_done.delivered_at > $3)`
+)
+
+// RecordDelivered keeps when accepted messages, given by id and fingerprint, were
+// delivered before they were saved. Saving may come before or after it, or at the
+// same time: their rows have the time when both are done. The earliest of several
+// times counts. A row that was saved under the id for another message is left alone.
+func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
+	// Not in one transaction with the rest, which may wait for a relay: saving would
+	// wait too.
+	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
+		return store.Wrap("record delivered messages", err)
+	}
+	var batch pgx.Batch
+	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
+	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
+		batch.Queue(sql, ids, fingerprints, at)
+	}
+	return store.Wrap("record delivered messages", st.db.Hot.SendBatch(ctx, &batch).Close())
+}
+
+const deliveredSQL = `select delivered_at from accepted_messages where id = $1`
+
+// DeliveredAt is when an accepted message was delivered although it is not saved
+// yet; zero when it was not, or nobody has recorded it.
+func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error) {
+	var at *time.Time
+	err := st.db.Hot.QueryRow(ctx, deliveredSQL, id).Scan(&at)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return store.OrZero(at), store.Wrap("delivered message", err)
+}
+
+// deliveredKept is how long the time of a delivery waits for its message to be
+// saved.
+const deliveredKept = 30 * 24 * time.Hour
+
+const forgetDeliveredSQL = `
+delete from accepted_messages where accept_seq is null and delivered_at < now() - make_interval(secs => $1)`
+
+// ForgetDelivered removes times of deliveries whose messages were never saved, or
+// were saved and forgotten before the time was recorded.
+func (st *Store) ForgetDelivered(ctx context.Context) error {
+	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds())
+	return store.Wrap("forget delivered messages", err)
+}

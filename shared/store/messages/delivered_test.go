@@ -1,0 +1,114 @@
+package messages_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*messages.NewMessage) {
+	t.Helper()
+	require.NoError(t, db.Messages.RecordDelivered(t.Context(), store.Column(rows, func(m *messages.NewMessage) task.ID { return m.ID }),
+		store.Column(rows, func(m *messages.NewMessage) task.Hash { return m.Fingerprint }), at))
+}
+
+func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	delivered := func(m *messages.NewMessage) time.Time { t.Helper(); return db.MustMessage(t, m.ID).DeliveredAt }
+	early, late, byHand, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "by-hand"), accepted(4, "other", data(`"other"`))
+
+	mustRecordDelivered(t, db, at, early)
+	found, err := db.Messages.DeliveredAt(t.Context(), early.ID)
+	require.NoError(t, err)
+	require.True(t, found.Equal(at), "there is no row yet")
+	found, err = db.Messages.DeliveredAt(t.Context(), late.ID)
+	require.NoError(t, err)
+	require.Zero(t, found)
+	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 1)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1}, unaccounted, "delivered is not saved")
+	mustSaveAccepted(t, db, early, late)
+	require.True(t, delivered(early).Equal(at), "it was recorded before the row was saved")
+	require.Zero(t, delivered(late))
+	mustRecordDelivered(t, db, at, early, late)
+	require.True(t, delivered(late).Equal(at), "or after")
+	mustRecordDelivered(t, db, at.Add(time.Minute), early, late)
+	mustRecordDelivered(t, db, at.Add(-time.Minute), late)
+	require.True(t, delivered(early).Equal(at), "the first of two counts")
+	require.True(t, delivered(late).Equal(at.Add(-time.Minute)))
+
+	saved := storetest.Message("by-hand")
+	db.MustSave(t, saved, storetest.Message("other"))
+	mustRecordDelivered(t, db, at, byHand, other)
+	require.True(t, delivered(saved).Equal(at), "the same message, saved on the other path")
+	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, byHand, other))
+	require.Zero(t, delivered(other), "another message under its id was not the one that was delivered")
+
+	// What is at its end has it too, and keeps the time of that.
+	ended := accepted(5, "ended", func(m *messages.NewMessage) { m.Confirm = false })
+	mustSaveAccepted(t, db, ended)
+	_, err = db.Messages.RelayMessages(t.Context(), 100, storetest.Always(storetest.Taken).Publish)
+	require.NoError(t, err)
+	before := db.MustMessage(t, ended.ID)
+	require.True(t, before.Final())
+	mustRecordDelivered(t, db, at, ended)
+	after := db.MustMessage(t, ended.ID)
+	require.True(t, after.DeliveredAt.Equal(at))
+	require.Equal(t, before.UpdatedAt, after.UpdatedAt)
+}
+
+func TestNoTimeOfADeliveryIsLostBesideSavingAndSending(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	const rounds, each = 20, 20
+	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	var all []*messages.NewMessage
+	for round := range rounds {
+		rows := make([]*messages.NewMessage, each)
+		for i := range rows {
+			rows[i] = accepted(int64(round*each+i+1), fmt.Sprint(round, ".", i), func(m *messages.NewMessage) { m.Confirm = false })
+		}
+		all = append(all, rows...)
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := db.Messages.SaveAccepted(t.Context(), rows); err != nil {
+				t.Error(err)
+			}
+			if _, err := db.Messages.RelayMessages(t.Context(), 500, storetest.Always(storetest.Taken).Publish); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			time.Sleep(time.Duration(round%5) * time.Millisecond)
+			mustRecordDelivered(t, db, at, rows...)
+		})
+		both.Wait()
+	}
+	for _, m := range all {
+		require.True(t, db.MustMessage(t, m.ID).DeliveredAt.Equal(at), m.ClientMsgID)
+	}
+}
+
+func TestTheTimeOfADeliveryThatNobodyWillSaveIsForgotten(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	kept := accepted(1, "kept")
+	mustSaveAccepted(t, db, kept)
+	mustRecordDelivered(t, db, time.Now().Add(-messages.DeliveredKept-time.Minute), kept, accepted(2, "lost"))
+	mustRecordDelivered(t, db, time.Now(), accepted(3, "waits"))
+	require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
+	require.Equal(t, 2, db.Count(t, `select count(*) from accepted_messages`))
+	places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, []messages.AcceptedPlace{{ID: kept.ID, Seq: 1}}, places)
+}

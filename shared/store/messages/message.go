@@ -1,0 +1,165 @@
+package messages
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// messageBody is the part of messages m that every query of a message gives,
+// followed by messageLive, messageDone or messageArchived, its receipts and now().
+const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
+    coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
+    coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
+
+const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
+
+// messageWaiting is messageLive that also says why the stream of a message that is
+// due takes nothing.
+const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
+    coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
+
+const messageEnd = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
+    coalesce(d.finished_by, ''), d.finished_at, d.delivered_at`
+
+const (
+	messageDone     = messageEnd + `, false`
+	messageArchived = messageEnd + `, true`
+)
+
+// ReceiptJSON is a row of message_receipts r as a Receipt.
+const ReceiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at, 'sendNo', r.send_no)`
+
+const receiptsOfBody = `(select coalesce(jsonb_agg(` + ReceiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
+
+// noReceipts stands where they are not wanted, or cannot be seen: a statement
+// that waits for a lock does not see what was committed meanwhile.
+const noReceipts = `'[]'::jsonb`
+
+// bodyOfLive joins the body to live rows l by its primary key, whatever the
+// planner thinks of the tables.
+const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
+
+// bodyOfListed is bodyOfLive for the role of lists, which may not read the token of
+// a confirmation.
+const bodyOfListed = ` cross join lateral (
+    select id, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key, type, data, sent_at, confirm, max_sends,
+        expected_receipts, created_at, accept_seq, accepted_at, producer, fingerprint
+    from messages where messages.id = l.id offset 0
+) m `
+
+// MessageDetail is a reliable message with its body.
+type MessageDetail struct {
+	msg.Message
+	ID          task.ID // the server_msg_id
+	CallerID    int64
+	From        string
+	ClientMsgID string
+	Destination string // the subject, the URL or the user's name
+	Exchange    string // as it was submitted; "" when the address was given as such
+	RoutingKey  string
+	Type        string
+	Data        json.RawMessage // any JSON but null, as it was submitted
+	SentAt      time.Time       // by the sender's clock; zero when it did not say
+	CreatedAt   time.Time
+	AcceptSeq   int64     // its place in the stream that accepted it; 0 = it was saved at once
+	AcceptedAt  time.Time // zero likewise
+	Producer    string    // the process that accepted it; "" likewise
+	Fingerprint task.Hash // of the decoded request
+	UpdatedAt   time.Time
+	Receipts    []Receipt // in time order; only where a method says so
+	Archived    bool      // final, old, and out of the main tables
+}
+
+// Receipt is the confirmation of one consumer.
+type Receipt struct {
+	Consumer    string    `json:"consumer"`
+	ConfirmedAt time.Time `json:"confirmedAt"`
+	SendNo      int16     `json:"sendNo"` // the newest send when it came
+}
+
+// To is where the message goes.
+func (m *MessageDetail) To() msg.Address {
+	return msg.Address{Kind: m.Kind, Name: m.Destination}
+}
+
+// scanMessages reads rows of messageBody, what follows it, receipts and now(),
+// followed by what more is read.
+func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more ...any) error {
+	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+		m, now, err := readMessage(row, more...)
+		if err == nil {
+			each(m, now)
+		}
+		return none, err
+	})
+	return err
+}
+
+func scanMessage(row pgx.CollectableRow) (MessageDetail, error) {
+	m, _, err := readMessage(row)
+	return m, err
+}
+
+func readMessage(row pgx.CollectableRow, more ...any) (m MessageDetail, now time.Time, err error) {
+	var sent, accepted, next, delivered *time.Time
+	targets := []any{
+		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
+		&m.RoutingKey, &m.Type, (*[]byte)(&m.Data), &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
+		&m.AcceptSeq, &accepted, &m.Producer, &m.Fingerprint,
+		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered, &m.Archived,
+		&m.Receipts, &now,
+	}
+	err = row.Scan(append(targets, more...)...)
+	m.SentAt, m.AcceptedAt, m.NextAt, m.DeliveredAt = store.OrZero(sent), store.OrZero(accepted), store.OrZero(next), store.OrZero(delivered)
+	return m, now, err
+}
+
+const messageSQL = `
+select ` + messageBody + `, ` + messageWaiting + `, ` + receiptsOfBody + `, now()
+from messages m join message_live l on l.id = m.id where m.id = $1
+union all
+select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
+from messages m join message_done d on d.id = m.id where m.id = $1
+union all` + archivedMessageSQL
+
+// Message finds a message with its receipts, live, final or archived, with one
+// statement for all ids; task.CodeNotFound when there is none.
+func (st *Store) Message(ctx context.Context, id task.ID) (found MessageDetail, err error) {
+	rows, err := st.db.Hot.Query(ctx, messageSQL, id)
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+	}
+	if err == nil && found.ID.IsZero() {
+		err = errNoMessage()
+	}
+	return found, store.Wrap("message", err)
+}
+
+func errNoMessage() error { return store.NotFound("message") }
+
+const stuckMessagesSQL = `
+select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
+from message_live l` + bodyOfListed + `
+where l.remaining_sends = 0 and l.status = $1 and l.id > $2 and l.updated_at <= now() - make_interval(secs => $3)
+order by l.id
+limit $4`
+
+// StuckMessages lists, by id, messages that wait for an operator with no send
+// left: those that no broker took (msg.Sending), or those that were sent
+// and not confirmed (msg.Sent); with their receipts. They have been so for
+// olderThan. after is the last id of the page before, zero for the first page;
+// more says that there is another page.
+func (st *Store) StuckMessages(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []MessageDetail, more bool, err error) {
+	rows, err := st.db.Read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
+	if err == nil {
+		page, more, err = store.CollectPage(ctx, rows, limit, scanMessage)
+	}
+	return page, more, store.Wrap("stuck messages", err)
+}

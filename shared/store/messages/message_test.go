@@ -1,0 +1,208 @@
+package messages_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func data(text string) func(*messages.NewMessage) {
+	return func(m *messages.NewMessage) { m.Data = []byte(text) }
+}
+
+func TestAMessageLivesFromSubmitThroughTheRelayToItsConfirmation(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wholeMessageLife(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
+		})
+	}
+}
+
+func wholeMessageLife(t *testing.T, db *storetest.DB) {
+	ctx := t.Context()
+	sentAt := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	m := storetest.Message("k", func(m *messages.NewMessage) {
+		m.SentAt, m.Exchange, m.RoutingKey, m.ExpectedReceipts = sentAt, "orders", "paid", 2
+	})
+	require.Equal(t, []messages.SavedMessage{{State: "sending"}}, db.MustSave(t, m))
+	d := db.MustMessage(t, m.ID)
+	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "as it was sent")
+	require.Equal(t, sentAt, d.SentAt.UTC())
+	require.Equal(t, m.To, d.To())
+	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where id = $1 and exchange_name = 'orders' and routing_key = 'paid'
+		and content = '{"order": 7, "b":1e400}' and remaining_sends = 2 and status = 0`, m.ID))
+
+	b := storetest.Always(storetest.Taken)
+	relayed, err := db.Messages.RelayMessages(ctx, 100, b.Publish)
+	require.NoError(t, err)
+	require.Equal(t, 1, relayed.Rows)
+	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
+	require.Equal(t, []string{storetest.Send(m, "1.1")}, b.MsgIDs())
+	require.Equal(t, "order.paid.v1", b.Sends[0].Type)
+	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
+	relayed, err = db.Messages.RelayMessages(ctx, 100, b.Publish)
+	require.NoError(t, err)
+	require.Zero(t, relayed.Rows, "not before its time")
+
+	for range 2 {
+		after, err := db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("points"))
+		require.NoError(t, err)
+		require.Equal(t, "sent", after.State(), "one consumer counts once")
+	}
+	after, err := db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("stock"))
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+	_, err = db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("late"))
+	require.NoError(t, err)
+	d = db.MustMessage(t, m.ID)
+	require.Equal(t, []string{"points", "stock", "late"}, store.Column(d.Receipts, func(r messages.Receipt) string { return r.Consumer }))
+	require.EqualValues(t, 1, d.Receipts[0].SendNo)
+	require.WithinDuration(t, time.Now(), d.Receipts[0].ConfirmedAt, time.Minute)
+	require.Equal(t, "stock", d.FinishedBy)
+	require.Equal(t, 0, db.Count(t, `select count(*) from message_live`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where status = 2 and remaining_sends = 1`))
+	require.Zero(t, db.Relay(t, b).Rows)
+
+	_, err = db.Messages.ReceiveMessage(ctx, task.NewID(), storetest.Addressee("points"))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	_, err = db.Messages.Message(ctx, task.NewID())
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestTheSameMessageIsSavedOnceAndAnotherUnderItsNameRefused(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSave(t, storetest.Message("k"))
+	require.Equal(t, []messages.SavedMessage{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
+	db.Relay(t, storetest.Always(storetest.Taken))
+	require.Equal(t, []messages.SavedMessage{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay tells the state of now")
+
+	other := db.MustSave(t, storetest.Message("k", data(`8`)))[0]
+	require.Equal(t, task.CodeKeyReused, other.Refused.Code)
+	outs := db.MustSave(t, storetest.Message("l"), storetest.Message("l"), storetest.Message("l", data(`8`)), storetest.Message("k", func(m *messages.NewMessage) { m.From = "bank" }))
+	require.False(t, outs[0].Replayed)
+	require.True(t, outs[1].Replayed)
+	require.Equal(t, task.CodeKeyReused, outs[2].Refused.Code)
+	require.False(t, outs[3].Replayed, "a name belongs to its sender")
+	require.Equal(t, 3, db.Count(t, `select count(*) from messages`))
+	require.Equal(t, 3, db.Count(t, `select count(*) from message_live`))
+}
+
+func TestWhatWasSavedOnceIsAReplayEvenWhenItIsRefusedNow(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	blocked := task.Refuse(task.CodeBlocked, "blocked")
+	refused := func(m *messages.NewMessage) { m.Refused = blocked }
+	db.MustSave(t, storetest.Message("k"))
+	outs := db.MustSave(t, storetest.Message("k", refused), storetest.Message("l", refused), storetest.Message("k", refused, data(`8`)))
+	require.True(t, outs[0].Replayed)
+	require.Equal(t, blocked, outs[1].Refused)
+	require.Equal(t, task.CodeKeyReused, outs[2].Refused.Code)
+	require.Equal(t, 1, db.Count(t, `select count(*) from messages`))
+}
+
+func TestTheSameMessageAtTheSameMomentIsSavedOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	doors := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	for round := range 20 {
+		first := make([]bool, 12)
+		var all sync.WaitGroup
+		for i := range first {
+			all.Go(func() {
+				outs, errs := doors[i%2].Messages.SubmitMessages([]*messages.NewMessage{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
+				first[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
+			})
+		}
+		all.Wait()
+		firsts := slices.DeleteFunc(first, func(is bool) bool { return !is })
+		require.Len(t, firsts, 1)
+	}
+	require.Equal(t, 40, storetest.OpenAt(t, url).Count(t, `select count(*) from message_live`))
+}
+
+func TestAMessageInFlightElsewhereIsTold(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	tx, err := slow.Begin(t.Context())
+	require.NoError(t, err)
+	m := storetest.Message("k")
+	_, err = tx.Exec(t.Context(), messages.InsertMessagesSQL, messages.MessageColumns([]*messages.NewMessage{m})...)
+	require.NoError(t, err)
+	outs, errs := db.Messages.SubmitMessages([]*messages.NewMessage{storetest.Message("k"), storetest.Message("bystander")})
+	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
+	require.NoError(t, errs[1])
+	require.False(t, outs[1].Replayed)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.False(t, db.MustSave(t, m)[0].Replayed)
+}
+
+func TestASavedMessageWhoseAnswerWasLostIsRecognised(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	db := storetest.OpenAt(t, proxy.URL())
+	require.NoError(t, db.Ping(t.Context()))
+	db.MustSave(t, storetest.Message("known"))
+
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into messages"))
+	outs := db.MustSave(t, storetest.Message("k"), storetest.Message("known"))
+	<-fired
+	require.Equal(t, messages.SavedMessage{State: "sending"}, outs[0], "the caller made one call")
+	require.True(t, outs[1].Replayed)
+	require.Equal(t, 2, db.Count(t, `select count(*) from message_live`))
+}
+
+func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL())
+	m := storetest.Message("k", func(m *messages.NewMessage) { m.ExpectedReceipts = 2 })
+	db.MustSave(t, m)
+	db.Relay(t, storetest.Always(storetest.Taken))
+	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
+	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	require.NoError(t, err)
+	<-fired
+	require.Equal(t, "sent", after.State())
+	require.Equal(t, 1, db.Count(t, `select count(*) from message_receipts`))
+}
+
+func TestTheEndStateFollowsTheAddress(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	to := func(kind msg.Kind, confirm bool) func(*messages.NewMessage) {
+		return func(m *messages.NewMessage) { m.To.Kind, m.Confirm, m.MaxSends = kind, confirm, 1 }
+	}
+	want := map[*messages.NewMessage]string{
+		storetest.Message("a", to(msg.Subject, false)): "sent",
+		storetest.Message("b", to(msg.URL, false)):     "received",
+		storetest.Message("c", to(msg.User, false)):    "sent",
+	}
+	db.MustSave(t, slices.Collect(maps.Keys(want))...)
+	db.Relay(t, storetest.Always(storetest.Taken))
+	postAll(t, db, msg.Result{Outcome: msg.Taken})
+	for m, state := range want {
+		d := db.MustMessage(t, m.ID)
+		require.Equal(t, state, d.State())
+		require.True(t, d.Final())
+	}
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "none of them is stuck")
+}

@@ -1,0 +1,165 @@
+package messages
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// PostSources finds the callers that have messages for URLs, and when the earliest of
+// each is due: one probe of the index each.
+const PostSources = `
+with recursive source (caller_id, next_at) as (
+    (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)
+    union all
+    select n.caller_id, n.next_at from source s cross join lateral (
+        select m.caller_id, m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id > s.caller_id
+        order by m.caller_id, m.next_at limit 1
+    ) n
+)`
+
+// claimPostsSQL takes what is due for URLs, found and shared out as in
+// claimDeliveriesSQL. An HTTP call may take longer than a lock should be held: the next
+// send time is the lease.
+const claimPostsSQL = PostSources + `, hand as materialized (
+    select * from unnest($2::bigint[], $3::text[]) as h (caller_id, lane)
+), open as materialized (
+    select s.caller_id, coalesce(b.n, 0) as busy, ` + store.AnyHash + ` as start
+    from source s left join (select caller_id, count(*) as n from hand group by caller_id) b on b.caller_id = s.caller_id
+    where s.next_at <= now() and coalesce(b.n, 0) < $5
+), found as (
+    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    from open o cross join lateral (
+        select id, lane, next_at from message_live
+        where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and next_at <= now()
+        order by next_at limit 64
+    ) m
+    union
+    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    from open o cross join lateral (
+        with recursive l (hash, lane) as (
+            select o.start, ''
+            union
+            select n.hash, n.lane from l cross join lateral (
+                (select hashtextextended(lane, 0) as hash, lane from message_live
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(lane, 0), lane) > (l.hash, l.lane)
+                order by hashtextextended(lane, 0), lane limit 1)
+                union all
+                (select hashtextextended(lane, 0), lane from message_live
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
+                order by hashtextextended(lane, 0), lane limit 1)
+                limit 1
+            ) n
+        )
+        select hash, lane from l where lane <> '' limit 64
+    ) l cross join lateral (
+        select id, lane, next_at from message_live
+        where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
+            and (hashtextextended(lane, 0), lane) >= (l.hash, l.lane) and (hashtextextended(lane, 0), lane, next_at) <= (l.hash, l.lane, now())
+        order by hashtextextended(lane, 0), lane, next_at limit $4
+    ) m
+), of_lane as (
+    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.lane order by found.next_at) as place
+    from found left join (select lane, count(*) as n from hand group by lane) h on h.lane = found.lane
+), of_caller as (
+    select id, busy + row_number() over (partition by caller_id order by place, random()) as place from of_lane where place <= $4
+), c as materialized (
+    select x.id from (select id from of_caller where place <= $5 order by place, random()) p cross join lateral (
+        select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
+    ) x
+    limit $1
+), l as (
+    update message_live set next_at = now() + make_interval(secs => $6) where id = any (array(select id from c)) returning *
+)
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+from l` + bodyOfLive
+
+// Post is a message to be sent to its URL now, in the hands of one until its
+// NextAt.
+type Post struct{ MessageDetail }
+
+// Destination is what a receiver that does not answer may keep waiting.
+func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
+
+// destinationKey is the lane of a message to a URL: those of the same caller to the same
+// host.
+func destinationKey(caller int64, url string) string {
+	return strconv.FormatInt(caller, 10) + " " + HostOf(url)
+}
+
+// HostOf is the host of a URL, with its port.
+func HostOf(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	return rest
+}
+
+// ClaimPosts gives messages that are due for their URLs, each to one caller of this
+// method, as many as there are places beside those in hand. One that is not settled
+// within lease is due again, as if it had not been sent.
+func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) ([]Post, error) {
+	var posts []Post
+	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
+		store.Column(inHand, func(p Post) int64 { return p.CallerID }), store.Column(inHand, func(p Post) string { return p.DestinationKey() }),
+		places.Lane, places.Caller, lease.Seconds())
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { posts = append(posts, Post{m}) })
+	}
+	return posts, store.Wrap("claim posts", err)
+}
+
+// Posted is what came of one post.
+type Posted struct {
+	Post
+	Result msg.Result
+}
+
+// SettlePosts keeps what came of posts, and gives when the messages are due
+// again that are not at their end.
+func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (again []time.Time, err error) {
+	if len(posted) == 0 {
+		return nil, nil
+	}
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		var locks pgx.Batch
+		held := queueMessageLocks(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID })...)
+		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
+			return err
+		}
+		var changes []messageChange
+		for _, p := range posted {
+			m, err := held.of(p.ID)
+			if err != nil {
+				return err
+			}
+			after := m.SettlePost(p.Message, p.Result, held.now, rand.Float64())
+			changes = append(changes, messageChange{p.ID, m.Message, after})
+			if !after.NextAt.IsZero() {
+				again = append(again, after.NextAt)
+			}
+		}
+		var batch pgx.Batch
+		queueMessageChanges(&batch, changes)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return again, store.Wrap("settle posts", err)
+}
+
+// Places bounds what one process has under way of one kind.
+type Places struct {
+	All     int
+	Caller  int // of these for one caller
+	Lane    int // of these for one lane
+	Failing int // webhooks only: for endpoints that fail, with a quarter of them for one caller
+}

@@ -1,0 +1,153 @@
+package messages_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+// wide has room for all that these tests post.
+var wide = messages.Places{All: 100, Caller: 100, Lane: 16}
+
+// postAll claims what is due for URLs and settles all of it alike.
+func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
+	t.Helper()
+	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	var posted []messages.Posted
+	for _, p := range posts {
+		posted = append(posted, messages.Posted{Post: p, Result: r})
+	}
+	again, err := db.Messages.SettlePosts(t.Context(), posted)
+	require.NoError(t, err)
+	return again
+}
+
+func toURL(m *messages.NewMessage) {
+	m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
+}
+
+func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k", toURL)
+	db.MustSave(t, m)
+	relayed, err := db.Messages.RelayMessages(t.Context(), 10, storetest.Always(storetest.Taken).Publish)
+	require.NoError(t, err)
+	require.Zero(t, relayed.Rows, "it is not the relay's")
+
+	first, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, first, 1)
+	require.Equal(t, "https://shop.example/in", first[0].Destination)
+	none, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, none)
+
+	_, err = db.Owner(t).Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
+	require.NoError(t, err)
+	second, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, second, 1)
+	refused := msg.Result{Outcome: msg.Refused, Reason: "answered 500"}
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: refused}})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a late failure uses no send up")
+	again, err := db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: second[0], Result: refused}})
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	d := db.MustMessage(t, m.ID)
+	require.EqualValues(t, 1, d.Remaining)
+	require.Equal(t, "answered 500", d.LastError)
+
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State(), "a late success counts: the receiver has it")
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+}
+
+func TestAReceiverOfAURLThatStaysDownLeavesTheMessageStuckAndARedriveSendsIt(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k", toURL, func(m *messages.NewMessage) { m.MaxSends = 1 })
+	db.MustSave(t, m)
+	require.Empty(t, postAll(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}))
+	d := db.MustMessage(t, m.ID)
+	require.True(t, d.Stuck())
+	require.Equal(t, "sending", d.State())
+	_, err := db.Messages.RedriveMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	postAll(t, db, msg.Result{Outcome: msg.Taken})
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
+}
+
+func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k", toURL)
+	db.MustSave(t, m)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	_, err = db.Messages.AbandonMessage(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
+	require.NoError(t, err)
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
+}
+
+func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for n := range 40 {
+		db.MustSave(t, storetest.Message(fmt.Sprint("busy", n), toURL))
+	}
+	other := storetest.Message("calm", toURL, func(m *messages.NewMessage) { m.To.Name = "https://calm.example:8443/in?x=1" })
+	db.MustSave(t, other)
+	lanes := func(posts []messages.Post) map[string]int {
+		n := map[string]int{}
+		for _, p := range posts {
+			n[p.DestinationKey()]++
+		}
+		return n
+	}
+	first, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, lanes(first))
+	shop := slices.DeleteFunc(slices.Clone(first), func(p messages.Post) bool { return p.DestinationKey() != "0 shop.example" })
+	more, err := db.Messages.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"0 shop.example": 1}, lanes(more), "those in hand count")
+
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	next, due, err := db.Webhooks.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.True(t, due)
+	require.WithinDuration(t, time.Now(), next, time.Minute, "what nobody has in hand is due at once")
+	db.Exec(t, `update message_live set next_at = now() + interval '1 hour'`)
+	next, due, err = db.Webhooks.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.False(t, due)
+	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
+}
+
+func TestARevivedMessageComesBackToTheLaneThatItWasSubmittedTo(t *testing.T) {
+	t.Parallel()
+	conn := storetest.Owner(t, sandbox.NewDatabase(t))
+	for _, url := range []string{
+		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
+	} {
+		var lane string
+		require.NoError(t, conn.QueryRow(t.Context(), "select "+messages.MessageDestinationKey+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
+		require.Equal(t, messages.DestinationKey(7, url), lane)
+	}
+}

@@ -1,0 +1,165 @@
+package messages
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// messageJSON is a message in operator_actions.
+func messageJSON(m msg.Message) string {
+	return store.MustJSON(map[string]any{
+		"state": m.State(), "status": m.Status, "epoch": m.Epoch, "remaining_sends": m.Remaining, "last_error": m.LastError,
+	})
+}
+
+// decideMessage is an operator's decision, as the domain takes it.
+type decideMessage func(m msg.Message, now time.Time) (msg.Message, error)
+
+func redrive(m msg.Message, now time.Time) (msg.Message, error) { return m.Redrive(now) }
+
+func abandonBy(by store.Operator) decideMessage {
+	return func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }
+}
+
+// The words for what was done, in operator_actions.
+const (
+	redriveAction = "message.redrive"
+	abandonAction = "message.abandon"
+)
+
+// RedriveMessage gives a message all its sends again, at once.
+// task.CodeNotFound when there is no such message, task.CodeConflict when it came
+// to its end other than by being abandoned, or is archived.
+func (st *Store) RedriveMessage(ctx context.Context, id task.ID, by store.Operator) (MessageDetail, error) {
+	return st.decideMessage(ctx, id, redriveAction, redrive, by)
+}
+
+// AbandonMessage gives a message up; one abandoned already stays so. The errors
+// are those of RedriveMessage.
+func (st *Store) AbandonMessage(ctx context.Context, id task.ID, by store.Operator) (MessageDetail, error) {
+	return st.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
+}
+
+func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by store.Operator) (MessageDetail, error) {
+	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		var locks pgx.Batch
+		held := queueMessageLocks(&locks, id)
+		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
+			return store.AuditEntry{}, err
+		}
+		m, err := held.of(id)
+		if task.CodeOf(err) == task.CodeNotFound {
+			if m, err = archivedMessage(ctx, tx, id); err == nil {
+				return store.AuditEntry{}, decideArchivedMessage(m, how)
+			}
+		}
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		after, err := how(m.Message, held.now)
+		if err != nil {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, err.Error())
+		}
+		var batch pgx.Batch
+		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
+		return store.AuditEntry{Action: action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
+	})
+	if err != nil {
+		return MessageDetail{}, store.Wrap(action, err)
+	}
+	return st.Message(ctx, id)
+}
+
+// StuckFilter narrows the stuck messages; a zero field does not.
+type StuckFilter struct {
+	Status    *msg.Status // msg.Sending or msg.Sent
+	IDs       []task.ID
+	OlderThan time.Duration // stuck for at least as long
+}
+
+func (f StuckFilter) args() []any {
+	var status *int16
+	if f.Status != nil {
+		n := int16(*f.Status)
+		status = &n
+	}
+	return []any{status, f.IDs, f.OlderThan.Seconds()}
+}
+
+const stuckFilter = `
+from message_live l
+where l.remaining_sends = 0 and ($1::smallint is null or l.status = $1) and ($2::uuid[] is null or l.id = any($2))
+    and l.updated_at <= now() - make_interval(secs => $3)`
+
+const countStuckMessagesSQL = `select count(*)` + stuckFilter
+
+// CountStuckMessages counts the messages that a bulk decision would reach.
+func (st *Store) CountStuckMessages(ctx context.Context, f StuckFilter) (n int, err error) {
+	err = st.db.Read.QueryRow(ctx, countStuckMessagesSQL, f.args()...).Scan(&n)
+	return n, store.Wrap("count stuck messages", err)
+}
+
+const lockStuckMessagesSQL = `
+with l as materialized (
+    select *` + stuckFilter + `
+    order by l.id
+    limit $4
+    for update skip locked
+)
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+from l` + bodyOfLive
+
+// RedriveMessages is RedriveMessage for up to limit stuck messages, all or none,
+// each with its own record. It gives how many were changed: those that somebody
+// else changes at this moment are left out.
+func (st *Store) RedriveMessages(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
+	return st.decideStuck(ctx, f, limit, redriveAction, redrive, by)
+}
+
+// AbandonMessages is AbandonMessage for up to limit stuck messages, as
+// RedriveMessages is RedriveMessage.
+func (st *Store) AbandonMessages(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
+	return st.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
+}
+
+func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, action string, how decideMessage, by store.Operator) (n int, err error) {
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		changes, err := decideLocked(ctx, tx, f, limit, how)
+		if err != nil {
+			return err
+		}
+		var batch pgx.Batch
+		queueMessageChanges(&batch, changes)
+		for _, c := range changes {
+			by.QueueAudit(&batch, action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
+		}
+		n = len(changes)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return n, store.Wrap(action, err)
+}
+
+func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, how decideMessage) (changes []messageChange, err error) {
+	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
+	if err != nil {
+		return nil, err
+	}
+	var refused error
+	err = scanMessages(rows, func(m MessageDetail, now time.Time) {
+		after, err := how(m.Message, now)
+		if err != nil {
+			refused = err
+		}
+		changes = append(changes, messageChange{m.ID, m.Message, after})
+	})
+	if err == nil {
+		err = refused
+	}
+	return changes, err
+}

@@ -1,0 +1,168 @@
+package messages_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// stuckKeys are the client_msg_ids of a stuck list, read page by page.
+func stuckKeys(t *testing.T, db *storetest.DB, status msg.Status, olderThan time.Duration) []string {
+	t.Helper()
+	keys := []string{}
+	for after, more := (task.ID{}), true; more; {
+		var page []messages.MessageDetail
+		var err error
+		page, more, err = db.Messages.StuckMessages(t.Context(), status, olderThan, after, 1)
+		require.NoError(t, err)
+		for _, m := range page {
+			keys, after = append(keys, m.ClientMsgID), m.ID
+		}
+	}
+	return keys
+}
+
+// saveStuck saves messages of which each has used its sends up: those whose key
+// begins with r were refused, the others sent and not confirmed.
+func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		db.MustSave(t, storetest.Message(key))
+	}
+	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+		if strings.HasPrefix(d.ClientMsgID, "r") {
+			return refuses
+		}
+		return storetest.Taken
+	}}
+	for range 2 {
+		db.Relay(t, b)
+	}
+}
+
+func idOf(key string) task.ID { return storetest.Message(key).ID }
+
+func TestAMessageWithoutSendsIsInTheListOfWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	saveStuck(t, db, "r1", "r2", "s1")
+	db.MustSave(t, storetest.Message("fresh"))
+	require.ElementsMatch(t, []string{"r1", "r2"}, stuckKeys(t, db, msg.Sending, 0))
+	require.Equal(t, []string{"s1"}, stuckKeys(t, db, msg.Sent, 0))
+	require.Empty(t, stuckKeys(t, db, msg.Sent, time.Hour))
+	require.Equal(t, refuses.Reason, db.MustMessage(t, idOf("r1")).LastError)
+	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query for stuck messages")
+	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows-1, "only the fresh one is sent")
+}
+
+func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	saveStuck(t, db, "s1")
+	by := storetest.Tester
+	by.Reason = "the points service is back"
+	d, err := db.Messages.RedriveMessage(t.Context(), idOf("s1"), by)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, d.Remaining)
+	require.Equal(t, "sent", d.State(), "the status does not go back")
+	b := storetest.Always(storetest.Taken)
+	relayed, err := db.Messages.RelayMessages(t.Context(), 10, b.Publish)
+	require.NoError(t, err)
+	require.Equal(t, 1, relayed.Rows, "at once")
+	again := storetest.Message("s1")
+	require.Equal(t, []string{storetest.Send(again, "2.1")}, b.MsgIDs())
+
+	_, err = db.Messages.ReceiveMessage(t.Context(), idOf("s1"), storetest.Addressee("points"))
+	require.NoError(t, err)
+	_, err = db.Messages.RedriveMessage(t.Context(), idOf("s1"), by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	_, err = db.Messages.RedriveMessage(t.Context(), task.NewID(), by)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	log := db.Actions(t, idOf("s1").String())
+	require.Equal(t, []string{"message.redrive"}, storetest.ActionNames(log))
+	require.Equal(t, by.Reason, log[0].Reason)
+	require.JSONEq(t, `{"state":"sent","status":1,"epoch":1,"remaining_sends":0,"last_error":""}`, string(log[0].Before))
+	require.JSONEq(t, `{"state":"sent","status":1,"epoch":2,"remaining_sends":2,"last_error":""}`, string(log[0].After))
+}
+
+func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	ctx := t.Context()
+	saveStuck(t, db, "s1", "s2")
+	db.MustSave(t, storetest.Message("on its way"))
+	for _, key := range []string{"s1", "s2", "on its way", "s1"} {
+		d, err := db.Messages.AbandonMessage(ctx, idOf(key), storetest.Tester)
+		require.NoError(t, err)
+		require.Equal(t, "abandoned", d.State())
+		require.Equal(t, "tester", d.FinishedBy)
+	}
+	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())), "once")
+	require.Empty(t, stuckKeys(t, db, msg.Sent, 0))
+	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
+	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+
+	after, err := db.Messages.ReceiveMessage(ctx, idOf("s1"), storetest.Addressee("points"))
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+	d := db.MustMessage(t, idOf("s1"))
+	require.Equal(t, "received", d.State())
+	require.Equal(t, "points", d.FinishedBy)
+	_, err = db.Messages.AbandonMessage(ctx, idOf("s1"), storetest.Tester)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+
+	d, err = db.Messages.RedriveMessage(ctx, idOf("s2"), storetest.Tester)
+	require.NoError(t, err)
+	require.Equal(t, "sent", d.State())
+	require.Empty(t, d.FinishedBy)
+	require.Equal(t, 1, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
+}
+
+func TestStuckMessagesAreCountedRedrivenAndAbandonedInBulk(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler })
+			ctx := t.Context()
+			saveStuck(t, db, "r1", "r2", "r3", "s1", "s2")
+			db.MustSave(t, storetest.Message("fresh"))
+			sending := msg.Sending
+			count := func(f messages.StuckFilter) int {
+				n, err := db.Messages.CountStuckMessages(ctx, f)
+				require.NoError(t, err)
+				return n
+			}
+			require.Equal(t, 5, count(messages.StuckFilter{}))
+			require.Equal(t, 3, count(messages.StuckFilter{Status: &sending}))
+			require.Equal(t, 1, count(messages.StuckFilter{Status: &sending, IDs: []task.ID{idOf("r1"), idOf("s1"), idOf("fresh")}}))
+			require.Zero(t, count(messages.StuckFilter{OlderThan: time.Hour}))
+
+			n, err := db.Messages.RedriveMessages(ctx, messages.StuckFilter{Status: &sending}, 2, storetest.Tester)
+			require.NoError(t, err)
+			require.Equal(t, 2, n)
+			require.Len(t, stuckKeys(t, db, msg.Sending, 0), 1)
+			n, err = db.Messages.AbandonMessages(ctx, messages.StuckFilter{}, 10, storetest.Tester)
+			require.NoError(t, err)
+			require.Equal(t, 3, n)
+			require.Zero(t, count(messages.StuckFilter{}))
+			require.Equal(t, 3, db.Count(t, `select count(*) from message_done where abandoned and finished_by = 'tester'`))
+			require.Equal(t, 3, db.Relay(t, storetest.Always(storetest.Taken)).Rows, "two redriven and the fresh one")
+			require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())))
+			require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'message.redrive'`))
+			n, err = db.Messages.RedriveMessages(ctx, messages.StuckFilter{}, 2, storetest.Tester)
+			require.NoError(t, err)
+			require.Zero(t, n)
+		})
+	}
+}

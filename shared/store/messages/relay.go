@@ -1,0 +1,173 @@
+package messages
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// DueStreams is the callers and streams that have messages to send, s, with
+// the earliest due time of each pair: one probe of the index each. What goes to a
+// URL (kind 1) is ClaimPosts'.
+const DueStreams = `
+with recursive s (caller_id, stream, next_at) as (
+    (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
+    union all
+    select n.caller_id, n.stream, n.next_at from s cross join lateral (
+        select m.caller_id, m.stream, m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind <> 1 and (m.caller_id, m.stream) > (s.caller_id, s.stream)
+        order by m.caller_id, m.stream, m.next_at, m.id limit 1
+    ) n
+)`
+
+// anyMessageDueSQL spares the idle relay a transaction.
+const anyMessageDueSQL = DueStreams + `
+select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
+
+// lockDueMessagesSQL takes what is due for the broker with its body, of each
+// caller and stream the earliest: an equal part of $1 for each caller, divided
+// equally among its streams, and of $2 for each caller where the pause of a stream
+// is over. So however much one caller has waiting, and for however many streams,
+// the first messages of every other one are in the same batch. Of more callers or
+// streams than have a place, about as many as have one are chosen by chance. The
+// data of all has about 4 MiB: what is beyond is locked but not loaded, and a room
+// of 0 says that there may be more. Rows that another relay sends are left to it.
+const lockDueMessagesSQL = DueStreams + `, due as materialized (
+    select s.caller_id, s.stream, p.failures, random() as chance
+    from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
+), shares as materialized (
+    select caller_id, count(*) * count(*) over () as parts from due group by caller_id
+), probed as materialized (
+    select stream, count(*) as callers from due where failures is not null group by stream
+), l as materialized (
+    select x.*, o.failures, case when x.through > o.budget then 0 else o.room end as allowed
+    from (
+        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as room, (4 << 20) / least(parts, $1) as budget
+        from due join shares using (caller_id) left join probed using (stream)
+        where chance * parts < $1
+    ) o cross join lateral (
+        select y.*, sum(bytes) over (rows unbounded preceding) as through
+        from (
+            select * from message_live m
+            where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = o.caller_id and m.stream = o.stream and m.next_at <= now()
+            order by m.next_at, m.id
+            limit o.room
+            for update skip locked
+        ) y
+        offset 0
+    ) x
+    where x.through - x.bytes <= o.budget
+)
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
+from l` + bodyOfLive
+
+// DueMessage is a message to be sent now.
+type DueMessage struct {
+	MessageDetail
+	MsgID string // names this send; the same again when it met nobody
+
+	stream string
+}
+
+// RelayMessages sends about limit due messages of the broker, of each caller and
+// stream the earliest, and settles all of them in one transaction. publish is called with
+// their locks held: it gives one result per message, in their order, and must
+// return within 3 s, else confirmations stop waiting and, after 10 s, the database
+// takes the locks away. Any number of relays may run at once; each message is in
+// the hands of one.
+//
+// A stream that is away (msg.OneStream) is paused: its messages are not touched,
+// and after growing pauses a few of them are tried, until it takes them. While the
+// broker is away (Relayed.Away) nothing changes either, and the caller must pause,
+// or the next call takes the same. So a sender's messages to one receiver keep
+// their order while one relay is at work; another one beside it takes what is due
+// behind the messages that the first has in hand. Only a message that is away by
+// itself is overtaken.
+//
+// When publish fails, the process dies or the settling is lost, nothing is
+// settled: the messages are due as before and will be sent again with the same
+// MsgID, by which a broker recognises them.
+func (st *Store) RelayMessages(ctx context.Context, limit int, publish func(ctx context.Context, due []DueMessage) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return relayed, store.Wrap("relay", err)
+	}
+	defer conn.Release()
+	relayed, err = relayOnce(ctx, conn.Conn(), limit, publish)
+	return relayed, store.Wrap("relay", store.RollbackOn(conn.Conn(), err))
+}
+
+func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []DueMessage) ([]msg.Result, error)) (store.Relayed, error) {
+	due, streams, now, err := lockDueMessages(ctx, conn, limit)
+	if err != nil || len(due) == 0 {
+		return store.Relayed{}, err
+	}
+	results, err := publish(ctx, due)
+	if err == nil && len(results) != len(due) {
+		err = fmt.Errorf("%d results for %d messages", len(results), len(due))
+	}
+	if err != nil {
+		return store.Relayed{}, fmt.Errorf("publish: %w", err)
+	}
+	relayed := new(store.Relayed)
+	changes, jitter, usage := make([]messageChange, len(due)), rand.Float64(), streamUsage{}
+	for i, m := range due {
+		// What must wait stays in its order: one jitter, and a microsecond each.
+		r := results[i]
+		if r.Outcome == msg.Away {
+			r.RetryAfter = msg.AwayPause(now.Sub(m.CreatedAt))
+		}
+		streams.AddResult(m.stream, r)
+		if r.Outcome == msg.Taken {
+			usage.add(m.stream, m.CallerID, len(m.Data))
+		}
+		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
+		changes[i] = messageChange{m.ID, m.Message, after}
+		if after.NextAt.After(now) {
+			relayed.Again = append(relayed.Again, after.NextAt)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SettleTimeout)
+	defer cancel()
+	var batch pgx.Batch
+	queueMessageChanges(&batch, changes)
+	queueStreamUsage(&batch, usage)
+	streams.Queue(&batch, relayed)
+	batch.Queue("commit")
+	err = conn.SendBatch(ctx, &batch).Close()
+	return *relayed, err
+}
+
+// lockDueMessages begins a transaction and locks what is due; it leaves none
+// open when that is nothing.
+func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueMessage, streams store.StreamStates, now time.Time, err error) {
+	var any bool
+	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&any); err != nil || !any {
+		return nil, nil, now, err
+	}
+	streams = store.StreamStates{}
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(lockDueMessagesSQL, limit, store.ProbeMessages).Query(func(rows pgx.Rows) error {
+		var stream string
+		var room int
+		var failures *int32
+		return scanMessages(rows, func(m MessageDetail, at time.Time) {
+			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
+			streams.AddRow(stream, m.CallerID, room, failures)
+		}, &stream, &room, &failures)
+	})
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, nil, now, err
+	}
+	if len(due) == 0 {
+		store.Rollback(conn)
+	}
+	return due, streams, now, nil
+}

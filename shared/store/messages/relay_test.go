@@ -1,0 +1,229 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+var (
+	refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
+)
+
+func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	db.Relay(t, storetest.Always(storetest.Away)) // it was stored, and the answer lost
+	before := db.MustMessage(t, m.ID)
+	_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")
+	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
+	db.MakeDue(t)
+	db.Relay(t, storetest.Always(storetest.Taken))
+	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+	db.MakeDue(t)
+	require.Zero(t, db.Relay(t, storetest.Always(refuses)).Rows)
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
+}
+
+func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, other := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	confirmed := make(chan error, 1)
+	_, err := db.Messages.RelayMessages(t.Context(), 10, func(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+		go func() {
+			_, err := db.Messages.ReceiveMessage(context.Background(), m.ID, storetest.Addressee("points"))
+			confirmed <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waiting bool
+			err := other.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waiting)
+			return err == nil && waiting
+		}, 5*time.Second, time.Millisecond)
+		return []msg.Result{storetest.Taken}, nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, <-confirmed)
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
+}
+
+func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	b := storetest.Always(storetest.Away)
+	for range 10 {
+		relayed := db.Relay(t, b)
+		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
+	}
+	require.Equal(t, slices.Repeat([]string{storetest.Send(m, "1.1")}, 10), b.MsgIDs())
+	d := db.MustMessage(t, m.ID)
+	require.EqualValues(t, 2, d.Remaining)
+	require.Equal(t, storetest.Away.Reason, d.LastError)
+	require.Equal(t, "sending", d.State())
+}
+
+func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var rows []*messages.NewMessage
+	var sends []string
+	for i := range 5 {
+		rows = append(rows, storetest.Message(fmt.Sprint(i)))
+		sends = append(sends, storetest.Send(rows[i], "1.1"))
+	}
+	db.MustSave(t, rows[0])
+	db.MustSave(t, rows[1])
+	db.MustSave(t, rows[2])
+	before := db.MustMessage(t, rows[0].ID)
+	relay := func(b *storetest.Broker) store.Relayed {
+		relayed, err := db.Messages.RelayMessages(t.Context(), 100, b.Publish)
+		require.NoError(t, err)
+		return relayed
+	}
+	for range 3 {
+		b := storetest.Always(storetest.NoStream)
+		require.Equal(t, store.Relayed{Rows: 3, Away: true}, relay(b), "none is due at another time")
+		require.Equal(t, sends[:3], b.MsgIDs())
+	}
+	after := db.MustMessage(t, rows[0].ID)
+	require.Equal(t, "no connection", after.LastError, "a reader sees why")
+	after.LastError = ""
+	require.Equal(t, before, after, "and no message was written")
+	require.Equal(t, 1, db.Count(t, `select count(*) from stream_pauses where xmin::text::bigint = (select min(xmin::text::bigint) from stream_pauses) and failures = 0`))
+
+	db.MustSave(t, rows[3])
+	db.MustSave(t, rows[4])
+	b := storetest.Always(storetest.Taken)
+	require.Len(t, relay(b).Again, 5)
+	require.Equal(t, sends, b.MsgIDs())
+}
+
+func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	b := storetest.Always(storetest.Taken)
+	_, err := db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+		_, _ = b.Publish(ctx, due)
+		return nil, errors.New("killed")
+	})
+	require.ErrorContains(t, err, "killed")
+	require.Panics(t, func() {
+		_, _ = db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+			_, _ = b.Publish(ctx, due)
+			panic("killed")
+		})
+	})
+	db.MakeDue(t) // waits until the database has noticed
+	_, err = db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+		_, _ = b.Publish(ctx, due)
+		return nil, nil
+	})
+	require.ErrorContains(t, err, "0 results for 1 messages")
+	require.Equal(t, 1, db.Relay(t, b).Rows)
+	require.Equal(t, slices.Repeat([]string{storetest.Send(m, "1.1")}, 4), b.MsgIDs())
+	require.EqualValues(t, 1, db.MustMessage(t, m.ID).Remaining)
+}
+
+func TestWhatWasPublishedIsSettledWhenTheRelaysTimeIsUp(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := db.Messages.RelayMessages(ctx, 10, func(context.Context, []messages.DueMessage) ([]msg.Result, error) {
+		cancel()
+		return []msg.Result{storetest.Taken}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
+}
+
+func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	relays := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	const n = 300
+	var rows []*messages.NewMessage
+	for i := range n {
+		rows = append(rows, storetest.Message(fmt.Sprint(i)))
+	}
+	relays[0].MustSave(t, rows...)
+	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+		return map[byte]msg.Result{0: storetest.Taken, 1: refuses, 2: storetest.Away}[d.ID[15]%3]
+	}}
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for {
+				relayed, err := relays[i%2].Messages.RelayMessages(context.Background(), 20, b.Publish)
+				if err != nil || relayed.Rows == 0 && b.Sent() >= n {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	ids := b.MsgIDs()
+	slices.Sort(ids)
+	require.Len(t, slices.Compact(ids), n, "one bad message holds up no other")
+	for _, m := range rows {
+		d := relays[0].MustMessage(t, m.ID)
+		want := map[byte]struct {
+			state     string
+			remaining int16
+			err       string
+		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.Away.Reason}}[m.ID[15]%3]
+		require.Equal(t, want.state, d.State())
+		require.Equal(t, want.remaining, d.Remaining)
+		require.Equal(t, want.err, d.LastError)
+	}
+}
+
+func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	save := func(caller int64, streams, n int) {
+		db.Exec(t, `with m as (
+				insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+				select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 0, 's' || stream, 't', '1', false, 5, 1
+				from generate_series(1, $2::integer) stream, generate_series(1, $3::integer) returning id, destination)
+			insert into message_live (id, kind, caller_id, stream, remaining_sends) select id, 0, $1, destination, 5 from m`, caller, streams, n)
+	}
+	save(7, 50, 4)
+	save(8, 1, 120)
+	b, of := storetest.Always(storetest.Taken), func(d messages.DueMessage) int64 { return d.CallerID }
+	db.RelayDue(t, b)
+	require.Equal(t, map[int64]int{7: 50, 8: 50}, storetest.ByCaller(b.Sends, of), "half of the batch for each")
+	save(7, 250, 1)
+	b.Sends = nil
+	db.RelayDue(t, b)
+	require.Equal(t, 50, storetest.ByCaller(b.Sends, of)[8], "also when the streams are more than the batch has room for")
+	require.Less(t, storetest.ByCaller(b.Sends, of)[7], 90, "about half of the batch")
+	for db.RelayDue(t, b).More {
+	}
+	require.Zero(t, db.Count(t, `select count(*) from message_live`), "all are sent")
+}

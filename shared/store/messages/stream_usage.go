@@ -1,0 +1,140 @@
+package messages
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/quota"
+)
+
+// StreamAccepted stands in stream_usage for the stream of accepted messages,
+// whatever its name is.
+const StreamAccepted = "ACCEPTED"
+
+// StreamOverhead is about what a stream keeps of a message beside its data, in
+// bytes: subject, headers and its own record.
+const StreamOverhead = 500
+
+// streamUsage is how many bytes streams took of callers.
+type streamUsage map[usageKey]int64
+
+type usageKey struct {
+	stream string
+	caller int64
+}
+
+// add counts a message that a stream took. Streams of others are not counted.
+func (u streamUsage) add(stream string, caller int64, data int) {
+	switch stream {
+	case msg.StreamMessages, msg.StreamUsers, StreamAccepted:
+		u[usageKey{stream, caller}] += int64(data) + StreamOverhead
+	}
+}
+
+// addUsageSQL adds to the rows of this minute. They come sorted, so two
+// transactions never wait for each other in a circle.
+const addUsageSQL = `
+insert into stream_usage as u (since, stream, caller_id, bytes)
+select date_trunc('minute', now()), * from unnest($1::text[], $2::bigint[], $3::bigint[]) as t (stream, caller_id, bytes)
+on conflict (since, stream, caller_id) do update set bytes = u.bytes + excluded.bytes`
+
+// queueStreamUsage adds the statement that keeps usage, as the last but one of a
+// transaction: others that count the same caller wait for its rows.
+func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
+	if len(usage) == 0 {
+		return
+	}
+	keys := slices.SortedFunc(maps.Keys(usage), func(a, b usageKey) int {
+		return cmp.Or(cmp.Compare(a.stream, b.stream), cmp.Compare(a.caller, b.caller))
+	})
+	batch.Queue(addUsageSQL, store.Column(keys, func(k usageKey) string { return k.stream }), store.Column(keys, func(k usageKey) int64 { return k.caller }),
+		store.Column(keys, func(k usageKey) int64 { return usage[k] }))
+}
+
+const (
+	sharesEvery = 2 * time.Second
+	sharesDelay = 500 * time.Millisecond // of a look, so that the first answer of a process waits for no second login
+	shareRetry  = time.Minute
+)
+
+// sharesExceededSQL finds the accounts (see Caller.Account) that took more than a quarter of a stream
+// within 15 minutes in which it was filled by more than a half.
+const sharesExceededSQL = `
+select stream, caller_id from (
+    select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
+    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
+) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
+where total > size / 2 and own > size / 4`
+
+// streamShares knows which callers have taken more than their share of a stream
+// lately, by a look of every two seconds while messages come in.
+type streamShares struct {
+	look func(ctx context.Context) (map[usageKey]bool, error)
+
+	mu      sync.Mutex
+	over    map[usageKey]bool
+	next    time.Time
+	looking bool
+}
+
+func (s *streamShares) exceeded(caller int64, streams []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.looking && time.Now().After(s.next) {
+		s.looking = true
+		time.AfterFunc(sharesDelay, s.refresh)
+	}
+	for _, stream := range streams {
+		if s.over[usageKey{stream, caller}] {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *streamShares) refresh() {
+	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
+	defer cancel()
+	over, err := s.look(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looking, s.next = false, time.Now().Add(sharesEvery)
+	if err == nil {
+		s.over = over
+	}
+}
+
+// sharesExceeded is streamShares.look for streams of these sizes in bytes.
+func (st *Store) sharesExceeded(sizes map[string]int64) func(context.Context) (map[usageKey]bool, error) {
+	var names []string
+	var bytes []int64
+	for _, name := range []string{msg.StreamMessages, msg.StreamUsers, StreamAccepted} {
+		if sizes[name] > 0 {
+			names, bytes = append(names, name), append(bytes, sizes[name])
+		}
+	}
+	return func(ctx context.Context) (map[usageKey]bool, error) {
+		if len(names) == 0 {
+			return nil, nil
+		}
+		rows, err := st.db.Hot.Query(ctx, sharesExceededSQL, store.Unprepared, names, bytes)
+		if err != nil {
+			return nil, err
+		}
+		over := map[usageKey]bool{}
+		var key usageKey
+		_, err = pgx.ForEachRow(rows, []any{&key.stream, &key.caller}, func() error {
+			over[key] = true
+			return nil
+		})
+		return over, err
+	}
+}

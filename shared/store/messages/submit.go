@@ -1,0 +1,279 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// NewMessage is one message to be saved, or one refused request whose id may
+// be known.
+type NewMessage struct {
+	ID          task.ID   // the server_msg_id, see msg.ID
+	CallID      task.ID   // made for this call alone, before its commit
+	Fingerprint task.Hash // of the decoded request
+
+	CallerID         int64
+	From             string
+	ClientMsgID      string
+	To               msg.Address
+	Exchange         string // "" unless To was made of it and RoutingKey
+	RoutingKey       string
+	Type             string
+	Data             []byte    // any JSON but null, at most msg.MaxData bytes
+	SentAt           time.Time // zero = not said
+	Confirm          bool
+	MaxSends         int16
+	ExpectedReceipts int16 // 1 without Confirm
+
+	// Of a message that a stream accepted before; all zero otherwise.
+	AcceptSeq  int64     // its place in the stream
+	AcceptedAt time.Time // by the clock of Producer
+	Producer   string    // the process that accepted it
+
+	ahead time.Duration // how much earlier than now it is due, of those that are saved together
+
+	// Refused is why the message cannot be saved. A message that is known is
+	// answered as a replay before its refusal counts.
+	Refused *task.Error
+}
+
+// SavedMessage is the answer to a NewMessage.
+type SavedMessage struct {
+	State    string // of this moment, as msg.Message.State
+	Status   msg.Status
+	SavedAt  time.Time   // by the database's clock
+	Replayed bool        // it was saved by an earlier call
+	Archived bool        // with Replayed: the message is final and old
+	Refused  *task.Error // nothing was done
+
+	err error // of this row alone
+}
+
+// SubmitMessages saves the messages, together with those of other calls, and returns
+// when all are committed: each is then due to be sent. The two slices answer
+// each in order; a refusal is in SavedMessage, an error means that the outcome is
+// not known or that the database was away.
+//
+// The primary keys of messages and archived_messages are the only judges of a
+// repeat: a message of the same caller, sender and client_msg_id has the same id on
+// whichever path it comes.
+func (st *Store) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
+	outs, errs := st.messages.Do(rows)
+	for i, err := range errs {
+		if err == nil {
+			err = outs[i].err
+		}
+		if store.SQLState(err) == store.CodeLockTimeout {
+			err = store.KeyInFlight()
+		}
+		errs[i] = store.Wrap("submit messages", err)
+	}
+	return outs, errs
+}
+
+// insertMessagesSQL saves new messages, due at once, and gives their ids and the
+// time. Rows
+// come sorted by id, so two flushes never wait for each other in a circle. What
+// a stream accepted is due in its order there: a sender's messages are told
+// apart by a microsecond each.
+const insertMessagesSQL = `
+with i as materialized (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
+        $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
+        $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[], $22::text[])
+    as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, lane, stream)
+), b as (
+    insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
+    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, now() - ahead
+    from i
+    on conflict (id) do nothing
+    returning id
+)
+insert into message_live (id, caller_id, kind, lane, stream, bytes, remaining_sends, next_at)
+select id, caller_id, kind, lane, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
+returning id, updated_at`
+
+// knownMessagesSQL finds the calls that saved messages, and how far these came.
+const knownMessagesSQL = `
+select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false), m.created_at
+from messages m
+left join message_live l on l.id = m.id
+left join message_done d on d.id = m.id
+where m.id = any($1::uuid[])`
+
+// flushMessages commits the rows in one transaction. When the answer to the
+// commit is lost they are run again, and their calls tell whose they are. What
+// follows the commit can fail only the rows that it did not save.
+func (st *Store) flushMessages(ctx context.Context, rows []*NewMessage, alone bool) ([]SavedMessage, error) {
+	saved := map[task.ID]time.Time{} // by call
+	if fresh := freshMessages(rows); len(fresh) > 0 {
+		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.insertMessages(ctx, fresh, alone, saved) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	out := make([]SavedMessage, len(rows))
+	var open []int
+	for i, r := range rows {
+		if at, ok := saved[r.CallID]; ok {
+			out[i] = SavedMessage{State: msg.Sending.String(), Status: msg.Sending, SavedAt: at}
+		} else {
+			open = append(open, i)
+		}
+	}
+	if err := st.resolveMessages(ctx, rows, open, out); err != nil {
+		for _, i := range open {
+			out[i].err = err
+		}
+	}
+	return out, nil
+}
+
+// freshMessages are the rows to insert, one for each id, by id.
+func freshMessages(rows []*NewMessage) []*NewMessage {
+	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *NewMessage) bool { return m.Refused != nil })
+	slices.SortStableFunc(fresh, func(a, b *NewMessage) int { return a.ID.Compare(b.ID) })
+	return slices.CompactFunc(fresh, func(a, b *NewMessage) bool { return a.ID == b.ID })
+}
+
+func (st *Store) insertMessages(ctx context.Context, rows []*NewMessage, alone bool, saved map[task.ID]time.Time) error {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	patience := store.KeyTimeout
+	if alone {
+		patience = store.KeyTimeoutAlone
+	}
+	inserted := map[task.ID]time.Time{}
+	var batch pgx.Batch
+	batch.Queue(store.SetLockTimeoutSQL, patience)
+	batch.Queue(store.PlanOnceSQL)
+	queueNewMessages(&batch, rows, inserted)
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return store.MarkLost(conn.Conn(), err)
+	}
+	for _, m := range rows {
+		if at, ok := inserted[m.ID]; ok {
+			saved[m.CallID] = at
+		}
+	}
+	return nil
+}
+
+// destinationKey is that of a message to a URL, null for others.
+func (m *NewMessage) destinationKey() *string {
+	if m.To.Kind != msg.URL {
+		return nil
+	}
+	lane := destinationKey(m.CallerID, m.To.Name)
+	return &lane
+}
+
+// messageColumns gives insertMessagesSQL its arrays.
+func messageColumns(rows []*NewMessage) []any {
+	return []any{
+		store.Column(rows, func(m *NewMessage) task.ID { return m.ID }),
+		store.Column(rows, func(m *NewMessage) task.ID { return m.CallID }),
+		store.Column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }),
+		store.Column(rows, func(m *NewMessage) int64 { return m.CallerID }),
+		store.Column(rows, func(m *NewMessage) string { return m.From }),
+		store.Column(rows, func(m *NewMessage) string { return m.ClientMsgID }),
+		store.Column(rows, func(m *NewMessage) int16 { return int16(m.To.Kind) }),
+		store.Column(rows, func(m *NewMessage) string { return m.To.Name }),
+		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(m.Exchange) }),
+		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(m.RoutingKey) }),
+		store.Column(rows, func(m *NewMessage) string { return m.Type }),
+		store.Column(rows, func(m *NewMessage) string { return string(m.Data) }),
+		store.Column(rows, func(m *NewMessage) *time.Time { return store.TimeOrNull(m.SentAt) }),
+		store.Column(rows, func(m *NewMessage) bool { return m.Confirm }),
+		store.Column(rows, func(m *NewMessage) int16 { return m.MaxSends }),
+		store.Column(rows, func(m *NewMessage) int16 { return m.ExpectedReceipts }),
+		store.Column(rows, func(m *NewMessage) *int64 { return store.OrNull(m.AcceptSeq) }),
+		store.Column(rows, func(m *NewMessage) *time.Time { return store.TimeOrNull(m.AcceptedAt) }),
+		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(store.Storable(m.Producer)) }),
+		store.Column(rows, func(m *NewMessage) time.Duration { return m.ahead }),
+		store.Column(rows, func(m *NewMessage) *string { return m.destinationKey() }),
+		store.Column(rows, func(m *NewMessage) string { return m.To.Stream() }),
+	}
+}
+
+// knownMessage is a message that a row's id stands for already.
+type knownMessage struct {
+	id, call    task.ID
+	fingerprint task.Hash
+	state       msg.Message // Status and Abandoned alone
+	archived    bool
+	savedAt     time.Time
+}
+
+// resolveMessages answers the rows that were not inserted: their messages were
+// saved by an earlier call, or by an earlier try of this very flush, or they are
+// refused.
+func (st *Store) resolveMessages(ctx context.Context, rows []*NewMessage, open []int, out []SavedMessage) error {
+	if len(open) == 0 {
+		return nil
+	}
+	known, err := st.knownMessages(ctx, store.Column(open, func(i int) task.ID { return rows[i].ID }))
+	if err != nil {
+		return err
+	}
+	replayed := false
+	for _, i := range open {
+		m := rows[i]
+		first, found := known[m.ID]
+		switch {
+		case found && first.fingerprint == m.Fingerprint:
+			replayed = true
+			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
+		case found:
+			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
+		case m.Refused != nil:
+			out[i].Refused = m.Refused
+		default:
+			return errors.New("a message was neither inserted nor found")
+		}
+	}
+	if replayed {
+		return st.db.WaitForStandby(ctx)
+	}
+	return nil
+}
+
+func (st *Store) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]knownMessage, error) {
+	known := make(map[task.ID]knownMessage, len(ids))
+	for _, from := range []struct {
+		sql      string
+		archived bool
+	}{{knownMessagesSQL, false}, {knownArchivedMessagesSQL, true}} {
+		missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known[id]; return found })
+		if len(missing) == 0 {
+			break
+		}
+		rows, err := st.db.Hot.Query(ctx, from.sql, missing)
+		if err != nil {
+			return nil, err
+		}
+		m := knownMessage{archived: from.archived}
+		_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned, &m.savedAt}, func() error {
+			known[m.id] = m
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return known, nil
+}

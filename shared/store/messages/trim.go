@@ -1,0 +1,132 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Trim is a trim of the streams that is to be done now.
+type Trim struct {
+	From    uint64   // where the last look at the stream of messages ended; 0 = at the beginning
+	Refused []string // the streams that took nothing when they were last tried
+}
+
+const (
+	trimEvery      = 5 * time.Minute
+	trimEveryWhile = 15 * time.Second // while a stream is full
+
+	// TrimEveryAlert is how often streams are trimmed while one has an alert.
+	TrimEveryAlert = time.Minute
+)
+
+// recentlyPaused are the streams that took nothing lately.
+const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
+
+const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
+
+const (
+	beginTrimSQL = `
+update upkeep set begun_at = now()
+where what = 'events' and begun_at not between
+    now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8
+        when exists (select ` + openStreamAlert + `) then $2::float8 else $3::float8 end) and now() + interval '1 minute'
+returning seq, array(select stream ` + recentlyPaused + `)`
+
+	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
+
+	// setInboxesTrimmedSQL forgets what is known of another stream of the same name, and
+	// what the stream no longer keeps for its age.
+	setInboxesTrimmedSQL = `
+with old as (
+    delete from inbox_trims where (seq > $3 or trimmed_at < now() - make_interval(secs => $4::float8)) and user_name <> all($1::text[])
+)
+insert into inbox_trims as t (user_name, seq)
+select user_name, seq from unnest($1::text[], $2::bigint[]) n (user_name, seq) where n.seq <= $3
+on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.seq else greatest(t.seq, excluded.seq) end, trimmed_at = now()`
+
+	inboxTrimmedSQL = `select coalesce(max(seq), 0) from inbox_trims where user_name = $1`
+
+	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
+
+	// endPausesSQL has streams tried again at once, as there is room in them now.
+	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
+)
+
+// BeginTrim says whether the streams are to be trimmed now, by whoever is told so:
+// every five minutes among all instances, every minute while a stream has an alert,
+// every 15 s while one takes nothing.
+func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
+	var from int64
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&from, &t.Refused)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return t, false, nil
+	}
+	t.From = uint64(from)
+	return t, err == nil, store.Wrap("begin trim", err)
+}
+
+// EndTrim says where the next look at the stream of messages begins, and which
+// streams have room again.
+func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
+	defer cancel()
+	_, err := st.db.Hot.Exec(ctx, endTrimSQL, store.Unprepared, int64(next))
+	if err == nil {
+		_, err = st.db.Hot.Exec(ctx, forgetUsageSQL, store.Unprepared)
+	}
+	if err == nil && len(freed) > 0 {
+		_, err = st.db.Hot.Exec(ctx, endPausesSQL, store.Unprepared, freed)
+	}
+	return store.Wrap("end trim", err)
+}
+
+// SetInboxesTrimmed notes that messages to users are about to be removed from the
+// stream of users: to is the last such place of each user, last the last place of
+// the stream, kept how long that keeps a message at most.
+func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
+	users, places := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
+	for i, user := range users {
+		places[i] = int64(to[user])
+	}
+	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, places, int64(last), kept.Seconds())
+	return store.Wrap("note trim of users", err)
+}
+
+// InboxTrimmed is up to which place messages to a user were removed from the stream
+// of users; 0 = none were.
+func (st *Store) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
+	var n int64
+	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)
+	return uint64(n), store.Wrap("trim of users", err)
+}
+
+const finishedMessagesSQL = `
+select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
+union all
+select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
+
+// FinishedMessages gives those of the messages that are over: true where all who
+// had to have confirmed, or where it was given up; false where it was over because
+// a stream had it.
+func (st *Store) FinishedMessages(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
+	rows, err := st.db.Hot.Query(ctx, finishedMessagesSQL, ids)
+	if err != nil {
+		return nil, store.Wrap("finished messages", err)
+	}
+	finished := make(map[task.ID]bool, len(ids))
+	var id task.ID
+	var confirmed bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &confirmed}, func() error {
+		finished[id] = confirmed
+		return nil
+	})
+	return finished, store.Wrap("finished messages", err)
+}

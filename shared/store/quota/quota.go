@@ -1,0 +1,290 @@
+package quota
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Waiting is a number of messages that wait to be delivered or confirmed, and the
+// bytes of their data; or a number of tasks that are not final.
+type Waiting struct{ Items, Bytes int64 }
+
+func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Items + o.Items, w.Bytes + o.Bytes} }
+
+func (w Waiting) minus(o Waiting) Waiting { return Waiting{w.Items - o.Items, w.Bytes - o.Bytes} }
+
+// exceeds tells whether w is over a limit, where 0 is none.
+func (w Waiting) exceeds(limit Waiting) bool {
+	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
+}
+
+const (
+	CountEvery     = time.Second            // what waits is counted at most so often
+	CountEverySlow = 10 * time.Second       // the same of a caller that is far below its quota
+	countShare     = 20                     // counting takes at most this part of the time
+	firstCountWait = 500 * time.Millisecond // how long the first message of a caller waits for the first count
+	CountTimeout   = 4 * time.Second
+	unlimitedRows  = 1_000_000        // rows that are counted where only the bytes have a limit
+	RetryAfter     = 5 * time.Second  // Retry-After of a caller that has too much waiting
+	unsavedFor     = 15 * time.Minute // after which an accepted message no longer counts as not saved
+	maxUnsaved     = 64               // batches of accepted messages that are remembered for one caller
+	quotaCallers   = 4096             // callers that are remembered
+)
+
+// Quotas keeps, for each caller that submits here, an estimate of what it has
+// waiting: a recent count of the database plus what this process has taken in
+// since. Nothing is stored, so nothing can drift, and no two calls of a caller wait
+// for each other. There is one for messages and one for tasks.
+type Quotas struct {
+	ByDefault Waiting
+	// count returns what a caller has waiting, counting up to rows of it. With
+	// together it returns that of every caller that has anything waiting.
+	count    func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)
+	together *counter // of all callers; nil if each is counted for itself
+
+	mu sync.Mutex
+	of map[int64]*estimate
+}
+
+// counter says when the database was counted last.
+type counter struct {
+	counting bool
+	ended    time.Time     // when the last count did
+	took     time.Duration // how long it took
+}
+
+// estimate is what one caller has waiting.
+type estimate struct {
+	*counter
+	counted Waiting       // by the database
+	known   bool          // a count succeeded
+	ready   chan struct{} // closed when the first count ended, well or not
+	first   sync.Once
+
+	underWay Waiting   // of calls that have not returned
+	saved    Waiting   // since the last count began
+	earlier  Waiting   // the part of saved from before the count under way
+	unsaved  []unsaved // accepted and perhaps not saved, oldest first
+}
+
+// unsaved is a batch of messages that were accepted between two counts.
+type unsaved struct {
+	Waiting
+	lastSeq int64 // the highest of their places
+	begun   time.Time
+}
+
+func (e *estimate) total() Waiting {
+	all := e.counted.plus(e.saved).plus(e.underWay)
+	for _, u := range e.unsaved {
+		all = all.plus(u.Waiting)
+	}
+	return all
+}
+
+// idle says that losing the estimate costs one count.
+func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
+
+// New counts each caller for itself.
+func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)) *Quotas {
+	return &Quotas{ByDefault: byDefault, count: count}
+}
+
+// NewJoint counts all callers together.
+func NewJoint(byDefault Waiting, count func(ctx context.Context) (map[int64]Waiting, error)) *Quotas {
+	return &Quotas{ByDefault: byDefault, together: &counter{}, count: func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
+		of, err := count(ctx)
+		return of, 0, err
+	}}
+}
+
+// AddSaved counts what a caller had saved without an admission.
+func (q *Quotas) AddSaved(caller int64, w Waiting) {
+	Admission{quotas: q, caller: caller, waiting: w}.Saved()
+}
+
+// CountedAt is when the last count of a caller ended.
+func (q *Quotas) CountedAt(caller int64) time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.of[caller].ended
+}
+
+// Items is how many were admitted.
+func (a Admission) Items() int { return int(a.waiting.Items) }
+
+// Admission is a message, or some tasks, counted for their caller before they were
+// taken in. End must follow; Saved or Accepted before it keep the count.
+type Admission struct {
+	quotas  *Quotas
+	caller  int64
+	waiting Waiting
+}
+
+func Refuse(retry time.Duration, message string) *task.Error {
+	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
+}
+
+// AwaitCount waits a moment for the first count of a caller.
+func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
+	ready := q.Refresh(caller, limit)
+	wait := time.NewTimer(firstCountWait)
+	defer wait.Stop()
+	select {
+	case <-ready:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
+// Admit counts as many of n new items as there is room for, and returns what the
+// caller had before.
+func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, had Waiting) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.estimate(caller)
+	had = e.total()
+	var more Waiting
+	for range n {
+		if had.plus(more).plus(each).exceeds(limit) {
+			break
+		}
+		more = more.plus(each)
+	}
+	e.underWay = e.underWay.plus(more)
+	return Admission{quotas: q, caller: caller, waiting: more}, had
+}
+
+// String names the limits that there are.
+func (w Waiting) String() string {
+	switch {
+	case w.Bytes == 0:
+		return fmt.Sprintf("%d messages", w.Items)
+	case w.Items == 0:
+		return fmt.Sprintf("%d bytes", w.Bytes)
+	}
+	return fmt.Sprintf("%d messages and %d bytes", w.Items, w.Bytes)
+}
+
+// estimate returns that of a caller. It makes room for a new one by dropping those
+// that cost nothing but a count.
+func (q *Quotas) estimate(caller int64) *estimate {
+	e := q.of[caller]
+	if e != nil {
+		return e
+	}
+	if len(q.of) >= quotaCallers {
+		maps.DeleteFunc(q.of, func(_ int64, old *estimate) bool { return old.idle() })
+	}
+	if q.of == nil {
+		q.of = map[int64]*estimate{}
+	}
+	e = &estimate{counter: cmp.Or(q.together, &counter{}), ready: make(chan struct{})}
+	q.of[caller] = e
+	return e
+}
+
+// Refresh begins a count when it is time for one, and does not wait for it. The
+// channel is closed once there was one.
+func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.estimate(caller)
+	if e.counting || !e.due(limit) {
+		return e.ready
+	}
+	e.counting = true
+	counted := map[int64]*estimate{caller: e}
+	if q.together != nil {
+		counted = q.of // with those that are added before the count ends
+	}
+	for _, one := range counted {
+		one.earlier = one.saved
+	}
+	rows := limit.Items + 1
+	if limit.Items == 0 {
+		rows = unlimitedRows
+	}
+	begun := time.Now()
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), CountTimeout)
+		defer cancel()
+		of, savedTo, err := q.count(ctx, caller, rows)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		e.counting, e.ended, e.took = false, time.Now(), time.Since(begun)
+		for id, one := range counted {
+			if err == nil { // else what was known stands, and what is taken in is added to it
+				one.counted, one.saved, one.known = of[id], one.saved.minus(one.earlier), true
+				one.forgetSaved(savedTo)
+			}
+			one.first.Do(func() { close(one.ready) })
+		}
+	}()
+	return e.ready
+}
+
+// due tells whether it is time for another count.
+func (e *estimate) due(limit Waiting) bool {
+	pause := max(CountEvery, countShare*e.took)
+	if e.known && !e.total().exceeds(tenth(limit)) {
+		pause = max(pause, CountEverySlow)
+	}
+	return time.Since(e.ended) > pause
+}
+
+func tenth(limit Waiting) Waiting {
+	w := Waiting{limit.Items / 10, limit.Bytes / 10}
+	if limit.Items > 0 {
+		w.Items = max(w.Items, 1)
+	}
+	return w
+}
+
+// forgetSaved drops the accepted messages that are saved up to a place of the
+// stream, and those of long ago: the stream may be another one.
+func (e *estimate) forgetSaved(to int64) {
+	n := 0
+	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].begun) > unsavedFor) {
+		n++
+	}
+	e.unsaved = e.unsaved[n:]
+}
+
+// Saved says that what was admitted is committed and was not before.
+func (a Admission) Saved() {
+	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
+}
+
+// Accepted says that a stream took the message at this place, and had not before.
+func (a Admission) Accepted(seq int64) {
+	a.change(func(e *estimate) {
+		last := len(e.unsaved) - 1
+		if last < 0 || time.Since(e.unsaved[last].begun) > CountEvery && last+1 < maxUnsaved {
+			e.unsaved = append(e.unsaved, unsaved{begun: time.Now()})
+			last++
+		}
+		u := &e.unsaved[last]
+		u.Waiting, u.lastSeq = u.plus(a.waiting), max(u.lastSeq, seq)
+	})
+}
+
+// End says that the call that brought it is over.
+func (a Admission) End() {
+	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
+}
+
+func (a Admission) change(change func(*estimate)) {
+	if a.waiting == (Waiting{}) {
+		return
+	}
+	a.quotas.mu.Lock()
+	defer a.quotas.mu.Unlock()
+	change(a.quotas.of[a.caller]) // which stays there while something of it is under way
+}

@@ -1,0 +1,175 @@
+package stores_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
+	t.Parallel()
+	conn := storetest.ConnectAs(t, sandbox.NewDatabase(t), "sendonce_hot")
+	all := storetest.Statements(t)
+	require.Greater(t, len(all), 15)
+	for name, sql := range all {
+		_, err := conn.Prepare(t.Context(), name, sql)
+		require.NoError(t, err, name)
+	}
+}
+
+func TestPlansOfTasksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	storetest.Plans{
+		Burst: `
+insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+	select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
+insert into submission_keys select id, id, id from tasks;
+insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, '', '', true from generate_series(1, 1000) g;
+insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+	select id, 1, 't', 'o', '{}' from tasks;
+insert into template_pauses (template_id, caller_id, strikes, reason) select 't' || g, 1, 1, '' from generate_series(1, 1000) g;
+insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
+		Tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
+		Cases: map[string]string{
+			"claimSQL":                `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
+			"claimWithEventsSQL":      `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
+			"hasWorkSQL":              `'default'`,
+			"claimAboveSQL":           `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"claimAboveWithEventsSQL": `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"lockDueSQL":              `100, 'default'`,
+			"queuePauseSQL":           `'q1'`,
+			"endPauseSQL":             `'q1'`,
+			"releasedSQL":             `'t', 'wechat', null, 100`,
+			"pausedTemplatesSQL":      `array['t1'], array[1]`,
+			"clearTemplateSQL":        `'t1', 1`,
+			"tokenSQL":                `'wechat', '1'`,
+			"dueSQL":                  "",
+			"lockLiveSQL":             storetest.SomeIDs,
+			"lockDoneSQL":             storetest.SomeIDs,
+			"tasksExistSQL":           storetest.SomeIDs,
+			"deleteLiveSQL":           storetest.SomeIDs,
+			"updateLiveSQL":           storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
+			"extendSQL":               storetest.AnID + `, 'app', 0, 60, false, array[]::text[], 0`,
+			"detailSQL":               storetest.AnID,
+			"firstCallsSQL":           storetest.SomeIDs + `, ` + storetest.SomeIDs,
+			"knownKeysSQL":            storetest.SomeIDs,
+			"knownTasksSQL":           storetest.SomeIDs,
+			"callerByNameSQL":         `'x', '\x00'`,
+			"existingCallersSQL":      `array['x']`,
+			"lockDefaultsSQL":         `array['13800138000']::varchar[]`,
+		},
+		Index: map[string]string{
+			"claimSQL": "task_live_ready", "claimWithEventsSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveWithEventsSQL": "task_live_ready",
+			"hasWorkSQL": "task_live_ready",
+			"lockDueSQL": "task_live_due_queues", "dueSQL": "task_live_due",
+		},
+		Sorted: []string{"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL"},
+	}.Require(t)
+}
+
+func TestPlansOfMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	const one = `, array[1]::smallint[]`
+	storetest.Plans{
+		Burst: `
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
+insert into message_live (id, kind, lane, stream, status, remaining_sends, next_at)
+	select id, (random() * 1.4)::integer, (random() * 20)::integer::text, 'other-' || (random() * 20)::integer, 1, 5, now() + interval '1 hour' from messages limit 30000;
+insert into stream_pauses (stream, until, failures, reason) select 'other-' || g, now(), 1, '' from generate_series(1, 1000) g;
+insert into message_live (id, kind, status, remaining_sends, next_at) select id, 0, 1, 0, null from messages offset 30000 limit 10000;
+insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 4, 1, 1 from messages offset 40000;
+insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done`,
+		Tables: []string{"messages", "message_live", "message_done", "message_receipts", "stream_pauses"},
+		Cases: map[string]string{
+			"messageSQL":            storetest.AnID,
+			"knownMessagesSQL":      storetest.SomeIDs,
+			"messagesExistSQL":      storetest.SomeIDs,
+			"consumersSQL":          storetest.AnID,
+			"recipientSQL":          storetest.AnID,
+			"confirmTokensSQL":      storetest.SomeIDs,
+			"finishedMessagesSQL":   storetest.SomeIDs,
+			"anyMessageDueSQL":      "",
+			"lockDueMessagesSQL":    "100, 16",
+			"nextRelaySQL":          "",
+			"pauseStreamsSQL":       `array['USERS'], array[1], array[''], array[2]`,
+			"resumeStreamsSQL":      `array['x']`,
+			"claimPostsSQL":         `100, array[1], array['x'], 16, 32, 30`,
+			"nextPostSQL":           "",
+			"lockLiveMessagesSQL":   storetest.SomeIDs,
+			"lockDoneMessagesSQL":   storetest.SomeIDs,
+			"lockStuckMessagesSQL":  "1::smallint, null, 0, 100",
+			"updateLiveMessagesSQL": storetest.SomeIDs + one + one + one + `, array[1], array['']::text[], array[now()], array[now()]`,
+			"updateDoneMessagesSQL": storetest.SomeIDs + one + `, array[false], array['']::text[], array[now()]`,
+			"deleteLiveMessagesSQL": storetest.SomeIDs,
+			"deleteDoneMessagesSQL": storetest.SomeIDs,
+			"deliveredLiveSQL":      storetest.SomeIDs + `, ` + storetest.SomeIDs + `, now()`,
+			"deliveredDoneSQL":      storetest.SomeIDs + `, ` + storetest.SomeIDs + `, now()`,
+			"rememberAcceptedSQL":   `array[1]::bigint[], ` + storetest.SomeIDs + `, ` + storetest.SomeIDs,
+		},
+		Index: map[string]string{
+			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
+			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextRelaySQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
+		},
+		Sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextRelaySQL"},
+	}.Require(t)
+}
+
+func TestPlansOfAcceptedMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	storetest.Plans{
+		Burst:  `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
+		Tables: []string{"accepted_messages"},
+		Cases: map[string]string{
+			"missingSequencesSQL": "1, 10000",
+			"purgeCandidatesSQL":  "60, 500",
+			"markPurgedSQL":       storetest.SomeIDs + `, array[1]::bigint[]`,
+
+			"noteDeliveredSQL":   storetest.SomeIDs + `, now()`,
+			"deliveredSQL":       storetest.AnID,
+			"forgetDeliveredSQL": "60",
+		},
+		Index: map[string]string{"forgetDeliveredSQL": "accepted_messages_place", "missingSequencesSQL": "accepted_messages_place", "purgeCandidatesSQL": "accepted_messages_place"},
+	}.Require(t)
+}
+
+func TestPlansOfWebhooksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	storetest.Plans{
+		Burst: `
+insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, callback_url)
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x', 'https://a.example' from generate_series(1, 40000);
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
+insert into event_outbox (kind, ids)
+	select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 400 as n from tasks) t group by n;
+insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 's' from generate_series(1, 20) g;
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u' from tasks t;
+insert into webhook_events (id, payload) select id, '{}' from tasks;
+insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
+		Tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
+		Cases: map[string]string{
+			"insertEventsSQL":     storetest.SomeIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
+			"lockEventsSQL":       "4",
+			"anyEventSQL":         "",
+			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0",
+			"deleteEventsSQL":     "array[1]",
+			"listenersSQL":        storetest.SomeIDs + `, array['task.succeeded']`,
+			"claimDeliveriesSQL":  `100, array[1], ` + storetest.SomeIDs + `, array[''], array[false], 16, 32, 32, 30`,
+			"insertDeliveriesSQL": storetest.SomeIDs + `, array[1], ` + storetest.SomeIDs + `, array[''], array[''], array[''], array[''], ` + storetest.SomeIDs + `, array['']`,
+			"anyDeliverySQL":      "",
+			"nextWebhookSQL":      "",
+			"nextDeliverySQL":     "",
+			"lockDeliveriesSQL":   storetest.SomeIDs,
+			"updateDeliveriesSQL": storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
+			"deliverySQL":         storetest.AnID + `, null`,
+		},
+		Index: map[string]string{"lockEventsSQL": "event_outbox_due", "anyEventSQL": "event_outbox_due", "claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
+	}.Require(t)
+}

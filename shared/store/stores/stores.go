@@ -1,0 +1,77 @@
+// package stores opens the database for all subjects at once. It is the one place that knows
+// which store is built on which.
+package stores
+
+import (
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/admin"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is the configuration of the database and of all stores.
+type Config struct {
+	URL             string // postgres:// URL; several hosts are allowed, see pgx
+	Roles           store.Roles
+	MaxConns        int                   // per pool; 0 = 8
+	StatusOf        func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	Pooler          bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
+	Events          store.EventMode       // which changes of tasks are published
+	Backoff         task.Backoff          // how long retries wait, by queue
+	Keep            maintenance.Retention // how long finished rows are kept
+	PhoneCountry    task.Country          // whose numbers may be written without a country code
+	Alerts          task.AlertRules       // thresholds of queues and streams
+	Keys            store.Keys            // encrypt the secrets that are stored
+	Waiting         quota.Waiting         // limits of each caller's waiting messages; 0 = no limit
+	WaitingTasks    int64                 // tasks of each caller that may be not final; 0 = no limit
+	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it
+	OperatorCallers int                   // callers that a limited operator and its callers may make together
+	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
+	OnEvents        func()                // called after a commit that wrote events for the relay; nil = no call
+	OnFailed        func()                // called after a commit of failures that count for alerts; nil = no call
+
+	// OnAlert is called after the commit that raised or cleared an alert. The alert has the
+	// value that did it. nil = no call.
+	OnAlert func(id task.ID, a task.Alert, cleared bool)
+}
+
+// Stores are the stores of one database.
+type Stores struct {
+	Admin       *admin.Store
+	Alerts      *alerts.Store
+	Callers     *callers.Store
+	Events      *events.Store
+	Maintenance *maintenance.Store
+	Messages    *messages.Store
+	Subscribe   *subscribe.Store
+	Tasks       *tasks.Store
+	Webhooks    *webhooks.Store
+}
+
+// Open prepares the connection pools and the stores without connecting.
+func Open(cfg Config) (*store.DB, Stores, error) {
+	db, err := store.Open(store.Config{
+		URL: cfg.URL, Roles: cfg.Roles, MaxConns: cfg.MaxConns, Pooler: cfg.Pooler, Events: cfg.Events, Keys: cfg.Keys, OnEvents: cfg.OnEvents, OnFailed: cfg.OnFailed,
+	})
+	if err != nil {
+		return nil, Stores{}, err
+	}
+	s := Stores{
+		Admin: admin.New(db, cfg.PhoneCountry), Alerts: alerts.New(db, cfg.Alerts, cfg.OnAlert), Callers: callers.New(db, cfg.OperatorCallers), Events: events.New(db),
+		Messages: messages.New(db, messages.Config{Waiting: cfg.Waiting, StreamBytes: cfg.StreamBytes, Inbox: cfg.Inbox}), Webhooks: webhooks.New(db),
+	}
+	s.Tasks = tasks.New(db, tasks.Config{
+		StatusOf: cfg.StatusOf, Backoff: cfg.Backoff, PhoneCountry: cfg.PhoneCountry, Waiting: cfg.WaitingTasks, Hooks: subscribe.TaskHooks(), BlockedWords: s.Admin.WordMatcher,
+	})
+	s.Subscribe = subscribe.New(db, s.Tasks)
+	s.Maintenance = maintenance.New(db, s.Alerts, cfg.Keep)
+	return db, s, nil
+}

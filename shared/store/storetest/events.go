@@ -1,0 +1,72 @@
+package storetest
+
+import (
+	"context"
+
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (db *DB) MustAddEndpoint(t *testing.T, caller int64, url string, events ...string) webhooks.Endpoint {
+	t.Helper()
+	db.MustHaveCaller(t, caller)
+	e, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, store.Operator{CallerID: caller, Name: "shop"})
+	require.NoError(t, err)
+	return e
+}
+
+// Outbox gives the kinds of its rows with what each tells of, in order.
+func (db *DB) Outbox(t *testing.T) (rows []string, ids [][]task.ID) {
+	t.Helper()
+	found, err := db.Owner(t).Query(t.Context(), `select kind, ids from event_outbox order by id`)
+	require.NoError(t, err)
+	for found.Next() {
+		var kind string
+		var of []task.ID
+		require.NoError(t, found.Scan(&kind, &of))
+		rows, ids = append(rows, kind), append(ids, of)
+	}
+	require.NoError(t, found.Err())
+	return rows, ids
+}
+
+// MustHaveCaller registers the caller of an id, unless it is that of the environment.
+func (db *DB) MustHaveCaller(t *testing.T, id int64) {
+	t.Helper()
+	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues) overriding system value
+		select $1::bigint, 'caller ' || $1::bigint, sha256(''), '{submitter}', '{}' where $1::bigint <> 0 on conflict do nothing`, id)
+}
+
+func FromCaller(id int64) func(*tasks.Submission) {
+	return func(s *tasks.Submission) { s.CallerID = id }
+}
+
+func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/told" }
+
+// RelayEvents publishes with one outcome for each, and gives what was published.
+func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []events.DueEvent) {
+	t.Helper()
+	_, err := db.Events.RelayEvents(t.Context(), 10, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+		seen = due
+		results := make([]msg.Result, len(due))
+		for i := range results {
+			results[i] = msg.Result{Outcome: outcome(i), Reason: "because", Scope: msg.AllStreams}
+		}
+		return results, nil
+	})
+	require.NoError(t, err)
+	return seen
+}
+
+func WithEvents(mode store.EventMode) func(*stores.Config) {
+	return func(c *stores.Config) { c.Events = mode }
+}

@@ -1,0 +1,27 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/stores"
+)
+
+// Maintain keeps house now, whenever that was done before.
+func (db *DB) Maintain(t *testing.T) {
+	t.Helper()
+	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
+	for more := true; more; {
+		var err error
+		_, more, err = db.Maintenance.RunMaintenance(t.Context())
+		require.NoError(t, err)
+	}
+}
+
+// OpenKeeping is a store that keeps tasks and logs for so many days.
+func OpenKeeping(t *testing.T, url string, tasks, logs int) *DB {
+	t.Helper()
+	return OpenAt(t, url, func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} })
+}

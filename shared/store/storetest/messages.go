@@ -1,0 +1,159 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+)
+
+var Taken = msg.Result{Outcome: msg.Taken}
+
+// Chat saves a message from one user to another.
+func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
+	t.Helper()
+	m := Message(key, func(m *messages.NewMessage) {
+		m.From, m.To, m.Confirm = from, msg.Address{Kind: msg.User, Name: to}, false
+	})
+	db.MustSave(t, m)
+	return m.ID
+}
+
+// Broker is a publisher that remembers what it was given.
+type Broker struct {
+	mu    sync.Mutex
+	Sends []messages.DueMessage
+	Say   func(messages.DueMessage) msg.Result
+}
+
+func (b *Broker) Publish(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Sends = append(b.Sends, due...)
+	return store.Column(due, b.Say), nil
+}
+
+func (b *Broker) MsgIDs() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return store.Column(b.Sends, func(d messages.DueMessage) string { return d.MsgID })
+}
+
+func (b *Broker) Sent() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.Sends)
+}
+
+func Always(r msg.Result) *Broker {
+	return &Broker{Say: func(messages.DueMessage) msg.Result { return r }}
+}
+
+var Away = msg.Result{Outcome: msg.Away, Reason: "no more of this subject"}
+
+var Full = msg.Result{Outcome: msg.Away, Reason: "the stream is full", Scope: msg.OneStream}
+
+var NoStream = msg.Result{Outcome: msg.Away, Reason: "no connection", Scope: msg.AllStreams}
+
+// Message is a message to a subject that waits for one confirmation; change
+// edits it.
+func Message(key string, change ...func(*messages.NewMessage)) *messages.NewMessage {
+	m := &messages.NewMessage{
+		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
+		Type: "order.paid.v1", Data: []byte(`{"order": 7, "b":1e400}`), Confirm: true, MaxSends: 2, ExpectedReceipts: 1,
+	}
+	for _, c := range change {
+		c(m)
+	}
+	m.ID = task.ID(msg.ID(m.CallerID, m.From, m.ClientMsgID))
+	m.Fingerprint, _ = task.Fingerprint(string(m.Data))
+	return m
+}
+
+func (db *DB) MustConverse(t *testing.T, a, b string, after task.ID, limit int) messages.Conversation {
+	t.Helper()
+	page, err := db.Messages.Conversation(t.Context(), a, b, after, limit)
+	require.NoError(t, err)
+	return page
+}
+
+func (db *DB) MustMessage(t *testing.T, id task.ID) messages.MessageDetail {
+	t.Helper()
+	m, err := db.Messages.Message(t.Context(), id)
+	require.NoError(t, err)
+	return m
+}
+
+// MustSave gives the answers without their times, which it holds to the rows.
+func (db *DB) MustSave(t *testing.T, rows ...*messages.NewMessage) []messages.SavedMessage {
+	t.Helper()
+	outs, errs := db.Messages.SubmitMessages(rows)
+	for i, err := range errs {
+		require.NoError(t, err)
+		if outs[i].Refused == nil {
+			require.True(t, outs[i].SavedAt.Equal(db.MustMessage(t, rows[i].ID).CreatedAt))
+		}
+		outs[i].SavedAt = time.Time{}
+	}
+	return outs
+}
+
+// Send is the MsgID of a send, given as <epoch>.<number>.
+func Send(m *messages.NewMessage, name string) string {
+	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
+}
+
+// ArchivedRows runs an archive and gives how many rows left each table that had some.
+func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]int {
+	t.Helper()
+	rows := map[string]int{}
+	for step, err := range db.Maintenance.Archive(t.Context(), run) {
+		require.NoError(t, err)
+		require.Empty(t, step.Failed)
+		if step.Rows > 0 {
+			rows[step.Table] += step.Rows
+		}
+	}
+	return rows
+}
+
+// SaveReceived saves messages, sends them and confirms each.
+func (db *DB) SaveReceived(t *testing.T, rows ...*messages.NewMessage) {
+	t.Helper()
+	db.MustSave(t, rows...)
+	db.Relay(t, Always(Taken))
+	for _, m := range rows {
+		_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, Addressee("points"))
+		require.NoError(t, err)
+	}
+}
+
+// Relay makes everything due and lets one relay send it.
+func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
+	t.Helper()
+	db.MakeDue(t)
+	relayed, err := db.Messages.RelayMessages(t.Context(), 100, b.Publish)
+	require.NoError(t, err)
+	return relayed
+}
+
+// Addressee is the word of one that the message is for.
+func Addressee(consumer string) messages.Confirmation {
+	return messages.Confirmation{Consumer: consumer, Ground: msg.IsAddressee}
+}
+
+func (db *DB) MakeDue(t *testing.T) {
+	t.Helper()
+	_, err := db.Owner(t).Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
+	require.NoError(t, err)
+}

@@ -1,0 +1,158 @@
+package storetest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	cfg.User, cfg.Password = role, sandbox.Password(role)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+// Statements is every SQL constant of the store and its packages, by name.
+func Statements(t *testing.T) map[string]string {
+	t.Helper()
+	_, here, _, _ := runtime.Caller(0)
+	root := filepath.Dir(filepath.Dir(here))
+	kernel, err := filepath.Glob(filepath.Join(root, "*.go"))
+	require.NoError(t, err)
+	subjects, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
+	require.NoError(t, err)
+	names := slices.DeleteFunc(append(kernel, subjects...), func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	exprs := map[string]ast.Expr{}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, decl := range file.Decls {
+			if g, ok := decl.(*ast.GenDecl); ok && g.Tok == token.CONST {
+				for _, spec := range g.Specs {
+					v := spec.(*ast.ValueSpec)
+					for i, name := range v.Names {
+						if i < len(v.Values) {
+							exprs[name.Name] = v.Values[i]
+						}
+					}
+				}
+			}
+		}
+	}
+	var text func(e ast.Expr) string
+	text = func(e ast.Expr) string {
+		switch e := e.(type) {
+		case *ast.BasicLit:
+			if s, err := strconv.Unquote(e.Value); err == nil {
+				return s
+			}
+		case *ast.BinaryExpr:
+			return text(e.X) + text(e.Y)
+		case *ast.Ident:
+			return text(exprs[e.Name])
+		case *ast.SelectorExpr: // a constant of another package
+			return text(exprs[e.Sel.Name])
+		}
+		return ""
+	}
+	all := map[string]string{}
+	for name, e := range exprs {
+		if strings.HasSuffix(name, "SQL") {
+			all[name] = text(e)
+		}
+	}
+	return all
+}
+
+// Plans says which plans a set of statements must have.
+type Plans struct {
+	Burst  string            // what arrives before any ANALYZE
+	Cases  map[string]string // the statements, with their parameters of EXECUTE
+	Tables []string          // that must never be read as a whole
+	Index  map[string]string // by which a statement must go
+	Sorted []string          // statements that must not sort
+
+	Presorted []string // statements that may sort only what an index gives as equal
+}
+
+// The plan cliff: statements prepared and used while the tables were empty
+// must still go by index when a burst arrives before any ANALYZE.
+func (p Plans) Require(t *testing.T) {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	conn, all := PlanAs(t, url, sandbox.Roles.Hot), Statements(t)
+	execute := func(name string) string {
+		if args := p.Cases[name]; args != "" {
+			return "execute " + name + "(" + args + ")"
+		}
+		return "execute " + name
+	}
+	_, err := Owner(t, url).Exec(t.Context(), `vacuum analyze`)
+	require.NoError(t, err)
+	for name := range p.Cases {
+		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+all[name])
+		require.NoError(t, err, name)
+		for range 10 {
+			_, err = conn.Exec(t.Context(), execute(name))
+			require.NoError(t, err, name)
+		}
+	}
+	quiet := "set session_replication_role = replica;"
+	for _, table := range p.Tables {
+		quiet += "alter table " + table + " set (autovacuum_enabled = off);"
+	}
+	_, err = Owner(t, url).Exec(t.Context(), quiet+p.Burst)
+	require.NoError(t, err)
+	for name := range p.Cases {
+		rows, err := conn.Query(t.Context(), `explain `+execute(name))
+		require.NoError(t, err, name)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err, name)
+		plan := strings.Join(lines, "\n")
+		for _, table := range p.Tables {
+			require.NotContains(t, plan, "Seq Scan on "+table, "%s\n%s", name, plan)
+		}
+		require.NotContains(t, plan, "Bitmap Heap Scan", "%s\n%s", name, plan)
+		require.Contains(t, plan, p.Index[name], "%s\n%s", name, plan)
+		if slices.Contains(p.Sorted, name) {
+			require.NotContains(t, plan, "Sort", "%s\n%s", name, plan)
+		}
+		if slices.Contains(p.Presorted, name) {
+			require.Contains(t, plan, "Presorted Key", "%s\n%s", name, plan)
+		}
+	}
+}
+
+const AnID = "'018f0000-0000-7000-8000-000000000000'"
+
+// anID and someIDs are parameters that no row has.
+const (
+	SomeIDs = "array[" + AnID + "::uuid]"
+)
+
+// PlanAs is a session of the owner with a role's settings: it plans as every role
+// with these settings does, whatever each of them may run.
+func PlanAs(t *testing.T, url, role string) *pgx.Conn {
+	t.Helper()
+	conn := Owner(t, url)
+	_, err := conn.Exec(t.Context(), `select set_config(split_part(s, '=', 1), split_part(s, '=', 2), false)
+		from pg_roles, unnest(rolconfig) s where rolname = $1`, role)
+	require.NoError(t, err)
+	return conn
+}

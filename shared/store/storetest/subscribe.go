@@ -1,0 +1,72 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Subscription) subscribe.Subscribed {
+	t.Helper()
+	out, err := db.Subscribe.Subscribe(t.Context(), s)
+	require.NoError(t, err)
+	return out
+}
+
+// Try claims the only pending subscribe message and reports on it.
+func (db *DB) Try(t *testing.T, r task.Report) task.Task {
+	t.Helper()
+	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	r.TaskID, r.AppID, r.ClaimID = claimed[0].ID, "wechat", claimed[0].ClaimID
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	return outs[0].Task
+}
+
+// Booking is the order for the confirmation of a booking.
+func Booking(id uint64, data string) *subscribe.Subscription {
+	return &subscribe.Subscription{
+		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
+		ReceiverOpenID: "openid", Data: []byte(data), Page: "pages/booking", CallerID: 7, Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
+	}
+}
+
+func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
+	t.Helper()
+	token, err := db.Subscribe.ProviderToken(t.Context(), "wechat", "app")
+	require.NoError(t, err)
+	return token
+}
+
+// SettledBooking orders a message 100 days ago and reports on it 99 days ago.
+func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (ordered subscribe.Subscribed) {
+	t.Helper()
+	ordered = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
+	db.Try(t, task.Report{Outcome: outcome})
+	db.Exec(t, `update task_done set reported_at = now() - interval '99 days' where id = $1`, ordered.TaskID)
+	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days' where id = $1`, ordered.ID)
+	return ordered
+}
+
+// OldBooking is an order that was made 100 days ago.
+func OldBooking(id uint64, data string) *subscribe.Subscription {
+	s := Booking(id, data)
+	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
+	copy(s.TaskID[:8], floor[:8])
+	return s
+}
+
+func (db *DB) MustRates(t *testing.T, since time.Time, of *int64) []subscribe.TemplateRate {
+	t.Helper()
+	rates, err := db.Subscribe.TemplateRates(t.Context(), since, of)
+	require.NoError(t, err)
+	return rates
+}

@@ -1,0 +1,47 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (db *DB) Exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	_, err := db.Owner(t).Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+// CountEvents records the n-th event of a task.
+func (db *DB) CountEvents(t *testing.T, subject task.ID, n int, kind string) int {
+	t.Helper()
+	heard, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{
+		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
+	}}, FreshSecret)
+	require.NoError(t, err)
+	require.Empty(t, unknown)
+	return heard
+}
+
+func (db *DB) MustClaimDeliveries(t *testing.T, inHand ...webhooks.DueDelivery) []webhooks.DueDelivery {
+	t.Helper()
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.Places{All: 100, Caller: 100, Lane: 3, Failing: 100}, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func FreshSecret() string { return "whsec_fresh" }
+
+func ByCaller[T any](all []T, caller func(T) int64) map[int64]int {
+	n := map[int64]int{}
+	for _, one := range all {
+		n[caller(one)]++
+	}
+	return n
+}

@@ -1,0 +1,57 @@
+package subscribe
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// The columns that a row keeps in the archive.
+const (
+	LogNames = `id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, page_path,
+    send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful, created_at, updated_at`
+	SendNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
+)
+
+// archivedLogOfSQL finds the archived row of a message, and tells whether an order
+// would send what it has.
+const archivedLogOfSQL = `
+select id, task_id, send_status, caller_id, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
+from archived_subscribe_message_logs
+where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
+
+// restoreLogSQL brings a row back from the archive with its sends.
+const restoreLogSQL = `select restore_subscribe_message($1)`
+
+// subscribeArchived decides an order for a message that has no row in the main
+// table. One that was sent is skipped as ever; one that failed comes back, to be
+// decided there.
+func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Subscription) (out Subscribed, err error) {
+	var owner int64
+	var same bool
+	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.name(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
+		Scan(&out.ID, &out.TaskID, &out.Status, &owner, &same)
+	out.State, out.Archived = endOf(task.Task{}, false, out.Status), true
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
+		return out, s.Refused
+	case errors.Is(err, pgx.ErrNoRows):
+		return out, errOvertaken
+	case err != nil || out.TaskID == s.TaskID: // an earlier try of this very call
+		return out, err
+	case s.isRefused(owner):
+		return Subscribed{}, ErrOthersMessage()
+	case out.Status == task.SubscribeSent:
+		out.Skipped, out.DataDiffers = true, !same && s.mayCompare(owner)
+		return out, nil
+	case s.Refused != nil:
+		return out, s.Refused
+	}
+	if _, err := conn.Exec(ctx, restoreLogSQL, out.ID); err != nil {
+		return out, err
+	}
+	return out, errOvertaken
+}

@@ -1,0 +1,136 @@
+package subscribe_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestArchivedSubscribeMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	sent, failed := db.SettledBooking(t, 1, task.SentOK), db.SettledBooking(t, 2, task.SentFailed)
+	pending := db.MustSubscribe(t, storetest.OldBooking(3, `{}`))
+	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`)
+	before := mustLog(t, db, sent.ID)
+	require.Equal(t, map[string]int{"tasks": 2, "subscribe_message_logs": 2}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`), "what is being sent stays")
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
+
+	t.Run("is found by its id, its name and its business event", func(t *testing.T) {
+		found := mustLog(t, db, sent.ID)
+		require.True(t, found.Archived)
+		byName, err := db.Subscribe.SubscribeLogOf(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
+		require.NoError(t, err)
+		require.Equal(t, found, byName)
+		listed, more, err := db.Subscribe.BusinessLogs(t.Context(), "course_booking", 1, nil, 0, 10)
+		require.NoError(t, err)
+		require.False(t, more)
+		require.Equal(t, []subscribe.SubscribeLog{found}, listed)
+		found.Archived = false
+		require.Equal(t, before, found, "nothing of it is lost")
+		history, _, err := db.Subscribe.SubscribeHistory(t.Context(), sent.ID, subscribe.SendPlace{}, 10)
+		require.NoError(t, err)
+		require.Len(t, history, 1)
+		require.Equal(t, sent.TaskID, history[0].TaskID)
+	})
+	t.Run("is kept from a caller with granted business types", func(t *testing.T) {
+		for _, id := range []uint64{1, 2} {
+			other := storetest.Booking(id, `{}`)
+			other.CallerID, other.OwnOnly = 8, true
+			out, err := db.Subscribe.Subscribe(t.Context(), other)
+			require.Equal(t, subscribe.ErrOthersMessage(), err)
+			require.Zero(t, out)
+		}
+	})
+	t.Run("is skipped when it was sent", func(t *testing.T) {
+		want := subscribe.Subscribed{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}
+		require.Equal(t, want, db.MustSubscribe(t, storetest.Booking(1, `{"thing1": {"value": "Tea"}}`)))
+		want.DataDiffers = true
+		require.Equal(t, want, db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`)))
+		refused := storetest.Booking(1, `{}`)
+		refused.Refused = task.Refuse(task.CodeBlocked, "blocked")
+		require.True(t, db.MustSubscribe(t, refused).Skipped)
+		record := storetest.Booking(1, `{}`)
+		record.Queue, record.AppID, record.Lease = task.RecordedQueue, "app", time.Minute
+		require.True(t, db.MustSubscribe(t, record).Skipped)
+		require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "nothing is sent")
+	})
+	t.Run("is sent again when it failed", func(t *testing.T) {
+		other := storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`)
+		other.CallerID = 8
+		_, err := db.Subscribe.Subscribe(t.Context(), other)
+		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "by who ordered it")
+		again := db.MustSubscribe(t, storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`))
+		require.Equal(t, failed.ID, again.ID, "on its row")
+		require.True(t, again.Again)
+		require.False(t, again.Skipped)
+		l := mustLog(t, db, failed.ID)
+		require.False(t, l.Archived)
+		require.Equal(t, 1, l.RetryCount)
+		require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
+		history, _, err := db.Subscribe.SubscribeHistory(t.Context(), failed.ID, subscribe.SendPlace{}, 10)
+		require.NoError(t, err)
+		require.Len(t, history, 2)
+		require.Equal(t, 1, db.Count(t, `select count(*) from archived_subscribe_message_logs`))
+	})
+	t.Run("is resent by hand", func(t *testing.T) {
+		_, err := db.Subscribe.ResendSubscription(t.Context(), sent.ID, &subscribe.Subscription{TaskID: task.NewID(), Metadata: []byte(`{}`)}, false, store.Operator{})
+		require.ErrorContains(t, err, "force")
+		require.True(t, mustLog(t, db, sent.ID).Archived, "a refusal changes nothing")
+		out, err := db.Subscribe.ResendSubscription(t.Context(), sent.ID, &subscribe.Subscription{TaskID: task.NewID(), Metadata: []byte(`{}`)}, true, store.Operator{})
+		require.NoError(t, err)
+		require.True(t, out.Again)
+		require.False(t, mustLog(t, db, sent.ID).Archived)
+		require.Zero(t, db.Count(t, `select count(*) from archived_subscribe_message_sends`))
+	})
+	require.False(t, mustLog(t, db, pending.ID).Archived)
+}
+
+// A late success of a task that is still in the main tables would change its
+// message.
+func TestSubscribeMessageStaysAsLongAsItsTasks(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenKeeping(t, url, 90, 0)
+	failed := db.SettledBooking(t, 1, task.SentFailed)
+	release := storetest.HoldLock(t, url, `select from task_done where id = $1 for update`, failed.TaskID)
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its task is in use, so both wait")
+	release()
+	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+}
+
+// The archive and an order at the same moment: the order waits for the row, which
+// then is gone, and must not make another one.
+func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
+	sent := db.SettledBooking(t, 1, task.SentOK)
+	db.Exec(t, `delete from task_done`)
+	db.Exec(t, `delete from tasks`)
+	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
+	answered := make(chan subscribe.Subscribed, 1)
+	go func() {
+		out, err := db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+		if err == nil {
+			answered <- out
+		}
+		close(answered)
+	}()
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 10*time.Second, time.Millisecond)
+	release()
+	out, ok := <-answered
+	require.True(t, ok)
+	require.Equal(t, subscribe.Subscribed{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
+	require.Zero(t, db.Count(t, `select count(*) from subscribe_message_logs`))
+	require.Zero(t, db.Count(t, `select count(*) from task_live`), "nothing is sent twice")
+}

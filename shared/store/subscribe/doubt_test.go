@@ -1,0 +1,76 @@
+package subscribe_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestDoubtIsOfOneTemplateAndOneUserAndEndsWithASuccess(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*subscribe.Subscription){
+		"another template": func(s *subscribe.Subscription) { s.TemplateID = "other" },
+		"another openid":   func(s *subscribe.Subscription) { s.ReceiverOpenID = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			s := storetest.Booking(1, `{"a":1}`)
+			s.OnUnknown = task.Fail
+			db.MustSubscribe(t, s)
+			db.Try(t, task.Report{Outcome: task.SentUnknown})
+			s = storetest.Booking(1, `{"a":1}`)
+			change(s)
+			again := db.MustSubscribe(t, s)
+			require.False(t, doubtful(t, db, again.TaskID), "what may have been delivered was another grant's")
+		})
+	}
+	t.Run("a message that is sent once more", func(t *testing.T) {
+		t.Parallel()
+		db := storetest.Open(t)
+		s := storetest.Booking(1, `{"a":1}`)
+		s.OnUnknown = task.Fail
+		first := db.MustSubscribe(t, s)
+		db.Try(t, task.Report{Outcome: task.SentUnknown})
+		second := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+		require.True(t, doubtful(t, db, second.TaskID))
+		db.Try(t, task.Report{Outcome: task.SentOK})
+		out, err := db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann", Reason: "lost phone"})
+		require.NoError(t, err)
+		require.False(t, doubtful(t, db, out.TaskID))
+	})
+}
+
+// doubtful tells what who sends it is told.
+func doubtful(t *testing.T, db *storetest.DB, id task.ID) bool {
+	t.Helper()
+	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
+	require.NoError(t, err)
+	require.Contains(t, sends, id)
+	return sends[id].Doubtful
+}
+
+func TestARetryByHandOfWhatWasNeverBegunRaisesNoDoubt(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Booking(1, `{}`)
+	s.MaxRetries = 0
+	out := db.MustSubscribe(t, s)
+	_, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
+	require.NoError(t, err)
+	db.Exec(t, `update task_live set due_at = now()`)
+	_, err = db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
+	require.False(t, doubtful(t, db, out.TaskID))
+	_, err = db.Tasks.RetryFailed(t.Context(), out.TaskID, store.Operator{Name: "ann"})
+	require.NoError(t, err)
+	require.False(t, doubtful(t, db, out.TaskID), "no try of it ever left")
+}

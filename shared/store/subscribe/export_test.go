@@ -1,0 +1,20 @@
+package subscribe
+
+import "time"
+
+const (
+	BusinessLogsSQL  = businessLogsSQL
+	FailedLogsOfSQL  = failedLogsOfSQL
+	FailedLogsSQL    = failedLogsSQL
+	FetchLimit       = fetchLimit
+	ReleasedRows     = releasedRows
+	TemplateRatesSQL = templateRatesSQL
+	TemplateStrikes  = templateStrikes
+)
+
+func RatesBetween(since, firstOpen time.Time, of *int64) []any {
+	return ratesBetween(since, firstOpen, of)
+}
+
+// IsRefreshing reports whether this instance refreshes a provider's token.
+func (st *Store) IsRefreshing() bool { return len(st.refreshing) > 0 }

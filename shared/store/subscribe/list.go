@@ -1,0 +1,269 @@
+package subscribe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// SubscribeLog is a row of subscribe_message_logs.
+type SubscribeLog struct {
+	ID             int64
+	TemplateID     string
+	TemplateType   string
+	BusinessType   string
+	BusinessID     uint64
+	ReceiverUserID uint64
+	ReceiverOpenID string
+	Data           json.RawMessage
+	Page           string
+	Status         task.SendStatus
+	SendTime       time.Time // when it was ordered, or when the status became what it is
+	RetryCount     int
+	ErrorCode      string
+	ErrorMessage   string
+	CallerID       int64
+	TaskID         task.ID // its newest send
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+	Archived       bool // old, and out of the main table
+}
+
+// logFields are the columns of a row g of subscribe_message_logs, or of its archive,
+// that make a SubscribeLog.
+const logFields = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
+    g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
+    coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
+
+const (
+	logColumns         = logFields + `, false`
+	archivedLogColumns = logFields + `, true`
+)
+
+func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
+	var business, receiver, data string
+	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, &data, &l.Page, &l.Status,
+		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt,
+		&l.Archived)
+	if err != nil {
+		return l, err
+	}
+	l.Data = json.RawMessage(data)
+	if l.BusinessID, err = strconv.ParseUint(business, 10, 64); err != nil {
+		return l, err
+	}
+	l.ReceiverUserID, err = strconv.ParseUint(receiver, 10, 64)
+	return l, err
+}
+
+// logs reads a page of at most limit rows.
+func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []SubscribeLog, more bool, err error) {
+	rows, err := st.db.Read.Query(ctx, sql, args...)
+	if err == nil {
+		page, more, err = store.CollectPage(ctx, rows, limit, scanLog)
+	}
+	return page, more, store.Wrap(doing, err)
+}
+
+// oneLog reads the one row that sql gives; task.CodeNotFound when there is none.
+func (st *Store) oneLog(ctx context.Context, sql string, args ...any) (SubscribeLog, error) {
+	found, _, err := st.logs(ctx, "subscribe log", 1, sql, args...)
+	if err == nil && len(found) == 0 {
+		err = store.NotFound("subscribe message")
+	}
+	if err != nil {
+		return SubscribeLog{}, err
+	}
+	return found[0], nil
+}
+
+const logSQL = `
+select ` + logColumns + ` from subscribe_message_logs g where g.id = $1
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g.id = $1`
+
+// SubscribeLog finds a row by its id; task.CodeNotFound when there is none.
+func (st *Store) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) {
+	return st.oneLog(ctx, logSQL, id)
+}
+
+const messageLogSQL = `
+select ` + logColumns + ` from subscribe_message_logs g ` + ofName + `
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofName
+
+const ofName = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
+
+// SubscribeLogOf finds the row of a message by what names it; task.CodeNotFound
+// when it was never ordered.
+func (st *Store) SubscribeLogOf(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (SubscribeLog, error) {
+	return st.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
+}
+
+// businessLogsSQL lists the messages of one business object, a booking for example.
+const businessLogsSQL = `
+select ` + logColumns + ` from subscribe_message_logs g ` + ofBusiness + `
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofBusiness + `
+order by 1 limit $5`
+
+const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
+
+// BusinessLogs pages the rows of one business event by id, archived ones too; of is whose, nil =
+// everybody's.
+func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
+	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
+}
+
+// Each of the two has an index of its own: a caller with few failures must not
+// have those of all others read.
+const (
+	failedLogsSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.send_status = 2 and (g.send_time, g.id) < ($1, $2)
+order by g.send_time desc, g.id desc limit $3`
+
+	failedLogsOfSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.send_status = 2 and (g.send_time, g.id) < ($1, $2) and g.caller_id = $4
+order by g.send_time desc, g.id desc limit $3`
+)
+
+// LogPlace is the last row of a page of FailedLogs; zero asks for the first page.
+type LogPlace struct {
+	At time.Time // its SendTime
+	ID int64
+}
+
+// FailedLogs pages the failures, newest first; of is
+// whose, nil = everybody's.
+func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []SubscribeLog, more bool, err error) {
+	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
+	if of != nil {
+		sql, args = failedLogsOfSQL, append(args, *of)
+	}
+	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
+}
+
+// SubscribeSend is one send of a row.
+type SubscribeSend struct {
+	TaskID           task.ID
+	LogID            int64
+	CallerID         int64 // who ordered this send; only BeginSends says so
+	TemplateID       string
+	ReceiverOpenID   string
+	Data             json.RawMessage
+	Page             string
+	Lang             string
+	MiniprogramState string
+	CreatedAt        time.Time
+
+	Doubtful bool // of an earlier try of this message nobody knows whether it was delivered
+	Sent     bool // the message is sent: nothing is left to do
+}
+
+// CallerTemplate is the template of a send that BeginSends gave.
+func (s *SubscribeSend) CallerTemplate() CallerTemplate {
+	return CallerTemplate{s.TemplateID, s.CallerID}
+}
+
+const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
+    coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
+
+// beginSendsSQL says that rows which waited after a failed try are being sent. A
+// task that nobody has in hand any more would leave its row so for ever.
+const beginSendsSQL = `
+with held as materialized (
+    select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
+)
+update subscribe_message_logs set send_status = 0, updated_at = now() where send_status = 2 and id = any(array(
+    select log_id from subscribe_message_sends where task_id = any(array(select id from held)))) and task_id = any(array(select id from held))`
+
+const claimedSendsSQL = `
+select ` + sendColumns + `, t.caller_id
+from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id join tasks t on t.id = s.task_id
+where s.task_id = any($1::uuid[])`
+
+// BeginSends gives what the claimed tasks send, and takes their rows for being
+// sent.
+func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]SubscribeSend, err error) {
+	sends = make(map[task.ID]SubscribeSend, len(ids))
+	var batch pgx.Batch
+	batch.Queue(beginSendsSQL, ids)
+	batch.Queue(claimedSendsSQL, ids).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, scanClaimedSend)
+		for _, s := range found {
+			sends[s.TaskID] = s
+		}
+		return err
+	})
+	return sends, store.Wrap("begin sends", st.db.Hot.SendBatch(ctx, &batch).Close())
+}
+
+func scanSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+	err = s.scan(row)
+	return s, err
+}
+
+func scanClaimedSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+	err = s.scan(row, &s.CallerID)
+	return s, err
+}
+
+// scan reads sendColumns, and the columns after them into more.
+func (s *SubscribeSend) scan(row pgx.CollectableRow, more ...any) error {
+	var data string
+	err := row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
+		&s.Doubtful, &s.Sent}, more...)...)
+	s.Data = json.RawMessage(data)
+	return err
+}
+
+const recordedSendSQL = `
+select s.task_id from subscribe_message_sends s join tasks t on t.id = s.task_id
+where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (select from task_live l where l.id = s.task_id and l.claim_id = $2)
+    or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
+limit 1`
+
+// RecordedSend finds the send of a row that was recorded under a claim, unless it
+// is archived.
+func (st *Store) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
+	err = st.db.Hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return send, false, nil
+	}
+	return send, err == nil, store.Wrap("recorded send", err)
+}
+
+const historySQL = `
+select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id
+` + sendsBefore + `
+union all
+select ` + sendColumns + ` from archived_subscribe_message_sends s join archived_subscribe_message_logs g on g.id = s.log_id
+` + sendsBefore + `
+order by created_at desc, task_id desc limit $4`
+
+const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3)`
+
+// SendPlace is the last send of a page of SubscribeHistory; zero asks for the first
+// page.
+type SendPlace struct {
+	At     time.Time // its CreatedAt
+	TaskID task.ID
+}
+
+// SubscribeHistory pages the sends of a row, newest first.
+func (st *Store) SubscribeHistory(ctx context.Context, id int64, after SendPlace, limit int) (page []SubscribeSend, more bool, err error) {
+	rows, err := st.db.Read.Query(ctx, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
+	if err == nil {
+		page, more, err = store.CollectPage(ctx, rows, limit, scanSend)
+	}
+	return page, more, store.Wrap("subscribe history", err)
+}

@@ -1,0 +1,92 @@
+package subscribe_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestARetryByHandIsOfTheNewestSendAlone(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	by := store.Operator{CallerID: 1, Name: "ann", Reason: "mended"}
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
+
+	_, err := db.Tasks.RetryFailed(t.Context(), first.TaskID, by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "its message has a newer send: both would go out")
+	require.ErrorContains(t, err, "newer")
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	_, err = db.Tasks.RetryFailed(t.Context(), second.TaskID, by)
+	require.NoError(t, err)
+	db.Try(t, task.Report{Outcome: task.SentOK})
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+}
+
+func TestASendThatFailedIsNotRetriedOnceItsMessageIsSent(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Booking(1, `{"a":1}`)
+	s.OnUnknown = task.Fail
+	first := db.MustSubscribe(t, s)
+	lost := db.Try(t, task.Report{Outcome: task.SentUnknown})
+	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount)
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: lost.AppID, ClaimID: lost.ClaimID}}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "that of an earlier send takes none back")
+
+	_, err := db.Tasks.RetryFailed(t.Context(), second.TaskID, store.Operator{Name: "ann"})
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	require.ErrorContains(t, err, "force")
+}
+
+// A success that comes in while a resend makes up its mind must not be doubled.
+func TestAResendHeedsASuccessThatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	resend := func() error {
+		_, err := db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, false, store.Operator{Name: "ann"})
+		return err
+	}
+	overtaken := func() error {
+		tx, err := db.Hot.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `update subscribe_message_logs set send_status = 1`)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- resend() }()
+		for len(done) == 0 && db.Count(t, `select count(*) from pg_locks where not granted`) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if len(done) > 0 { // it had waited for as long as it does
+			require.NoError(t, tx.Rollback(t.Context()))
+		} else {
+			require.NoError(t, tx.Commit(t.Context()))
+		}
+		return <-done
+	}
+	err := overtaken()
+	for task.CodeOf(err) == task.CodeServerBusy {
+		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
+		err = overtaken()
+	}
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	require.ErrorContains(t, err, "force")
+	require.Zero(t, db.Count(t, `select count(*) from task_live`))
+}

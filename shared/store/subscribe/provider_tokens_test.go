@@ -1,0 +1,184 @@
+package subscribe_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		value   func(n int32) string
+		callers int
+	}{
+		"a new value each time": {func(n int32) string { return fmt.Sprint("token-", n) }, 30},
+		// Who begins after a refresh cannot know of it: each of these began before.
+		"the same value as ever": {func(int32) string { return "token" }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			doors := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+			require.Equal(t, subscribe.ProviderToken{}, doors[0].MustToken(t))
+			var fetches atomic.Int32
+			var stale subscribe.ProviderToken
+			for round := range int32(3) {
+				all := make(chan struct{})
+				var atOnce, asking sync.WaitGroup
+				asking.Add(c.callers)
+				tokens := make([]subscribe.ProviderToken, c.callers)
+				for i := range c.callers {
+					atOnce.Go(func() {
+						asking.Done()
+						<-all
+						var err error
+						tokens[i], err = doors[i%3].Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", stale, func(context.Context) (subscribe.ProviderToken, error) {
+							n := fetches.Add(1)
+							// Each instance is at the door before this one has its token.
+							require.Eventually(t, func() bool {
+								return doors[0].Subscribe.IsRefreshing() && doors[1].Subscribe.IsRefreshing() && doors[2].Subscribe.IsRefreshing()
+							},
+								5*time.Second, time.Millisecond)
+							return subscribe.ProviderToken{Value: c.value(n), Left: 2 * time.Hour}, nil
+						})
+						require.NoError(t, err)
+					})
+				}
+				asking.Wait()
+				close(all)
+				atOnce.Wait()
+				require.Equal(t, round+1, fetches.Load(), "one fetch")
+				for _, token := range tokens {
+					require.Equal(t, c.value(round+1), token.Value)
+					require.InDelta(t, 2*time.Hour, token.Left, float64(10*time.Second))
+				}
+				stale = doors[round%3].MustToken(t)
+				require.Equal(t, c.value(round+1), stale.Value)
+			}
+			require.Equal(t, 3, doors[0].Count(t, `select version from provider_tokens`))
+		})
+	}
+}
+
+func TestOnlyTheStaleTokenIsReplaced(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	gives := func(value string, left time.Duration) func(context.Context) (subscribe.ProviderToken, error) {
+		return func(context.Context) (subscribe.ProviderToken, error) {
+			return subscribe.ProviderToken{Value: value, Left: left}, nil
+		}
+	}
+	refresh := func(stale string, fetch func(context.Context) (subscribe.ProviderToken, error)) (subscribe.ProviderToken, error) {
+		return db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{Value: stale}, fetch)
+	}
+	never := func(context.Context) (subscribe.ProviderToken, error) { panic("the token was replaced before") }
+	_, err := refresh("", gives("one", time.Hour))
+	require.NoError(t, err)
+	got, err := refresh("older", never)
+	require.NoError(t, err)
+	require.Equal(t, "one", got.Value)
+	require.InDelta(t, time.Hour, got.Left, float64(10*time.Second))
+	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "other app", subscribe.ProviderToken{Value: "one"}, gives("another", time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, "one", db.MustToken(t).Value, "apps have their own")
+
+	db.Exec(t, `update provider_tokens set expires_at = now() - interval '1 minute'`)
+	require.Less(t, db.MustToken(t).Left, time.Duration(0))
+	got, err = refresh("older", gives("two", time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, "two", got.Value, "one that is over helps nobody, replaced or not")
+	for _, bad := range []func(context.Context) (subscribe.ProviderToken, error){gives("", time.Hour), gives("three", 0)} {
+		_, err = refresh("two", bad)
+		require.ErrorContains(t, err, "empty or over")
+	}
+	require.Equal(t, "two", db.MustToken(t).Value)
+}
+
+func TestAFetchThatFailsChangesNothingAndTheNextOneIsTried(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	down := errors.New("the provider is down")
+	var fetches atomic.Int32
+	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
+		fetches.Add(1)
+		return subscribe.ProviderToken{Value: "half", Left: time.Hour}, down
+	})
+	require.Equal(t, down, err, "it is given as it is")
+	require.Equal(t, subscribe.ProviderToken{}, db.MustToken(t))
+	got, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(ctx context.Context) (subscribe.ProviderToken, error) {
+		end, bounded := ctx.Deadline()
+		require.True(t, bounded)
+		require.LessOrEqual(t, time.Until(end), subscribe.FetchLimit)
+		return subscribe.ProviderToken{Value: "whole", Left: time.Hour}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "whole", got.Value)
+}
+
+func TestWhoWaitsForARefreshMayLeave(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	same, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	fetching, done := make(chan struct{}), make(chan struct{})
+	var slow sync.WaitGroup
+	slow.Go(func() {
+		_, err := same.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
+			close(fetching)
+			<-done
+			return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
+		})
+		require.NoError(t, err)
+	})
+	<-fetching
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for _, db := range []*storetest.DB{same, other} {
+		_, err := db.Subscribe.RefreshProviderToken(ctx, "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
+			panic("another one fetches")
+		})
+		require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "%v", err)
+	}
+	require.Equal(t, subscribe.ProviderToken{}, other.MustToken(t), "reading waits for nobody")
+	require.Zero(t, other.Count(t, `select count(*) from pg_stat_activity where datname = current_database() and backend_xid is not null`),
+		"a fetch keeps no dead row")
+	close(done)
+	slow.Wait()
+	require.Equal(t, "token", other.MustToken(t).Value)
+}
+
+func TestATokenIsInNoTextAndNoError(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	secret := subscribe.ProviderToken{Value: "s3cr3t", Left: time.Hour}
+	var log bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
+		slog.New(h).Info("x", "token", secret, "pointer", &secret, "inside", struct{ T subscribe.ProviderToken }{secret})
+	}
+	text, err := json.Marshal(map[string]any{"a": secret, "b": []subscribe.ProviderToken{secret}})
+	require.NoError(t, err)
+	log.Write(text)
+	fmt.Fprintf(&log, "%v %+v %#v %s %q %x %v", secret, secret, secret, secret, secret, secret, &secret)
+	_, err = storetest.Owner(t, url).Exec(t.Context(), `alter table provider_tokens add check (token = '')`)
+	require.NoError(t, err)
+	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) { return secret, nil })
+	require.Error(t, err)
+	fmt.Fprintf(&log, "%v %+v", err, err)
+	require.NotContains(t, log.String(), "s3cr3t")
+	require.NotContains(t, log.String(), fmt.Sprintf("%x", "s3cr3t"))
+}

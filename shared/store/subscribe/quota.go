@@ -1,0 +1,27 @@
+package subscribe
+
+import (
+	"context"
+
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// SubscribeWithinQuota is Subscribe for such a caller. An order that is skipped is
+// answered all the same.
+func (st *Store) SubscribeWithinQuota(ctx context.Context, caller callers.Caller, s *Subscription) (out Subscribed, err error) {
+	if s.Refused != nil {
+		return st.Subscribe(ctx, s)
+	}
+	st.tasks.WithinQuota(caller, 1, func(fit int, refusal *task.Error) (saved int) {
+		if fit == 0 {
+			s.Refused = refusal
+		}
+		out, err = st.Subscribe(ctx, s)
+		if err == nil && !out.Skipped {
+			saved = 1
+		}
+		return saved
+	})
+	return out, err
+}

@@ -1,0 +1,19 @@
+package subscribe
+
+import (
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+)
+
+// Store reads and writes subscribe messages, and what their provider needs.
+type Store struct {
+	db         *store.DB
+	tasks      *tasks.Store
+	refreshing chan struct{} // full while this instance refreshes a provider's token
+}
+
+// New returns the store of subscribe messages, which are sent as tasks. The tasks must have
+// been made with TaskHooks.
+func New(db *store.DB, tasks *tasks.Store) *Store {
+	return &Store{db: db, tasks: tasks, refreshing: make(chan struct{}, 1)}
+}

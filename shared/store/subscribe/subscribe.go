@@ -1,0 +1,416 @@
+package subscribe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Subscription is an order to send one subscribe message. Business, type of
+// template and receiver together name the message: there is at most one row for them.
+type Subscription struct {
+	TaskID task.ID // made before the commit, so that a commit whose answer was lost is recognised
+
+	TemplateID       string
+	TemplateType     string
+	BusinessType     string
+	BusinessID       uint64
+	ReceiverUserID   uint64
+	ReceiverOpenID   string
+	Data             []byte // JSON
+	Page             string // "" = none
+	Lang             string // "" = WeChat's default
+	MiniprogramState string // "" likewise
+
+	CallerID    int64
+	Queue       string // task.WeChatQueue or task.RecordedQueue
+	MaxRetries  int16
+	OnUnknown   task.Policy
+	CallbackURL string
+	Metadata    []byte    // a JSON object for the task's events
+	SendAt      time.Time // zero = at once
+	TTL         time.Duration
+
+	// Of one that its submitter sends itself: it is claimed as it is made.
+	AppID string
+	Lease time.Duration
+
+	// Refused is why the order cannot be taken on. A repeat of an order that is sent,
+	// or being sent, is skipped before its refusal counts.
+	Refused *task.Error
+	// Anybodys lets the order send again what another caller had ordered.
+	Anybodys bool
+	// OwnOnly refuses the order for a message that another caller ordered, whatever
+	// became of that one.
+	OwnOnly bool
+}
+
+// Subscribed is what became of an order.
+type Subscribed struct {
+	ID          int64 // of the row
+	TaskID      task.ID
+	Status      task.SendStatus
+	State       task.State // of the task; of one that is archived its end
+	Skipped     bool       // it is sent, or being sent: nothing was done
+	DataDiffers bool       // with Skipped: this order would have sent something else
+	Again       bool       // the row had failed before
+	Archived    bool       // with Skipped: the row is old and out of the main table
+	ClaimID     int64      // of a recorded one
+	LeaseUntil  time.Time
+}
+
+// newLog is decided by the unique index: of all orders for one message, one
+// makes the row, unless that is archived.
+const newLog = `
+with g as (
+    insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
+        message_data, page_path, caller_id, task_id)
+    select $20::varchar, $21::numeric, $22::varchar, $23::numeric, $2, $3, $4, $5, $8, $1
+    where not exists (select from archived_subscribe_message_logs a
+        where a.business_type = $20 and a.business_id = $21 and a.template_type = $22 and a.receiver_user_id = $23)
+    on conflict (business_type, business_id, template_type, receiver_user_id) do nothing
+    returning id
+)`
+
+// againLog gives a row its next send; what it sent before stays in its history.
+// A task that makes way while it waits for a retry has counted this one. A doubt
+// stays as long as what may have been delivered used the consent that this send
+// needs: the user's to this template, for a message that is not known as sent.
+const againLog = `
+with g as (
+    update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
+        task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
+        retry_count = retry_count + $21, retries_before = retry_count + $21,
+        doubtful = doubtful and send_status <> 1 and template_id = $2::varchar and receiver_openid = $3::varchar
+    where id = $20
+    returning id
+)`
+
+// subscribeBody makes the task of a send: the rest of a statement that has the
+// row's id in g. A claim is one from the start.
+const subscribeBody = `
+, w as materialized (
+    select g.id, case when $16::bigint is not null then 2 when $13::timestamptz > now() then 0 else 1 end as state,
+        greatest($13::timestamptz, now()) + $14::interval as ends_at,
+        now() + $17::interval as lease_until
+    from g
+), s as (
+    insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state)
+    select $1, id, $2, $3, $4, $5, $6, $7 from w
+), b as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, send_at, expires_at, callback_url, metadata)
+    select $1, $8, $9, 5, $10, $11, '', $18, $13, ends_at, $12, $19::jsonb || jsonb_build_object('subscribe_id', id::text) from w
+), l as (
+    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback, claim_id, app_id,
+        claimed_by, owned_claim)
+    select $1, state, 5, $10, $11, $9, case state when 2 then lease_until when 0 then $13 else ends_at end, ends_at, $8, $12 is not null,
+        $16, $15, case when $16::bigint is not null then $8::bigint end, $16
+    from w
+)`
+
+// subscribeClaim logs that the task is claimed.
+const subscribeClaim = `, c as (
+    insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
+)`
+
+// subscribeTold writes the event of that task.
+const subscribeTold = `, e as (
+    insert into event_outbox (kind, caller_id, ids)
+    select kind, caller_id, array[$1]
+    from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) changed
+    where $12 is not null or ` + store.HasEndpoint + `
+)`
+
+const subscribeAnswer = `
+select id, state, lease_until from w`
+
+const (
+	newLogSQL                 = newLog + subscribeBody + subscribeAnswer
+	newLogWithEventsSQL       = newLog + subscribeBody + subscribeTold + subscribeAnswer
+	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + subscribeAnswer
+	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	againLogSQL               = againLog + subscribeBody + subscribeAnswer
+	againLogWithEventsSQL     = againLog + subscribeBody + subscribeTold + subscribeAnswer
+	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + subscribeAnswer
+	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+)
+
+func (s *Subscription) newSQL(m store.EventMode) string {
+	if s.Lease > 0 {
+		return m.Pick(newClaimedSQL, newClaimedWithEventsSQL)
+	}
+	return m.Pick(newLogSQL, newLogWithEventsSQL)
+}
+
+func (s *Subscription) againSQL(m store.EventMode) string {
+	if s.Lease > 0 {
+		return m.Pick(againClaimedSQL, againClaimedWithEventsSQL)
+	}
+	return m.Pick(againLogSQL, againLogWithEventsSQL)
+}
+
+func (s *Subscription) args(claimID int64) []any {
+	return []any{
+		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), store.OrNull(s.Page), store.OrNull(s.Lang), store.OrNull(s.MiniprogramState), s.CallerID,
+		s.Queue, s.MaxRetries, int16(s.OnUnknown), store.OrNull(s.CallbackURL), store.TimeOrNull(s.SendAt), store.OrNull(s.TTL), store.OrNull(s.AppID),
+		store.OrNull(claimID), s.Lease, task.Cut(s.summary(), task.MaxContent), string(s.Metadata),
+	}
+}
+
+// summary is the text of the task, for people: what is sent is kept apart.
+func (s *Subscription) summary() string {
+	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
+}
+
+func (s *Subscription) name() []any {
+	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
+}
+
+// Subscribe makes the row of a message, or sends one again that failed, or finds
+// that it is sent or being sent and does nothing.
+func (st *Store) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, err error) {
+	claimID := int64(0)
+	if s.Lease > 0 {
+		if claimID, err = st.tasks.NextClaimID(ctx); err != nil {
+			return out, store.Wrap("subscribe", err)
+		}
+	}
+	err = st.db.RetryLostCommit(ctx, func(bool) error {
+		out, err = st.subscribeOnce(ctx, s, claimID)
+		return err
+	})
+	if store.SQLState(err) == store.CodeLockTimeout {
+		err = &task.Error{Code: task.CodeKeyInFlight, Message: "another call for this message is under way; repeat the same call", RetryAfter: time.Second}
+	}
+	return out, store.Wrap("subscribe", err)
+}
+
+func (st *Store) subscribeOnce(ctx context.Context, s *Subscription, claimID int64) (out Subscribed, err error) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer conn.Release()
+	if s.Refused == nil {
+		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
+		var batch pgx.Batch
+		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
+		batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+		switch err := conn.SendBatch(ctx, &batch).Close(); {
+		case store.Violates(err, "archived_business_template_receiver"): // the row was archived while the order waited for it
+		case err != nil:
+			return out, store.MarkLost(conn.Conn(), err)
+		case out.ID != 0:
+			return out, st.ordered().Notify(nil)
+		}
+	}
+	for {
+		out, err = st.subscribeAgain(ctx, conn.Conn(), s, claimID)
+		err = store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		if !errors.Is(err, errOvertaken) {
+			return out, err
+		}
+	}
+}
+
+// errOvertaken says that the row changed meanwhile: another order gave it a new
+// task, or it came from the archive or went there.
+var errOvertaken = errors.New("another order was faster")
+
+// scan reads what subscribeBody gives; no row leaves all as it is.
+func (o *Subscribed) scan(row pgx.Row) error {
+	var state int16
+	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	o.State = task.State(state)
+	if o.State != task.Processing {
+		o.LeaseUntil = time.Time{}
+	}
+	return err
+}
+
+// logOfSQL finds the row of a message.
+const logOfSQL = `
+select id, task_id from subscribe_message_logs
+where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
+
+// lockLogSQL tells whether an order would send what the row has.
+const lockLogSQL = `
+select task_id, send_status, caller_id,
+    template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
+from subscribe_message_logs where id = $1 for update`
+
+// subscribeAgain decides an order for a message that has its row.
+func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, claimID int64) (out Subscribed, err error) {
+	var newest task.ID
+	err = conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return subscribeArchived(ctx, conn, s)
+	case err != nil:
+		return out, err
+	}
+	held, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // tasks before rows, as those do who settle tasks
+	if err != nil {
+		return out, err
+	}
+	before, found, err := held.Of(newest)
+	if err != nil {
+		return out, err
+	}
+	var owner int64
+	var same bool
+	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return out, errOvertaken
+	case err != nil:
+		return out, err
+	case out.TaskID != newest:
+		return out, errOvertaken
+	case newest == s.TaskID: // an earlier try of this very call
+		out = Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
+		return out, store.Commit(ctx, conn)
+	case s.isRefused(owner):
+		return Subscribed{}, ErrOthersMessage()
+	case out.Status == task.SubscribeSent, found && !before.SendAgain():
+		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same && s.mayCompare(owner)
+		return out, store.Commit(ctx, conn)
+	case s.Refused != nil:
+		return out, s.Refused
+	case owner != s.CallerID && !s.Anybodys:
+		return out, task.Refuse(task.CodeForbidden, "another caller ordered this message and it failed; that caller or an admin may send it again")
+	}
+	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, held.Now, func(*pgx.Batch) {})
+}
+
+// isRefused tells whether the order must not even be told about a message of owner.
+func (s *Subscription) isRefused(owner int64) bool {
+	return s.OwnOnly && !s.Anybodys && owner != s.CallerID
+}
+
+// mayCompare tells whether the order may be told that a message of owner has other
+// data: the data of another caller could be guessed so.
+func (s *Subscription) mayCompare(owner int64) bool { return s.Anybodys || owner == s.CallerID }
+
+// ErrOthersMessage refuses what concerns a message that another caller ordered, and
+// is the same whatever became of it.
+func ErrOthersMessage() error {
+	return task.Refuse(task.CodeForbidden, "another caller ordered this message; only that caller or an admin may send it or ask about it")
+}
+
+// endOf is the state of a task that may be archived.
+func endOf(t task.Task, found bool, status task.SendStatus) task.State {
+	switch {
+	case found:
+		return t.State
+	case status == task.SubscribeSent:
+		return task.Succeeded
+	default:
+		return task.Failed
+	}
+}
+
+// sendAgain gives the locked row its next send; a task that waits for another try
+// makes way.
+func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id int64, before task.Task, claimID int64, now time.Time,
+	extra func(*pgx.Batch)) (Subscribed, error) {
+	out := Subscribed{TaskID: s.TaskID, ClaimID: claimID, Again: true}
+	var batch pgx.Batch
+	var notifier *store.Notifier
+	retries := 1
+	if !before.ID.IsZero() && !before.State.Final() {
+		retries = 0
+		after, err := before.Cancel(now)
+		if err != nil {
+			return out, err
+		}
+		notifier = st.tasks.QueueChanges(&batch, []tasks.Change{{Before: before, After: after}})
+		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledByHand, Message: "a newer order takes its place"}})
+	}
+	batch.Queue(s.againSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	extra(&batch)
+	batch.Queue("commit")
+	err := notifier.Notify(conn.SendBatch(ctx, &batch).Close())
+	return out, st.ordered().Notify(err)
+}
+
+// ordered is what subscribeTold tells.
+func (st *Store) ordered() *store.Notifier {
+	n := st.db.NewNotifier()
+	if st.db.EventMode == store.AllEvents {
+		n.CountEvents(1) // if anybody listens
+	}
+	return n
+}
+
+// ResendSubscription sends the message of a row again as it is, by hand: one that failed,
+// or, with force, one that was sent. One that is being sent is a conflict. s is
+// completed from the row: it needs no more than TaskID, MaxRetries and OnUnknown.
+func (st *Store) ResendSubscription(ctx context.Context, id int64, s *Subscription, force bool, by store.Operator) (out Subscribed, err error) {
+	err = st.db.WithPartitions(ctx, func() error {
+		conn, err := st.db.Hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		out, err = st.resendOnce(ctx, conn.Conn(), id, s, force, by)
+		return store.RollbackOn(conn.Conn(), err)
+	})
+	return out, store.Wrap("resend", err)
+}
+
+const lockLogTaskSQL = `
+select g.task_id, g.send_status, coalesce((select lang from subscribe_message_sends where task_id = g.task_id), ''),
+    coalesce((select miniprogram_state from subscribe_message_sends where task_id = g.task_id), '')
+from subscribe_message_logs g where g.id = $1 for update`
+
+func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subscription, force bool, by store.Operator) (out Subscribed, err error) {
+	l, err := st.SubscribeLog(ctx, id)
+	if err != nil {
+		return out, err
+	}
+	held, err := tasks.Lock(ctx, conn, []task.ID{l.TaskID}, tasks.LockTimeout)
+	if err != nil {
+		return out, err
+	}
+	before, found, err := held.Of(l.TaskID)
+	if err != nil {
+		return out, err
+	}
+	if l.Archived {
+		if _, err := conn.Exec(ctx, restoreLogSQL, id); err != nil {
+			return out, err
+		}
+	}
+	var newest task.ID
+	err = conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // it was archived meanwhile
+		return out, store.Busy()
+	case err != nil:
+		return out, err
+	case newest != l.TaskID:
+		return out, store.Busy()
+	case found && !before.State.Final() && !before.SendAgain():
+		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")
+	case l.Status == task.SubscribeSent && !force:
+		return out, task.Refuse(task.CodeConflict, `the message was sent; give "force": true to send it twice`)
+	}
+	s.TemplateID, s.TemplateType, s.BusinessType, s.BusinessID = l.TemplateID, l.TemplateType, l.BusinessType, l.BusinessID
+	s.ReceiverUserID, s.ReceiverOpenID, s.Data, s.Page, s.CallerID, s.Queue = l.ReceiverUserID, l.ReceiverOpenID, l.Data, l.Page, l.CallerID, task.WeChatQueue
+	return st.sendAgain(ctx, conn, s, id, before, 0, held.Now, func(batch *pgx.Batch) {
+		by.QueueAudit(batch, "subscribe.resend", strconv.FormatInt(id, 10), store.MustJSON(map[string]any{"task_id": l.TaskID, "send_status": l.Status}),
+			store.MustJSON(map[string]any{"task_id": s.TaskID, "send_status": task.SubscribeSending}))
+	})
+}

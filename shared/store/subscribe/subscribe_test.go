@@ -1,0 +1,317 @@
+package subscribe_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.SubscribeLog {
+	t.Helper()
+	l, err := db.Subscribe.SubscribeLog(t.Context(), id)
+	require.NoError(t, err)
+	return l
+}
+
+func TestOneBusinessEventIsOneMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	const largest uint64 = 1<<64 - 1
+	first := db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Tea"}}`))
+	require.False(t, first.Skipped)
+	require.Equal(t, task.Pending, first.State)
+	again := db.MustSubscribe(t, storetest.Booking(largest, `{"thing1": {"value": "Tea"}}`))
+	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, again)
+	require.True(t, db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Coffee"}}`)).DataDiffers)
+	l := mustLog(t, db, first.ID)
+	require.Equal(t, largest, l.BusinessID)
+	require.Equal(t, task.SubscribeSending, l.Status)
+
+	db.Try(t, task.Report{Outcome: task.SentOK})
+	again = db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Tea"}}`))
+	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true}, again)
+	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
+}
+
+func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var made atomic.Int64
+	var callers sync.WaitGroup
+	order := func() {
+		defer callers.Done()
+		var out subscribe.Subscribed
+		err := storetest.RetryBusy(func() (err error) {
+			out, err = db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{}`))
+			return err
+		})
+		switch {
+		case err != nil:
+			t.Error(err)
+		case !out.Skipped:
+			made.Add(1)
+		}
+	}
+	for range 2 {
+		callers.Add(30)
+		for range 30 {
+			go order()
+		}
+		callers.Wait()
+		require.EqualValues(t, 1, made.Swap(0))
+		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+		db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // and once more from failed
+	}
+}
+
+func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	l := mustLog(t, db, first.ID)
+	require.Equal(t, task.SubscribeFailed, l.Status)
+	require.Equal(t, task.SendFailedCode, l.ErrorCode)
+	require.Equal(t, task.SendFailedMessage, l.ErrorMessage)
+
+	second := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
+	require.Equal(t, first.ID, second.ID)
+	require.True(t, second.Again)
+	require.False(t, second.Skipped)
+	l = mustLog(t, db, first.ID)
+	require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
+	require.Equal(t, task.SubscribeSending, l.Status)
+	require.Empty(t, l.ErrorCode)
+	require.Equal(t, 1, l.RetryCount)
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs where retries_before = retry_count`))
+	history, _, err := db.Subscribe.SubscribeHistory(t.Context(), first.ID, subscribe.SendPlace{}, 10)
+	require.NoError(t, err)
+	require.Len(t, history, 2)
+	require.JSONEq(t, `{"thing1":{"value":"Tea"}}`, string(history[1].Data))
+}
+
+func TestAMessageThatWaitsAfterAFailedTryMakesWayForANewOrder(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true, ErrorCode: "-1"}).State)
+	require.Equal(t, task.SubscribeFailed, mustLog(t, db, first.ID).Status)
+	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
+	require.True(t, second.Again)
+	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the retry that it takes the place of was counted")
+	old, err := db.Tasks.Task(t.Context(), first.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, task.Cancelled, old.Reason)
+	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{second.TaskID})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":2}`, string(sends[second.TaskID].Data))
+}
+
+func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Booking(1, `{"a":1}`)
+	s.OnUnknown = task.Fail
+	first := db.MustSubscribe(t, s)
+	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	report := func(o task.Outcome) task.Verdict {
+		outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: o}}})
+		require.NoError(t, errs[0])
+		return outs[0].Verdict
+	}
+	require.Equal(t, task.Applied, report(task.SentUnknown))
+	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
+	require.True(t, second.Again)
+	require.Equal(t, task.Applied, report(task.SentOK), "it was delivered after all")
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{second.TaskID})
+	require.NoError(t, err)
+	require.True(t, sends[second.TaskID].Sent)
+	require.True(t, sends[second.TaskID].Doubtful)
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "and stays so")
+	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
+}
+
+func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	record := func() subscribe.Subscribed {
+		s := storetest.Booking(1, `{"a":1}`)
+		s.Queue, s.AppID, s.Lease, s.OnUnknown = task.RecordedQueue, "shop", time.Minute, task.Resend
+		return db.MustSubscribe(t, s)
+	}
+	first := record()
+	require.Equal(t, task.Processing, first.State)
+	require.Positive(t, first.ClaimID)
+	require.WithinDuration(t, time.Now().Add(time.Minute), first.LeaseUntil, 10*time.Second)
+	require.True(t, record().Skipped, "it is in somebody's hands")
+	db.Exec(t, `update task_live set due_at = now()`)
+	_, err := db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	second := record()
+	require.True(t, second.Again, "who had it fell silent")
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Stale, outs[0].Verdict)
+	outs, errs = db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+}
+
+func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	by := store.Operator{CallerID: 1, Name: "ann", Reason: "the user asked"}
+	resend := func(force bool) (subscribe.Subscribed, error) {
+		return db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, force, by)
+	}
+	_, err := resend(true)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
+	db.Exec(t, `update subscribe_message_sends set lang = 'zh_TW', miniprogram_state = 'trial'`)
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	out, err := resend(false)
+	require.NoError(t, err)
+	require.True(t, out.Again)
+	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{out.TaskID})
+	require.NoError(t, err)
+	require.Equal(t, "zh_TW", sends[out.TaskID].Lang)
+	require.Equal(t, "trial", sends[out.TaskID].MiniprogramState)
+	db.Try(t, task.Report{Outcome: task.SentOK})
+	_, err = resend(false)
+	require.ErrorContains(t, err, "force")
+	_, err = resend(true)
+	require.NoError(t, err)
+	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'subscribe.resend' and reason = 'the user asked'`))
+	_, err = db.Subscribe.ResendSubscription(t.Context(), 99, &subscribe.Subscription{TaskID: task.NewID()}, false, by)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestARefusedOrderIsSkippedWhereItsMessageIsKnownAndDoesNothingElse(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	refuse := func(id uint64) (subscribe.Subscribed, error) {
+		s := storetest.Booking(id, `{"a":2}`)
+		s.Refused = task.Refuse(task.CodeBlocked, "blocked")
+		return db.Subscribe.Subscribe(t.Context(), s)
+	}
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	out, err := refuse(1)
+	require.NoError(t, err)
+	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true, DataDiffers: true}, out)
+	_, err = refuse(2)
+	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	_, err = refuse(1)
+	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
+}
+
+func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	other := storetest.Booking(1, `{}`)
+	other.CallerID = 8
+	require.True(t, db.MustSubscribe(t, other).Skipped)
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	_, err := db.Subscribe.Subscribe(t.Context(), other)
+	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
+	other.Anybodys = true
+	require.True(t, db.MustSubscribe(t, other).Again)
+	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it stays whose it was")
+}
+
+// A sender that slept through its lease must not say that the row is being sent.
+func TestWhatIsOverIsNotTakenForBeingSent(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	_, err := db.Subscribe.BeginSends(t.Context(), []task.ID{out.TaskID})
+	require.NoError(t, err)
+	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
+}
+
+// The three queries of the original subscribe-message log run without a change.
+func TestOriginalSubscribeQueries(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubscribe(t, storetest.Booking(123, `{}`))
+	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.MustSubscribe(t, storetest.Booking(124, `{}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
+	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+  id,
+  template_type,
+  receiver_user_id,
+  send_status,
+  send_time,
+  error_message
+FROM subscribe_message_logs
+WHERE business_type = 'course_booking'
+  AND business_id = 123) q where send_status = 1 and error_message is null`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+  template_type,
+  COUNT(*) as total,
+  SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) as success,
+  SUM(CASE WHEN send_status = 2 THEN 1 ELSE 0 END) as failed,
+  ROUND(SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) * 100.0 / COUNT(*), 2) as success_rate
+FROM subscribe_message_logs
+GROUP BY template_type) q where total = 2 and success = 1 and failed = 1 and success_rate = 50.00`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+  id,
+  template_type,
+  business_id,
+  receiver_user_id,
+  error_code,
+  error_message,
+  send_time
+FROM subscribe_message_logs
+WHERE send_status = 2
+ORDER BY send_time DESC
+LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`))
+	rates, err := db.Subscribe.TemplateRates(t.Context(), time.Time{}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 2, Success: 1, Failed: 1}}, rates)
+	failed, _, err := db.Subscribe.FailedLogs(t.Context(), nil, subscribe.LogPlace{}, 10)
+	require.NoError(t, err)
+	require.Len(t, failed, 1)
+	logs, more, err := db.Subscribe.BusinessLogs(t.Context(), "course_booking", 123, nil, 0, 10)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, logs, 1)
+	other := int64(8)
+	logs, _, err = db.Subscribe.BusinessLogs(t.Context(), "course_booking", 123, &other, 0, 10)
+	require.NoError(t, err)
+	require.Empty(t, logs, "another caller's")
+}
+
+func TestAnOrderHasEventsRelayedOnlyWhereItIsTold(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[store.EventMode]int64{store.NoEvents: 0, store.FinalEvents: 0, store.AllEvents: 2} {
+		var told atomic.Int64
+		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { told.Add(1) } })
+		db.MustSubscribe(t, storetest.Booking(1, `{}`))
+		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
+		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // it ended and is archived
+		require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
+		require.Equal(t, want, told.Load())
+	}
+}

@@ -1,0 +1,149 @@
+package subscribe
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// CallerTemplate names a template of subscribe messages as one caller uses it.
+type CallerTemplate struct {
+	TemplateID string
+	CallerID   int64 // who ordered the messages, or AllCallers
+}
+
+// AllCallers is in place of a caller in a pause that is from before pauses were
+// each caller's own.
+const AllCallers int64 = -1
+
+// SubscribeTemplate counts the errors of one caller's messages with a template.
+type SubscribeTemplate struct {
+	CallerTemplate
+	CallerName string     // "" = it is no stored caller
+	Strikes    int        // errors in a row
+	PausedAt   *time.Time // nil = it is not paused yet
+	Reason     string     // the newest error
+	UpdatedAt  time.Time
+}
+
+// templateStrikes is how many errors in a row pause a template.
+const templateStrikes = 3
+
+const strikeTemplateSQL = `
+insert into template_pauses as t (template_id, caller_id, strikes, reason) values ($1, $2, 1, $3)
+on conflict (template_id, caller_id) do update set strikes = least(t.strikes, 32766) + 1, reason = excluded.reason, updated_at = now(),
+    paused_at = case when t.strikes + 1 >= $4 then coalesce(t.paused_at, now()) end
+returning paused_at is not null`
+
+// StrikeTemplate counts an error that a template, or what its caller does with it,
+// is to blame for. The third in a row pauses the template for this caller. paused
+// says that it is paused, by this error or before.
+func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason string) (paused bool, err error) {
+	reason = task.Cut(store.Storable(reason), task.MaxResult)
+	err = st.db.Hot.QueryRow(ctx, strikeTemplateSQL, t.TemplateID, t.CallerID, reason, templateStrikes).Scan(&paused)
+	return paused, store.Wrap("strike template", err)
+}
+
+const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
+
+// ClearTemplate forgets the strikes of a template that its caller just sent with
+// success. A pause stays: only an operator lifts it.
+func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
+	_, err := st.db.Hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
+	return store.Wrap("clear template", err)
+}
+
+const pausedTemplatesSQL = `
+select t.template_id, t.caller_id from unnest($1::varchar[], $2::bigint[]) t (template_id, caller_id)
+where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = t.caller_id and p.paused_at is not null)
+    or exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = -1 and p.paused_at is not null)`
+
+// PausedTemplates gives those of the templates that are paused for their caller, or
+// for all.
+func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[CallerTemplate]bool, error) {
+	rows, err := st.db.Hot.Query(ctx, pausedTemplatesSQL, store.Column(of, func(t CallerTemplate) string { return t.TemplateID }),
+		store.Column(of, func(t CallerTemplate) int64 { return t.CallerID }))
+	if err != nil {
+		return nil, store.Wrap("paused templates", err)
+	}
+	paused := map[CallerTemplate]bool{}
+	var t CallerTemplate
+	_, err = pgx.ForEachRow(rows, []any{&t.TemplateID, &t.CallerID}, func() error {
+		paused[t] = true
+		return nil
+	})
+	return paused, store.Wrap("paused templates", err)
+}
+
+// TemplatePlace is where a page of SubscribeTemplates ends.
+type TemplatePlace struct {
+	CallerTemplate
+	PausedAt *time.Time // nil = it is not paused yet
+}
+
+// subscribeTemplatesSQL takes a place without a template for the start of the list.
+const subscribeTemplatesSQL = `
+select p.template_id, p.caller_id, coalesce(c.name, ''), p.strikes, p.paused_at, p.reason, p.updated_at
+from template_pauses p left join callers c on c.id = p.caller_id
+where $1 = '' or (coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id) > (coalesce($3::timestamptz, 'infinity'), $1::varchar, $2::bigint)
+order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
+
+// SubscribeTemplates pages the templates that have strikes: the paused ones, longest
+// paused first, and then the others.
+func (st *Store) SubscribeTemplates(ctx context.Context, after TemplatePlace, limit int) (page []SubscribeTemplate, more bool, err error) {
+	page, more, err = store.QueryPage[SubscribeTemplate](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
+	return page, more, store.Wrap("subscribe templates", err)
+}
+
+// liftTemplateSQL writes what it lifts as JSON, for operator_actions.
+const liftTemplateSQL = `
+with p as (
+    delete from template_pauses where template_id = $1 and ($2::bigint is null or caller_id = $2) and paused_at is not null returning *
+)
+select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
+
+// releasedSQL makes tasks of a template due that were given back and wait since
+// (ended = 3). One that waits for its send time was never claimed. Those that are
+// to be waited for are found from the tasks' side: sends are kept for ever. Rows
+// that somebody else is changing are left to that.
+const releasedSQL = `
+with c as materialized (
+    select l.id from task_live l
+    where l.state = 0 and l.due_at > now() and l.queue = $2 and l.ended = 3 and ($3::bigint is null or l.caller_id = $3)
+        and (select s.template_id from subscribe_message_sends s where s.task_id = l.id) = $1
+    limit $4
+    for update skip locked
+)
+update task_live set due_at = now() where id = any(array(select id from c))`
+
+// releasedRows bounds one statement.
+const releasedRows = 5000
+
+// LiftTemplate ends the pause of a template for a caller, with all strikes of that
+// caller against it, or every pause of the template when of is nil. It makes the
+// tasks due that were given back and wait: so many. task.CodeNotFound when there is
+// no such pause. Have sweep woken.
+func (st *Store) LiftTemplate(ctx context.Context, templateID string, of *int64, by store.Operator) (due int64, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		lift, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, of)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		due, err = lifted(ctx, tx, templateID, of)
+		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + lift.Pauses + `}`, After: ""}, err
+	})
+	return due, store.Wrap("lift template", err)
+}
+
+func lifted(ctx context.Context, tx pgx.Tx, templateID string, of *int64) (due int64, err error) {
+	for {
+		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, of, releasedRows)
+		if due += done.RowsAffected(); err != nil || done.RowsAffected() < releasedRows {
+			return due, err
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package tasks
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// archivedSQL finds archived tasks by their ids.
+const archivedSQL = `
+select ` + bodyColumns + `, ` + doneColumns + `, now()
+from archived_tasks t cross join lateral (select t.*) d
+where t.id = any($1::uuid[])`
+
+func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error) {
+	rows, err := st.db.Hot.Query(ctx, archivedSQL, ids)
+	if err != nil {
+		return nil, err
+	}
+	found, err := scanDetails(rows)
+	for i := range found {
+		found[i].Archived = true
+	}
+	return found, err
+}
+
+// reportArchived answers the reports of tasks that are archived: what is there
+// stays as it is. A report that would still have counted is stale, and kept as
+// evidence like every other.
+func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
+	var ids []task.ID
+	for i, r := range reports {
+		if !out[i].Found && out[i].err == nil {
+			ids = append(ids, r.TaskID)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	err := st.db.WithPartitions(ctx, func() error {
+		archived, err := st.archived(ctx, ids...)
+		if err != nil || len(archived) == 0 {
+			return err
+		}
+		var batch pgx.Batch
+		QueueVerdicts(&batch, decideArchived(archived, reports, out))
+		return st.db.Hot.SendBatch(ctx, &batch).Close()
+	})
+	for i := range out {
+		if err != nil && (!out[i].Found || out[i].archived) {
+			out[i].err = err
+		}
+	}
+}
+
+func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs []VerdictLog) {
+	byID := make(map[task.ID]task.Task, len(archived))
+	for _, d := range archived {
+		byID[d.ID] = d.Task
+	}
+	for i, r := range reports {
+		t, ok := byID[r.TaskID]
+		if !ok || !r.allowsQueue(t) {
+			continue
+		}
+		_, verdict := t.Report(r.Report, nil, t.FinishedAt)
+		if verdict == task.Applied {
+			verdict = task.Stale
+		}
+		out[i] = Reported{Task: t, Verdict: verdict, Found: true, archived: true}
+		logs = append(logs, r.log(t, verdict))
+	}
+	return logs
+}
+
+// decideAnywhere is decide for a task that may be archived: then it may be
+// asked for what it is already, and for nothing else.
+func (st *Store) decideAnywhere(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
+	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
+	t, err := st.decide(ctx, id, how, extra)
+	if task.CodeOf(err) != task.CodeNotFound {
+		return t, err
+	}
+	found, lookErr := st.archived(ctx, id)
+	switch {
+	case lookErr != nil:
+		return t, lookErr
+	case len(found) == 0:
+		return t, err
+	}
+	before := found[0].Task
+	after, err := how(before, before.FinishedAt)
+	if err == nil && after != before {
+		err = task.Refuse(task.CodeConflict, "the task is archived and changes no more; submit it anew")
+	}
+	return before, err
+}

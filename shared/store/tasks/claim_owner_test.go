@@ -1,0 +1,144 @@
+package tasks_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// claimAs claims the only pending task as a caller.
+func claimAs(t *testing.T, db *storetest.DB, caller int64) tasks.Claimed {
+	t.Helper()
+	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{
+		Queue: task.DefaultQueue, AppID: "app", CallerID: caller, Limit: 1, Lease: time.Minute, Request: []byte(`{}`),
+	})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	return claimed[0]
+}
+
+func reportAs(t *testing.T, db *storetest.DB, caller int64, c tasks.Claimed, outcome task.Outcome) task.Verdict {
+	t.Helper()
+	return db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", CallerID: caller, ClaimID: c.ClaimID, Outcome: outcome}).Verdict
+}
+
+func sweepAll(t *testing.T, db *storetest.DB) {
+	t.Helper()
+	db.ExpireLeases(t)
+	_, err := db.Tasks.Sweep(t.Context(), 500)
+	require.NoError(t, err)
+}
+
+const claimant, stranger = 5, 6
+
+// The newest claim stays its caller's after it ended, wherever its task is.
+func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]*tasks.Submission{
+		"pending again": storetest.Submission(),
+		"held":          storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Hold }),
+		"failed":        storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Fail }),
+		"exhausted":     storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			db.MustSubmit(t, s)
+			c := claimAs(t, db, claimant)
+			sweepAll(t, db)
+			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK))
+			require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
+			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK), "nor is it told that this was reported")
+			require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
+		})
+	}
+}
+
+func TestClaimIsOwnedByWhoClaimedLast(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
+	first := claimAs(t, db, stranger)
+	require.Equal(t, task.Applied, reportAs(t, db, stranger, first, task.Released))
+	second := claimAs(t, db, claimant)
+	for _, claim := range []int64{first.ClaimID, second.ClaimID, 0} {
+		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: first.ID, AppID: "app", CallerID: stranger, ClaimID: claim, Lease: time.Hour}, nil)
+		require.Equal(t, task.CodeStaleClaim, task.CodeOf(err))
+	}
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: first.ID, AppID: "app", CallerID: claimant, ClaimID: second.ClaimID, Lease: time.Hour}, nil)
+	require.NoError(t, err)
+	require.Equal(t, task.Stale, reportAs(t, db, stranger, second, task.SentFailed))
+
+	t.Run("when its task is final and comes back to life", func(t *testing.T) {
+		require.Equal(t, task.Applied, reportAs(t, db, claimant, second, task.SentFailed))
+		_, err := db.Tasks.RetryFailed(t.Context(), first.ID, store.Operator{Name: "ann"})
+		require.NoError(t, err)
+		require.EqualValues(t, claimant, *db.MustTask(t, first.ID).ClaimedBy)
+		require.Equal(t, task.Stale, reportAs(t, db, stranger, second, task.SentOK))
+		require.Equal(t, task.Stale, reportAs(t, db, claimant, first, task.SentOK), "an older claim")
+	})
+}
+
+// A process of an older version writes neither claimed_by nor owned_claim.
+func TestClaimOfAnOlderVersionIsOpenToItsApp(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	oldClaim := func(id int64) tasks.Claimed {
+		db.Exec(t, `update task_live set state = 2, claim_id = $1, app_id = 'app', due_at = now() + interval '1 minute', ended = 0`, id)
+		return tasks.Claimed{ID: s.ID, ClaimID: id}
+	}
+	c := oldClaim(1 << 40)
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", CallerID: claimant, Lease: time.Hour}, nil)
+	require.NoError(t, err)
+	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.Released))
+
+	require.Equal(t, task.Applied, reportAs(t, db, stranger, claimAs(t, db, stranger), task.Released))
+	c = oldClaim(1<<40 + 1) // claimed_by is still the stranger
+	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", CallerID: claimant, Lease: time.Hour}, nil)
+	require.NoError(t, err)
+	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_done where claimed_by is null and status = 2`))
+	require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
+}
+
+func TestStrangersReportsDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	strange := func() *tasks.Report {
+		return &tasks.Report{Request: []byte(`{"app_id":"app"}`), Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK, Message: "mine"}}
+	}
+	c := claimAs(t, db, claimant)
+	for range 3 {
+		outs, errs := db.Tasks.Report([]*tasks.Report{strange(), strange(), {Request: []byte(`{}`), Report: task.Report{
+			TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK,
+		}}})
+		for i := range outs {
+			require.NoError(t, errs[i])
+			require.Equal(t, task.Stale, outs[i].Verdict)
+		}
+	}
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = 6`), "evidence of the first is kept")
+	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the claim's caller")
+	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
+	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	require.NoError(t, err)
+	var told []tasks.Event
+	for _, e := range events {
+		if e.Event == tasks.EventReport && e.CallerID != nil && *e.CallerID == stranger {
+			told = append(told, e)
+		}
+	}
+	require.Len(t, told, 1)
+	require.Equal(t, "stale_claim", told[0].Verdict)
+	require.Equal(t, "mine", told[0].Message)
+}

@@ -1,0 +1,204 @@
+package tasks_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	retried, fresh, urgent := storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Priority = 1 })
+	db.MustSubmit(t, retried)
+	first := db.Claim(t)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: retried.ID, AppID: "app", ClaimID: first[0].ClaimID, Outcome: task.SentFailed, ShouldRetry: true}).Verdict)
+	second := storetest.Submission()
+	db.MustSubmit(t, fresh, second, urgent)
+
+	var order []task.ID
+	for _, c := range db.Claim(t) {
+		order = append(order, c.ID)
+	}
+	require.Equal(t, []task.ID{urgent.ID, fresh.ID, second.ID, retried.ID}, order)
+}
+
+func TestAClaimTakesFromItsQueueOnly(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	other := storetest.Submission(func(s *tasks.Submission) { s.Queue = "验证码" })
+	db.MustSubmit(t, other, storetest.Submission())
+	require.Len(t, db.Claim(t), 1)
+	claimed := db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "验证码" })
+	require.Len(t, claimed, 1)
+	require.Equal(t, other.ID, claimed[0].ID)
+}
+
+func TestNoTaskIsClaimedTwiceByClaimersAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	const total = 600
+	subs := make([]*tasks.Submission, total)
+	for i := range subs {
+		subs[i] = storetest.Submission()
+	}
+	instances[0].MustSubmit(t, subs...)
+	var mu sync.Mutex
+	seen := map[task.ID]int{}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for {
+				claimed, _, err := instances[n%2].Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 7, Lease: time.Minute, Request: []byte(`{}`)})
+				if err != nil || len(claimed) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, c := range claimed {
+					seen[c.ID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	require.Len(t, seen, total)
+	for id, n := range seen {
+		require.Equal(t, 1, n, id)
+	}
+}
+
+func TestAPollThatFindsNothingIsALookAndNoClaim(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	require.Empty(t, db.Claim(t))
+	require.Zero(t, db.Tasks.LastClaimID(), "an id was taken")
+	db.MustSubmit(t, storetest.Submission())
+	require.Len(t, db.Claim(t), 1)
+	require.NotZero(t, db.Tasks.LastClaimID())
+	require.True(t, db.Tasks.RecentlyNonEmpty(task.DefaultQueue))
+
+	require.Empty(t, db.Claim(t))
+	require.False(t, db.Tasks.RecentlyNonEmpty(task.DefaultQueue))
+	db.ExpireLeases(t)
+	require.Len(t, db.Claim(t), 1, "what fell due is seen by the look, too")
+	require.Empty(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.WokenUp = true }))
+}
+
+func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	zombie := storetest.Submission()
+	db.MustSubmit(t, zombie)
+	lost := db.Claim(t)
+	db.ExpireLeases(t)
+	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
+	require.Len(t, again, 1, "pollers alone keep the job going")
+	require.Equal(t, zombie.ID, again[0].ID)
+	require.Equal(t, int16(1), again[0].RetryCount)
+	require.NotEqual(t, again[0].ClaimID, lost[0].ClaimID)
+	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: zombie.ID, AppID: "app", ClaimID: lost[0].ClaimID, Outcome: task.SentOK}).Verdict)
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry' and app_id = 'app' and claim_id = $1 and error_message = '处理超时，自动重试'`, lost[0].ClaimID))
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, lost[0].ClaimID), "a stale report is kept as evidence")
+}
+
+func TestAnExtensionLengthensTheLeaseOfTheLiveClaimOnly(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	c := db.Claim(t)[0]
+	longer, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Lease: time.Hour, Sending: true}, nil)
+	require.NoError(t, err)
+	require.WithinDuration(t, c.LeaseUntil.Add(59*time.Minute), longer.LeaseUntil, 10*time.Second)
+	require.True(t, longer.Sending)
+	shorter, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Minute}, []string{"default"})
+	require.NoError(t, err)
+	require.Equal(t, longer.LeaseUntil, shorter.LeaseUntil, "never shortened")
+	require.True(t, shorter.Sending, "the mark stays")
+
+	for name, e := range map[string]tasks.Extension{
+		"another app":   {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Lease: time.Hour},
+		"another claim": {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Lease: time.Hour},
+	} {
+		_, err = db.Tasks.Extend(t.Context(), e, nil)
+		require.Equal(t, task.CodeStaleClaim, task.CodeOf(err), name)
+	}
+	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Hour}, []string{"other"})
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: task.NewID(), AppID: "app", Lease: time.Hour}, nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
+	unmarked, marked, silent := storetest.Submission(hold), storetest.Submission(hold), storetest.Submission(hold)
+	marks := func(r *tasks.ClaimRequest) { r.MarksSending, r.Limit = true, 2 }
+	db.MustSubmit(t, unmarked, marked)
+	require.Len(t, db.Claim(t, marks), 2)
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: marked.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
+	require.NoError(t, err)
+	db.MustSubmit(t, silent)
+	require.Len(t, db.Claim(t), 1)
+	db.ExpireLeases(t)
+	swept, err := db.Tasks.Sweep(t.Context(), 500)
+	require.NoError(t, err)
+	require.Equal(t, 3, swept.Rows)
+	require.Equal(t, task.Pending, db.MustTask(t, unmarked.ID).State)
+	require.Equal(t, task.Held, db.MustTask(t, marked.ID).State)
+	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise every lapse is unknown")
+}
+
+func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	urgent, first := storetest.Submission(func(s *tasks.Submission) { s.Priority = 0 }), storetest.Submission()
+	db.MustSubmit(t, first, storetest.Submission())
+	one := func(r *tasks.ClaimRequest) { r.Limit = 1 }
+	claimed := db.Claim(t, one)
+	db.Tasks.ClearMarks() // on a busy machine that one was slow itself
+	for range tasks.SlowInARow {
+		require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "one slow claim is no pinned snapshot")
+		db.Tasks.ObserveClaim(task.DefaultQueue, claimed, time.Minute)
+	}
+	require.Len(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), 1)
+	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now().Add(2*tasks.MarkLimit)), "floors end by themselves")
+
+	db.MustSubmit(t, urgent)
+	next := db.Claim(t, one)
+	require.Len(t, next, 1)
+	require.NotEqual(t, urgent.ID, next[0].ID, "the lane that is known goes on")
+	last := db.Claim(t, one)
+	require.Len(t, last, 1)
+	require.Equal(t, urgent.ID, last[0].ID, "an empty look above the floors is followed by a plain one")
+	db.Tasks.ObserveClaim(task.DefaultQueue, last, time.Millisecond)
+	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
+}
+
+func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	claimsDirectly := func(queue string) bool { return db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: queue}) }
+	require.False(t, claimsDirectly("default"))
+	require.True(t, db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: "default", WokenUp: true}))
+	for range tasks.SlowInARow {
+		db.Tasks.ObserveClaim("default", []tasks.Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
+	}
+	require.True(t, claimsDirectly("default"))
+
+	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "gave" }))
+	for _, want := range []int{1, 0} {
+		require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "gave" }), want)
+		require.Equal(t, want > 0, claimsDirectly("gave"))
+	}
+}

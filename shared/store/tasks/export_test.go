@@ -1,0 +1,66 @@
+package tasks
+
+import (
+	"context"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	ClaimBlock   = claimBlock
+	MarkLimit    = markLimit
+	ScanRows     = scanRows
+	SlowInARow   = slowInARow
+	TaskSample   = taskSample
+	WalkIndexSQL = walkIndexSQL
+)
+
+func (st *Store) ClaimDirectly(r ClaimRequest) bool { return st.claimDirectly(r) }
+
+// LastClaimID is the last id that this process took; 0 = none.
+func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
+
+func (st *Store) RecentlyNonEmpty(queue string) bool { return st.nonEmpty.has(queue) }
+
+// ClearMarks forgets the low-water marks of all queues.
+func (st *Store) ClearMarks() { clear(st.marks.queues) }
+
+// Marks returns the priority buckets of a queue that claims start from at that time.
+func (st *Store) Marks(queue string, at time.Time) []priorityBucket { return st.marks.of(queue, at) }
+
+func (st *Store) ObserveClaim(queue string, claimed []Claimed, took time.Duration) {
+	st.marks.observe(queue, claimed, took)
+}
+
+// ObservedOf returns the stored marks of a queue and how many plain claims in a row were slow.
+func (st *Store) ObservedOf(queue string) (buckets []priorityBucket, slow int) {
+	q := st.marks.queues[queue]
+	return q.buckets, q.slow
+}
+
+func (st *Store) CountTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
+	return st.countTasks(ctx, sample)
+}
+
+// Flush is one flush of submissions.
+type Flush struct{ submitFlush }
+
+func (st *Store) NewFlush(rows ...*Submission) *Flush {
+	return &Flush{submitFlush{
+		store: st, rows: rows, blocked: func(string) bool { return false }, out: make([]Submitted, len(rows)), act: make([]action, len(rows)),
+	}}
+}
+
+func (f *Flush) Commit(ctx context.Context, again bool) error { return f.commit(ctx, again) }
+
+func (f *Flush) Resolve(ctx context.Context) ([]Submitted, error) { return f.out, f.resolve(ctx) }
+
+func (f *TaskFilter) Bounds() (low, high task.ID) { return f.bounds() }
+
+func (f *TaskFilter) Driver(low, high task.ID) (list, edge string, edgeArgs []any) {
+	return f.driver(low, high)
+}
+
+func (f *TaskFilter) Args(low, high task.ID) []any { return f.args(low, high) }

@@ -1,0 +1,256 @@
+package tasks_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func mustList(t *testing.T, db *storetest.DB, f tasks.TaskFilter) tasks.TaskPage {
+	t.Helper()
+	if f.Limit == 0 {
+		f.Limit = 50
+	}
+	page, err := db.Tasks.ListTasks(t.Context(), f)
+	require.NoError(t, err)
+	return page
+}
+
+func ids(page tasks.TaskPage) (ids []task.ID) {
+	for _, d := range page.Tasks {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+func pointer[T any](v T) *T { return &v }
+
+func TestAListHoldsWhatEachFilterNamesNewestFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	scheduled := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	bulk := storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" })
+	phone := storetest.Submission(func(s *tasks.Submission) { s.Phone, s.Source, s.Queue = "+8613900139000", "crm", "phones" })
+	theirs := storetest.Submission(func(s *tasks.Submission) { s.CallerID, s.Queue = 5, "theirs" })
+	rejected, sent, processing := storetest.Submission(), storetest.Submission(), storetest.Submission()
+	all := []*tasks.Submission{scheduled, bulk, phone, theirs, rejected, sent, processing}
+	for _, s := range all {
+		db.MustSubmit(t, s)
+	}
+	for i, c := range db.MustClaim(t, "app", 3) {
+		outcome := []task.Outcome{task.SentFailed, task.SentOK}
+		if i < len(outcome) {
+			db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: outcome[i]})
+		}
+	}
+
+	for name, c := range map[string]struct {
+		filter tasks.TaskFilter
+		want   []*tasks.Submission
+	}{
+		"everything":               {tasks.TaskFilter{}, []*tasks.Submission{processing, sent, rejected, theirs, phone, bulk, scheduled}},
+		"scheduled":                {tasks.TaskFilter{State: pointer(task.Scheduled)}, []*tasks.Submission{scheduled}},
+		"pending":                  {tasks.TaskFilter{State: pointer(task.Pending)}, []*tasks.Submission{theirs, phone, bulk}},
+		"pending of a queue":       {tasks.TaskFilter{State: pointer(task.Pending), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"processing":               {tasks.TaskFilter{State: pointer(task.Processing)}, []*tasks.Submission{processing}},
+		"held":                     {tasks.TaskFilter{State: pointer(task.Held)}, nil},
+		"succeeded":                {tasks.TaskFilter{State: pointer(task.Succeeded)}, []*tasks.Submission{sent}},
+		"failed":                   {tasks.TaskFilter{State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"a reason":                 {tasks.TaskFilter{Reason: task.Rejected}, []*tasks.Submission{rejected}},
+		"another reason":           {tasks.TaskFilter{Reason: task.Expired}, nil},
+		"a phone number":           {tasks.TaskFilter{Phone: "+8613900139000"}, []*tasks.Submission{phone}},
+		"a phone number's failed":  {tasks.TaskFilter{Phone: "13800138000", State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"a source":                 {tasks.TaskFilter{Source: "crm"}, []*tasks.Submission{phone}},
+		"a caller":                 {tasks.TaskFilter{CallerID: pointer(int64(5))}, []*tasks.Submission{theirs}},
+		"the caller 0":             {tasks.TaskFilter{CallerID: pointer(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"from a time":              {tasks.TaskFilter{From: rejected.ID.Time()}, []*tasks.Submission{processing, sent, rejected}},
+		"before a time":            {tasks.TaskFilter{To: phone.ID.Time()}, []*tasks.Submission{bulk, scheduled}},
+		"after the page before":    {tasks.TaskFilter{After: bulk.ID}, []*tasks.Submission{scheduled}},
+		"after a page, in a range": {tasks.TaskFilter{After: sent.ID, To: processing.ID.Time(), From: rejected.ID.Time()}, []*tasks.Submission{rejected}},
+	} {
+		var want []task.ID
+		for _, s := range c.want {
+			want = append(want, s.ID)
+		}
+		page := mustList(t, db, c.filter)
+		require.Equal(t, want, ids(page), name)
+		require.True(t, page.Next.IsZero(), name)
+	}
+	for _, d := range mustList(t, db, tasks.TaskFilter{}).Tasks {
+		require.Equal(t, db.MustTask(t, d.ID), d, "a listed task is the task")
+	}
+}
+
+func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var want []task.ID
+	for range 7 {
+		s := storetest.Submission()
+		db.MustSubmit(t, s)
+		want = append([]task.ID{s.ID}, want...)
+	}
+	for _, f := range []tasks.TaskFilter{{}, {State: pointer(task.Pending)}, {Phone: "13800138000"}} {
+		var got []task.ID
+		f.Limit = 3
+		for more := true; more; more = !f.After.IsZero() {
+			page := mustList(t, db, f)
+			got = append(got, ids(page)...)
+			f.After = page.Next
+		}
+		require.Equal(t, want, got)
+	}
+}
+
+// fill makes n tasks of the queue default, oldest first: those whose number
+// divides by 10 are pending, by 25 failed, all others succeeded. Number 1 is of
+// the source rare and the phone number 999.
+func fill(t *testing.T, url string, n int) {
+	t.Helper()
+	conn := storetest.Owner(t, url)
+	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000001')::uuid`
+	for _, sql := range []string{
+		`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source)
+		 select ` + id + `, 0, 'default', 5, 3, 0, case i when 1 then '999' else (13800000000 + i % 1000)::text end, 'x', case i when 1 then 'rare' end
+		 from generate_series(1, $1::int) i`,
+		`insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+		 select ` + id + `, 1, 5, 3, 0, 'default' from generate_series(1, $1::int) i where i % 10 = 0`,
+		`insert into task_done (id, status, reason, retry_count, ended)
+		 select ` + id + `, case when i % 25 = 0 then 3 else 2 end, case when i % 25 = 0 then 1 else 0 end, 0, 1
+		 from generate_series(1, $1::int) i where i % 10 <> 0`,
+	} {
+		_, err := conn.Exec(t.Context(), sql, n)
+		require.NoError(t, err)
+	}
+}
+
+func TestNoListWalksTheHistory(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	fill(t, url, 50_000)
+	check := func(when string) {
+		for _, c := range []struct {
+			filter tasks.TaskFilter
+			index  string
+		}{
+			{tasks.TaskFilter{}, "tasks_pkey"},
+			{tasks.TaskFilter{Source: "rare", Queue: "default"}, "tasks_pkey"},
+			{tasks.TaskFilter{State: pointer(task.Succeeded)}, "tasks_pkey"},
+			{tasks.TaskFilter{Phone: "999"}, "idx_sms_tasks_phone"},
+			{tasks.TaskFilter{Phone: "13800000005", State: pointer(task.Failed)}, "idx_sms_tasks_phone"},
+			{tasks.TaskFilter{State: pointer(task.Pending)}, "task_live_pkey"},
+			{tasks.TaskFilter{State: pointer(task.Failed), Source: "rare"}, "task_done_failed"},
+			{tasks.TaskFilter{Reason: task.Rejected}, "task_done_failed"},
+		} {
+			low, high := c.filter.Bounds()
+			list, edge, edgeArgs := c.filter.Driver(low, high)
+			c.filter.Limit = 50
+			for _, plan := range []string{
+				storetest.Explain(t, db.Read, tasks.WalkIndexSQL, edge, edgeArgs...),
+				storetest.Explain(t, db.Read, tasks.WalkIndexSQL, list, c.filter.Args(low, high)...),
+			} {
+				require.Contains(t, plan, "Scan Backward using "+c.index+" on", "%s, %+v", when, c.filter)
+				require.NotContains(t, plan, "Seq Scan", "%s, %+v", when, c.filter)
+				require.NotContains(t, plan, "Sort", "%s, %+v", when, c.filter)
+			}
+		}
+	}
+	check("before the first analyze")
+	_, err := storetest.Owner(t, url).Exec(t.Context(), `vacuum analyze`)
+	require.NoError(t, err)
+	check("after it")
+}
+
+func TestAFilterThatFewTasksPassGivesShortPagesThatLeadOn(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	fill(t, url, 2*tasks.ScanRows+1)
+	f := tasks.TaskFilter{Source: "rare"}
+	for range 2 {
+		page := mustList(t, db, f)
+		require.Empty(t, page.Tasks)
+		require.False(t, page.Next.IsZero())
+		f.After = page.Next
+	}
+	page := mustList(t, db, f)
+	require.Len(t, page.Tasks, 1)
+	require.Equal(t, "rare", page.Tasks[0].Source)
+	require.True(t, page.Next.IsZero())
+	require.Len(t, mustList(t, db, tasks.TaskFilter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
+}
+
+func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	fill(t, url, 2*tasks.ScanRows+1)
+	mine := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.Queue = "mine" })
+	db.MustSubmit(t, mine)
+	f := tasks.TaskFilter{Queues: []string{"mine"}, Limit: 10}
+	var found []task.ID
+	for range 4 {
+		page := mustList(t, db, f)
+		for _, d := range page.Tasks {
+			found = append(found, d.ID)
+		}
+		if f.After = page.Next; f.After.IsZero() {
+			break
+		}
+		_, err := db.Tasks.Task(t.Context(), f.After)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor is the id of a foreign task")
+	}
+	require.True(t, f.After.IsZero(), "the pages end")
+	require.Equal(t, []task.ID{mine.ID}, found)
+}
+
+func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.SourceIP, s.UserAgent = "192.0.2.7", "curl" })
+	db.MustSubmit(t, s)
+	require.True(t, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "hello")))[0].Replayed)
+	claimed := db.MustClaim(t, "app", 1)[0]
+	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E1"})
+	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "tester", RequestID: "r", Reason: "the tower is back"})
+	require.NoError(t, err)
+
+	events, next, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	require.NoError(t, err)
+	var kinds []tasks.EventKind
+	for i, e := range events {
+		kinds = append(kinds, e.Event)
+		require.False(t, i > 0 && e.At.Before(events[i-1].At))
+	}
+	require.Equal(t, []tasks.EventKind{tasks.EventReceived, tasks.EventReplayed, tasks.EventClaimed, tasks.EventReport, tasks.EventVerdict}, kinds)
+	require.Equal(t, "192.0.2.7", events[0].SourceIP)
+	require.Equal(t, "curl", events[0].UserAgent)
+	require.Equal(t, 200, events[0].StatusCode)
+	require.Equal(t, claimed.ClaimID, events[2].ClaimID)
+	require.Equal(t, tasks.Event{
+		At: events[3].At, Event: tasks.EventReport, AppID: "app", ClaimID: claimed.ClaimID, Status: 3, Verdict: "applied", ErrorCode: "E1", Message: "no signal",
+	}, events[3])
+	require.Equal(t, "the tower is back", events[4].Message)
+	require.Equal(t, "retried", events[4].Verdict)
+	require.Zero(t, next)
+
+	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 1)
+	require.NoError(t, err)
+	require.Len(t, events, 3, "each log gives its newest line")
+	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
+	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, next, 1)
+	require.NoError(t, err)
+	require.Equal(t, []tasks.EventKind{tasks.EventReceived, tasks.EventReport}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
+	require.Zero(t, next)
+	events, _, err = db.Tasks.Timeline(t.Context(), task.NewID(), tasks.TimelinePlace{}, 1)
+	require.NoError(t, err)
+	require.Empty(t, events)
+}

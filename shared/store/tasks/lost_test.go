@@ -1,0 +1,397 @@
+package tasks_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Regressions: answers that were lost, and rows that somebody else holds.
+
+func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
+	t.Parallel()
+	for name, withID := range map[string]bool{"told by claim_id": true, "told by the app alone": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			proxy := sandbox.NewProxy(t, url)
+			db, direct := storetest.OpenAt(t, proxy.URL()), storetest.OpenAt(t, url)
+			s := storetest.Submission()
+			db.MustSubmit(t, s)
+			r := task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
+			if first := direct.MustClaim(t, "app", 1)[0]; withID {
+				r.ClaimID = first.ClaimID
+			}
+			fired := proxy.LoseAnswer(sandbox.Containing("update task_live"))
+			answered := make(chan tasks.Reported, 1)
+			go func() {
+				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
+				if errs[0] == nil {
+					answered <- outs[0]
+				}
+				close(answered)
+			}()
+			<-fired
+			second := direct.MustClaim(t, "app", 1)
+			out, ok := <-answered
+			require.True(t, ok)
+			require.Equal(t, task.Applied, out.Verdict)
+			d := direct.MustTask(t, s.ID)
+			require.Equal(t, int16(1), d.RetryCount)
+			if len(second) == 1 {
+				require.Equal(t, task.Processing, d.State, "the second claim lives on")
+				require.Equal(t, second[0].ClaimID, d.ClaimID)
+			}
+		})
+	}
+}
+
+// failingOver gives a database, a proxy to it, and what has a copy of it as it is
+// now take its place: what is committed meanwhile is gone then, as are ids of
+// transactions and of sequences. The proxy refuses until it is restored.
+func failingOver(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
+	t.Helper()
+	url = sandbox.NewDatabase(t)
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	before := storetest.OpenAt(t, url)
+	prepare(before)
+	before.Close()
+	elsewhere := config.Copy()
+	elsewhere.Database = "postgres"
+	server, err := pgx.ConnectConfig(t.Context(), elsewhere)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close(context.Background()) })
+	run := func(format string) {
+		_, err := server.Exec(context.Background(), strings.ReplaceAll(format, "$db", config.Database))
+		require.NoError(t, err)
+	}
+	run("create database $db_standby template $db")
+	proxy = sandbox.NewProxy(t, url)
+	return url, proxy, func() {
+		proxy.Cut()
+		run("drop database $db with (force)")
+		run("alter database $db_standby rename to $db")
+	}
+}
+
+// A commit that no standby has is gone after a failover, and the new primary
+// gives its transaction's id to another one. Here a copy of the database takes
+// its place, on a server that knows the id for committed.
+func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := storetest.Submission()
+	var claim tasks.Claimed
+	url, proxy, failOver := failingOver(t, func(db *storetest.DB) {
+		db.MustSubmit(t, s)
+		claim = db.MustClaim(t, "app", 1)[0]
+	})
+	db := storetest.OpenAt(t, proxy.URL())
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into report_logs"))
+	answered := make(chan tasks.Reported, 1)
+	go func() {
+		outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+		if errs[0] == nil {
+			answered <- outs[0]
+		}
+		close(answered)
+	}()
+	<-fired
+	failOver()
+	proxy.Restore()
+	out, ok := <-answered
+	require.True(t, ok)
+	require.Equal(t, task.Applied, out.Verdict)
+	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "what was answered is true")
+}
+
+func TestAClaimThatAFailoverUndidIsNotTakenForAnothersUnderItsID(t *testing.T) {
+	t.Parallel()
+	url, proxy, failOver := failingOver(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
+	db := storetest.OpenAt(t, proxy.URL())
+	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	claimed := make(chan []tasks.Claimed, 1)
+	go func() {
+		defer close(claimed)
+		claimed <- db.MustClaim(t, "app", 1)
+	}()
+	<-fired
+	failOver()
+	others := storetest.OpenAt(t, url).MustClaim(t, "other", 1)
+	proxy.Restore()
+	ours := <-claimed
+	require.Len(t, ours, 1)
+	require.NotEqual(t, others[0].ID, ours[0].ID, "two apps have the same task")
+	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
+}
+
+func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL())
+	a, b := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, a, b)
+	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	claimed := db.MustClaim(t, "app", 2)
+	<-fired
+	require.Len(t, claimed, 2)
+	require.Equal(t, []task.ID{a.ID, b.ID}, []task.ID{claimed[0].ID, claimed[1].ID})
+	require.Equal(t, 2, db.Count(t, `select count(*) from send_logs`))
+	db.MustSubmit(t, storetest.Submission())
+	next := db.MustClaim(t, "app", 1)[0].ClaimID
+	require.Equal(t, claimed[0].ClaimID+tasks.ClaimBlock, next, "the server may be another one, which gives the block out again")
+}
+
+func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	db := storetest.OpenAt(t, proxy.URL())
+	db.MustSubmit(t, storetest.Submission())
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into tasks"))
+	s := storetest.Submission()
+	answered := make(chan error, 1)
+	go func() {
+		_, errs := db.Tasks.Submit([]*tasks.Submission{s})
+		answered <- errs[0]
+	}()
+	<-fired
+	proxy.Cut()
+	direct := storetest.Owner(t, url)
+	require.Eventually(t, func() bool { // the server has noticed, and so has the store
+		var n int
+		err := direct.QueryRow(t.Context(), `select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`).Scan(&n)
+		return err == nil && n == 0
+	}, 5*time.Second, time.Millisecond)
+	proxy.Restore()
+	require.NoError(t, <-answered)
+}
+
+// Who was told nothing of a commit waits for the truth; with nothing begun there
+// is none to wait for.
+func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	storetest.OnlyWithFaults(t)
+	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+	require.NoError(t, err)
+	proxy := sandbox.NewProxy(t, config.ConnString())
+	db := storetest.OpenAt(t, sandbox.NewPgBouncerTo(t, proxy.URL()).URL(config.Database), func(c *stores.Config) { c.Pooler = true })
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	require.Len(t, db.MustClaim(t, "app", 1), 1)
+	proxy.Cut()
+	require.Eventually(t, func() bool { // it has noticed
+		_, err := db.Tasks.Task(t.Context(), s.ID)
+		return task.CodeOf(err) == task.CodeServerBusy
+	}, 10*time.Second, time.Millisecond)
+	began := time.Now()
+	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	_, errs = db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}, Request: []byte(`{}`)}})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	require.Less(t, time.Since(began), 15*time.Second)
+	proxy.Restore()
+	require.Eventually(t, func() bool {
+		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
+		return errs[0] == nil
+	}, 10*time.Second, 10*time.Millisecond, "and it goes on by itself")
+}
+
+func TestWhatFollowsTheCommitCanFailOnlyReplays(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			db := storetest.OpenAt(t, url)
+			db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "hello")))
+			_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`create function boom() returns trigger language plpgsql as $$ begin
+				if new.response_data ->> 'replayed' = 'true' then raise exception 'x' using errcode = '%s'; end if; return new; end $$;
+				create trigger boom before insert on receive_logs for each row execute function boom()`, code))
+			require.NoError(t, err)
+			first := storetest.Submission()
+			outs, errs := db.Tasks.Submit([]*tasks.Submission{first, storetest.Submission(storetest.Keyed("k", "hello"))})
+			require.NoError(t, errs[0], "its task is committed")
+			require.Equal(t, first.ID, outs[0].ID)
+			require.Error(t, errs[1])
+			require.Equal(t, 2, db.Count(t, `select count(*) from tasks`))
+		})
+	}
+}
+
+func TestTheFirstOfEqualKeysInABatchWins(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	subs := make([]*tasks.Submission, 100)
+	for i := range subs {
+		subs[i] = storetest.Submission(storetest.Keyed(fmt.Sprint("k", i%50), fmt.Sprint("body", i)))
+	}
+	for i, out := range db.MustSubmit(t, subs...) {
+		require.Equal(t, i >= 50, out.Refused != nil, i)
+	}
+}
+
+func TestKeysInFlightHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	stuck := make([]*tasks.Submission, 600)
+	keys := make([]task.Hash, len(stuck))
+	for i := range stuck {
+		stuck[i] = storetest.Submission(storetest.Keyed(fmt.Sprint(i), "x"))
+		keys[i] = *stuck[i].Key
+	}
+	tx, err := storetest.Owner(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `insert into submission_keys select k, k, k from unnest($1::uuid[]) k`, keys)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	all := make(chan []error, 1)
+	go func() {
+		_, errs := db.Tasks.Submit(stuck)
+		all <- errs
+	}()
+	for range 20 {
+		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
+		require.NoError(t, errs[0])
+	}
+	select {
+	case <-all:
+		require.Fail(t, "the stuck were answered before the others: this test shows nothing")
+	default:
+	}
+	require.NoError(t, tx.Rollback(t.Context())) // the keys are in flight no more
+	taken := 0
+	for _, err := range <-all {
+		if err == nil {
+			taken++
+			continue
+		}
+		require.Contains(t, []string{task.CodeKeyInFlight, task.CodeServerBusy}, task.CodeOf(err))
+	}
+	require.Equal(t, 20+taken, db.Count(t, `select count(*) from tasks`))
+}
+
+func TestALockedDefaultIsNoKeyInFlight(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi')`)
+	require.NoError(t, err)
+	storetest.HoldLock(t, url, `select * from default_sms_data for update`)
+	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{} })})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+}
+
+func TestALockedTaskHoldsUpNobodyElsesReport(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	subs := make([]*tasks.Submission, 9)
+	for i := range subs {
+		subs[i] = storetest.Submission()
+	}
+	db.MustSubmit(t, subs...)
+	claimed := db.MustClaim(t, "app", 9)
+	locked := store.Column(claimed[:8], func(c tasks.Claimed) task.ID { return c.ID })
+	storetest.HoldLock(t, url, `select from task_live where id = any($1) for update`, locked)
+	reports := make([]*tasks.Report, len(claimed))
+	for i, c := range claimed {
+		reports[i] = &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	}
+	outs, errs := db.Tasks.Report(reports)
+	for _, err := range errs[:8] {
+		require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	}
+	require.NoError(t, errs[8])
+	require.Equal(t, task.Applied, outs[8].Verdict)
+}
+
+func TestAReportThatMeetsARetryByHandFindsItsTask(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	s := storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Fail })
+	db.MustSubmit(t, s)
+	c := db.MustClaim(t, "app", 1)[0]
+	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown})
+	revived := storetest.HoldLock(t, url, `with d as (delete from task_done where id = $1 returning *)
+		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
+		select id, 1, 5, 3, 0, 'default', claim_id, app_id, ended from d`, s.ID)
+	answered := make(chan tasks.Reported, 1)
+	go func() {
+		for {
+			outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			if errs[0] == nil {
+				answered <- outs[0]
+				return
+			}
+		}
+	}()
+	watch := storetest.Owner(t, url)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, time.Millisecond)
+	revived()
+	require.True(t, (<-answered).Found)
+}
+
+func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for range 4 {
+		db.MustSubmit(t, storetest.Submission())
+	}
+	later := make([]*tasks.Submission, 10)
+	for i := range later {
+		later[i] = storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	}
+	db.MustSubmit(t, later...)
+	_, err := db.Owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
+	require.NoError(t, err)
+	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	require.Len(t, claimed, 8)
+	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 6}, touched)
+}
+
+func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	db, direct := storetest.OpenAt(t, proxy.URL()), storetest.OpenAt(t, url)
+	record := func() subscribe.Subscribed {
+		s := storetest.Booking(1, `{"a":1}`)
+		s.Queue, s.AppID, s.Lease = task.RecordedQueue, "shop", time.Minute
+		fired := proxy.LoseAnswer(sandbox.Containing("insert into subscribe_message_sends"))
+		out := db.MustSubscribe(t, s)
+		<-fired
+		require.Equal(t, s.TaskID, out.TaskID)
+		require.False(t, out.Skipped)
+		require.Equal(t, task.Processing, out.State)
+		require.WithinDuration(t, time.Now().Add(time.Minute), out.LeaseUntil, 10*time.Second)
+		return out
+	}
+	var rows []int64
+	for range 2 { // a new row, and the same row again
+		out := record()
+		rows = append(rows, out.ID)
+		outs, errs := direct.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed}}})
+		require.NoError(t, errs[0])
+		require.Equal(t, task.Applied, outs[0].Verdict, "the claim is the caller's")
+	}
+	require.Equal(t, rows[0], rows[1])
+	require.Equal(t, 2, direct.Count(t, `select count(*) from tasks`))
+	require.Equal(t, 2, direct.Count(t, `select count(*) from subscribe_message_sends`))
+}

@@ -1,0 +1,227 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Pause keeps a queue from handing out tasks. What is claimed already stays with
+// its sender, and tasks are taken, fall due and expire as ever.
+type Pause struct {
+	Queue     string
+	Until     time.Time // it ends by itself then; zero = when somebody resumes the queue
+	Reason    string    // for people
+	PausedBy  string    // the operator, or the function that did so by itself
+	ByHand    bool
+	CreatedAt time.Time
+
+	Left    time.Duration // of one that was read and has an end: how far that is, by the database's clock; 0 or less = it is over
+	Pending int           // of one that ResumeQueue ended: the tasks that wait for a sender, counted up to 1000
+}
+
+// json is a pause in operator_actions; "" where there was or is none.
+func (p Pause) json() string {
+	if p.Queue == "" {
+		return ""
+	}
+	row := map[string]any{"reason": p.Reason, "paused_by": p.PausedBy}
+	if !p.Until.IsZero() {
+		row["until"] = p.Until.UTC()
+	}
+	return store.MustJSON(row)
+}
+
+// notPaused is the condition of a claim from queue $1. It names no row of the
+// statement around it, which therefore asks once, however many rows it walks.
+const notPaused = `not exists (select from queue_pauses where queue = $1 and (until is null or until > now()))`
+
+const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
+
+// pauseSQL makes or replaces a pause, and gives no row when it does not: because
+// its end is past, or, made by a function, because of one that an operator made
+// or that goes on for as long.
+const pauseSQL = `
+insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
+select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
+on conflict (queue) do update set until = excluded.until, reason = excluded.reason, paused_by = excluded.paused_by,
+    by_hand = excluded.by_hand, created_at = now()
+where excluded.by_hand or p.until <= now() or not p.by_hand and p.until < coalesce(excluded.until, 'infinity')
+returning ` + pauseColumns
+
+// PauseQueue pauses p.Queue until p.Until for p.Reason, whatever pause it had. An
+// end that is past is task.CodeInvalid.
+func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (made Pause, err error) {
+	by.Reason = p.Reason
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		before, _, err := pauseOf(ctx, tx, lockPauseSQL, p.Queue)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		var paused bool
+		made, paused, err = pauseOf(ctx, tx, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), store.Storable(by.Name), true)
+		if err == nil && !paused {
+			err = task.Invalid([]task.Field{{Name: "until", Message: "must be in the future"}})
+		}
+		return store.AuditEntry{Action: "queue.pause", Subject: pauseSubject(p.Queue), Before: before.json(), After: made.json()}, err
+	})
+	return made, store.Wrap("pause queue", err)
+}
+
+// PauseQueueAs is PauseQueue by a function that has found that nothing can be
+// sent. It neither replaces a pause made by hand nor shortens any, and is nothing
+// when its end is past. Whoever waits for the end must still be told of it.
+func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
+	_, _, err := pauseOf(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
+	return store.Wrap("pause queue", err)
+}
+
+func pauseSubject(queue string) string { return "queue/" + queue }
+
+// lockPauseSQL finds the pause that is in force.
+const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
+
+// endPauseSQL leaves the row for sweep, which tells those who wait also when the
+// process that resumes the queue dies before it does.
+const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
+
+// pendingOf and pendingLimit stand around a queue and count what waits there, up
+// to what Pause.Pending says.
+const (
+	pendingOf    = `(select count(*) from (select from task_live l where l.state = 1 and l.queue = `
+	pendingLimit = ` limit 1000) waiting)`
+)
+
+// ResumeQueue ends the pause of a queue and gives it as it was; task.CodeNotFound
+// when there is none. Tell Pending to those who wait.
+func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		var paused bool
+		p, paused, err = pauseOf(ctx, tx, lockPauseSQL, queue)
+		if err == nil && !paused {
+			err = task.Refuse(task.CodeNotFound, "queue "+queue+" is not paused")
+		}
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		err = tx.QueryRow(ctx, endPauseSQL, queue).Scan(&p.Pending)
+		return store.AuditEntry{Action: "queue.resume", Subject: pauseSubject(queue), Before: p.json(), After: ""}, err
+	})
+	return p, store.Wrap("resume queue", err)
+}
+
+const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1`
+
+// QueuePause gives the pause of a queue and whether it is in force: one that is
+// over is still given until sweep has told those who wait.
+func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
+	p, found, err := pauseOf(ctx, st.db.Hot, queuePauseSQL, queue)
+	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
+}
+
+const queuePausesSQL = `select ` + pauseColumns + ` from queue_pauses where until is null or until > now() order by queue`
+
+// QueuePauses gives the pauses that are in force, by queue.
+func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
+	rows, err := st.db.Read.Query(ctx, queuePausesSQL)
+	if err != nil {
+		return nil, store.Wrap("queue pauses", err)
+	}
+	pauses, err := pgx.CollectRows(rows, scanPause)
+	return pauses, store.Wrap("queue pauses", err)
+}
+
+// endedPausesSQL removes the pauses that are over and tells what waits behind
+// each. One that another sweep removes, or an operator changes, is left to them.
+const endedPausesSQL = `
+delete from queue_pauses p where queue = any(array(select queue from queue_pauses where until <= now() for update skip locked))
+returning queue, ` + pendingOf + `p.queue` + pendingLimit
+
+// endPauses lets the queues go on whose pause is over.
+func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) error {
+	rows, err := conn.Query(ctx, endedPausesSQL)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&queue, &n}, func() error {
+		pending[queue] += n
+		return nil
+	})
+	return err
+}
+
+// pauseOf reads one pause or none.
+func pauseOf(ctx context.Context, q store.Querier, sql string, args ...any) (p Pause, found bool, err error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return p, false, err
+	}
+	p, err = pgx.CollectExactlyOneRow(rows, scanPause)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Pause{}, false, nil
+	}
+	return p, err == nil, err
+}
+
+func scanPause(row pgx.CollectableRow) (p Pause, err error) {
+	var until *time.Time
+	var now time.Time
+	err = row.Scan(&p.Queue, &until, &p.Reason, &p.PausedBy, &p.ByHand, &p.CreatedAt, &now)
+	p.ends(until, now)
+	return p, err
+}
+
+// ends sets the end of a pause; nil = it has none.
+func (p *Pause) ends(until *time.Time, now time.Time) {
+	if until != nil {
+		p.Until, p.Left = *until, until.Sub(now)
+	}
+}
+
+// QueueState is a queue with its live tasks and the pause that is in force.
+type QueueState struct {
+	QueueCounts
+	Pause *Pause // nil = it is not paused
+}
+
+const queuesSQL = `
+select coalesce(live.queue, paused.queue), coalesce(scheduled, 0), coalesce(pending_new, 0), coalesce(pending_retry, 0),
+    coalesce(processing, 0), coalesce(held, 0), oldest_pending,
+    paused.queue, until, coalesce(reason, ''), coalesce(paused_by, ''), coalesce(by_hand, false), coalesce(created_at, now()), now()
+from (` + liveByQueue + `) live
+full join (select * from queue_pauses where until is null or until > now()) paused on paused.queue = live.queue
+order by 1`
+
+// Queues gives the queues that have live tasks or are paused, by name.
+func (st *Store) Queues(ctx context.Context) ([]QueueState, error) {
+	rows, err := st.db.Read.Query(ctx, queuesSQL)
+	if err != nil {
+		return nil, store.Wrap("queues", err)
+	}
+	queues, err := pgx.CollectRows(rows, scanQueue)
+	return queues, store.Wrap("queues", err)
+}
+
+func scanQueue(row pgx.CollectableRow) (q QueueState, err error) {
+	var oldest *float64
+	var paused *string
+	var until *time.Time
+	var p Pause
+	var now time.Time
+	err = row.Scan(&q.Queue, &q.Scheduled, &q.PendingNew, &q.PendingRetry, &q.Processing, &q.Held, &oldest,
+		&paused, &until, &p.Reason, &p.PausedBy, &p.ByHand, &p.CreatedAt, &now)
+	q.OldestPending = age(oldest)
+	if paused != nil {
+		p.Queue = *paused
+		p.ends(until, now)
+		q.Pause = &p
+	}
+	return q, err
+}

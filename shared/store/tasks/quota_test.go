@@ -1,0 +1,97 @@
+package tasks_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func tasksAtMost(n int64) func(*stores.Config) { return func(c *stores.Config) { c.WaitingTasks = n } }
+
+func ofCaller(id int64) func(*tasks.Submission) { return func(s *tasks.Submission) { s.CallerID = id } }
+
+// takeTasks submits n tasks at once, and returns how many the quota let through.
+func takeTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (taken int) {
+	t.Helper()
+	var rows []*tasks.Submission
+	for range n {
+		rows = append(rows, storetest.Submission(ofCaller(caller.ID)))
+	}
+	outs, errs := db.Tasks.SubmitWithinQuota(caller, rows)
+	for i, out := range outs {
+		require.NoError(t, errs[i])
+		if out.Refused == nil {
+			taken++
+			continue
+		}
+		require.Equal(t, task.CodeQuota, out.Refused.Code)
+		require.Positive(t, out.Refused.RetryAfter)
+	}
+	return taken
+}
+
+func TestQuotaBoundsTheTasksThatACallerHasWaiting(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, tasksAtMost(3))
+	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
+	require.Equal(t, 3, takeTasks(t, db, greedy, 5))
+	require.Zero(t, takeTasks(t, db, greedy, 1))
+	require.Equal(t, 3, takeTasks(t, db, modest, 3), "another caller goes on")
+	require.Equal(t, 5, takeTasks(t, db, callers.Caller{}, 5), "the operator's own pair has no quota")
+
+	other := storetest.OpenAt(t, url, tasksAtMost(3))
+	takeTasks(t, other, callers.Caller{ID: 3}, 1) // has all callers counted
+	require.Eventually(t, func() bool { return takeTasks(t, other, greedy, 1)+takeTasks(t, other, modest, 1) == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, 1, takeTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "a caller may have a limit of its own")
+
+	db.Exec(t, `update task_live set state = 3, due_at = null`)
+	require.Zero(t, takeTasks(t, db, greedy, 1), "what waits for an operator waits too")
+	db.Exec(t, `delete from task_live where caller_id = 1`)
+	require.Eventually(t, func() bool { return takeTasks(t, db, greedy, 1) == 1 }, 10*time.Second, 10*time.Millisecond, "once they are finished there is room")
+	require.Zero(t, takeTasks(t, db, modest, 1))
+}
+
+func TestQuotaOfTasksHoldsForCallsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), tasksAtMost(50))
+	var taken atomic.Int64
+	var calls sync.WaitGroup
+	for range 50 {
+		calls.Go(func() { taken.Add(int64(takeTasks(t, db, callers.Caller{ID: 1}, 4))) })
+	}
+	calls.Wait()
+	require.LessOrEqual(t, taken.Load(), int64(50))
+	require.GreaterOrEqual(t, taken.Load(), int64(25), "a count may see a task that is also counted here, and no more than that")
+	require.EqualValues(t, taken.Load(), db.Count(t, `select count(*) from task_live`))
+}
+
+// However many tasks wait, a count reads so much of the table and no more.
+func TestALargeTableIsCountedByASampleInFavourOfTheCaller(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
+		select gen_random_uuid(), 1, 5, 3, 0, 'default', case when g % 5000 = 0 then 2 else 1 end from generate_series(1, 20000) g`)
+	counted := func(sample int) map[int64]quota.Waiting {
+		of, err := db.Tasks.CountTasks(t.Context(), sample)
+		require.NoError(t, err)
+		return of
+	}
+	require.Equal(t, map[int64]quota.Waiting{1: {Items: 19_996}, 2: {Items: 4}}, counted(tasks.TaskSample))
+	size := db.Count(t, `select pg_relation_size('task_live')`)
+	sampled := counted(size / 2)
+	require.Greater(t, sampled[1].Items, int64(8_000))
+	require.Less(t, sampled[1].Items, int64(24_000))
+	require.Zero(t, sampled[2].Items, "a few that are met by chance refuse nobody")
+}

@@ -1,0 +1,96 @@
+package tasks
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// firstCallsSQL finds the call that first used a key or an id, with the present state of its
+// task.
+const firstCallsSQL = `
+select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
+from submission_keys k
+join tasks t on t.id = k.id
+left join task_live l on l.id = k.id
+left join task_done d on d.id = k.id
+where k.key = any($1::uuid[])
+union all
+select null, null, t.id, t.content, coalesce(d.status + 2, l.state)
+from tasks t
+left join task_live l on l.id = t.id
+left join task_done d on d.id = t.id
+where t.id = any($2::uuid[])`
+
+// archivedCallsSQL is firstCallsSQL for archived tasks.
+const archivedCallsSQL = `
+select k.key, k.fingerprint, k.id, a.content, a.status + 2
+from submission_keys k join archived_tasks a on a.id = k.id
+where k.key = any($1::uuid[])
+union all
+select null, null, a.id, a.content, a.status + 2
+from archived_tasks a
+where a.id = any($2::uuid[])`
+
+type firstCall struct {
+	id          task.ID
+	fingerprint task.Hash
+	content     string
+	state       task.State
+	archived    bool
+}
+
+type knownCalls struct {
+	byKey map[task.Hash]firstCall
+	byID  map[task.ID]firstCall
+}
+
+// of returns the call that s repeats: that of its key, or s itself by its id.
+func (k knownCalls) of(s *Submission) (firstCall, bool) {
+	if s.Key != nil {
+		first, ok := k.byKey[*s.Key]
+		return first, ok
+	}
+	first, ok := k.byID[s.ID]
+	return first, ok
+}
+
+func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
+	rows, err := from.Query(ctx, firstCallsSQL, keys, ids)
+	if err != nil {
+		return known, err
+	}
+	if err := known.read(rows, false); err != nil {
+		return known, err
+	}
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known.byID[id]; return found })
+	if len(keys)+len(ids) == 0 {
+		return known, nil
+	}
+	rows, err = from.Query(ctx, archivedCallsSQL, keys, ids)
+	if err != nil {
+		return known, err
+	}
+	return known, known.read(rows, true)
+}
+
+func (k knownCalls) read(rows pgx.Rows, archived bool) error {
+	var key, fingerprint *task.Hash
+	first := firstCall{archived: archived}
+	_, err := pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
+		if key == nil {
+			k.byID[first.id] = first
+			return nil
+		}
+		first.fingerprint = *fingerprint
+		k.byKey[*key] = first
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,165 @@
+package tasks
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Report is a sender's report, and the queues of the caller that makes it.
+type Report struct {
+	task.Report
+	Queues  []string // the caller's queues; empty = all
+	Request []byte   // the report as received, for report_logs
+}
+
+// Reported is the answer to a Report.
+type Reported struct {
+	Task    task.Task // after the report
+	Verdict task.Verdict
+	Found   bool // false: no such task, or not one of the caller's queues
+
+	archived bool
+	err      error // of this report alone
+}
+
+// Report applies the reports, together with those of other calls, and returns when all are
+// committed. The two slices have one entry for each report, in order.
+func (st *Store) Report(reports []*Report) ([]Reported, []error) {
+	outs, errs := st.reports.Do(reports)
+	for i, err := range errs {
+		if err == nil {
+			err = outs[i].err
+		}
+		errs[i] = store.Wrap("report", err)
+	}
+	return outs, errs
+}
+
+// flushReports locks the tasks, lets the domain decide in order of arrival, and applies all
+// decisions at once.
+func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool) ([]Reported, error) {
+	var last reportTry
+	err := st.db.RetryLostCommit(ctx, func(bool) (err error) {
+		last, err = st.reportOnce(ctx, reports, alone, last)
+		return err
+	})
+	if err == nil {
+		st.reportArchived(ctx, reports, last.out)
+	}
+	return last.out, err
+}
+
+// reportTry is the outcome of a transaction of reports if it was committed, and how to
+// recognise that it was: every change has its row in report_logs. The task does not show it,
+// since the same app may have claimed it again. The transaction id does not either: after a
+// failover another transaction may have it.
+type reportTry struct {
+	out    []Reported
+	logged *task.ID // a task that has a log row if this was committed; nil = none
+	at     time.Time
+}
+
+// reportOnce returns the outcome even when its commit fails, as it will be if the commit took
+// place. before is the previous try, which may be committed: once the locks are held this can
+// be seen and does not change any more.
+func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return before, err
+	}
+	defer conn.Release()
+	timeout := LockTimeout
+	if alone {
+		timeout = lockTimeoutAlone
+	}
+	held, err := Lock(ctx, conn.Conn(), store.Column(reports, func(r *Report) task.ID { return r.TaskID }), timeout)
+	committed := false
+	if err == nil && before.logged != nil {
+		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
+	}
+	if err != nil {
+		return before, store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+	}
+	if committed {
+		store.Rollback(conn.Conn())
+		return before, nil
+	}
+	out, changes, logs := decideReports(held, reports, st.backoff)
+	this := reportTry{out: out, at: held.Now}
+	if i := slices.IndexFunc(logs, func(l VerdictLog) bool { return l.foreign == nil }); i >= 0 {
+		this.logged = &logs[i].ID
+	}
+	var batch pgx.Batch
+	notifier := st.QueueChanges(&batch, changes)
+	QueueVerdicts(&batch, logs)
+	batch.Queue("commit")
+	err = store.RollbackOn(conn.Conn(), notifier.Notify(conn.Conn().SendBatch(ctx, &batch).Close()))
+	return this, store.MarkLost(conn.Conn(), err)
+}
+
+const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
+
+// decideReports applies the reports to the locked tasks, each to the result of those before
+// it.
+func decideReports(held Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
+	out := make([]Reported, len(reports))
+	now := make(map[task.ID]task.Task, len(held.tasks))
+	logs := make([]VerdictLog, 0, len(reports))
+	for i, r := range reports {
+		t, found, err := held.Of(r.TaskID)
+		if err != nil {
+			out[i] = Reported{err: err}
+		}
+		if !found || !r.allowsQueue(t) {
+			continue
+		}
+		if newer, changed := now[r.TaskID]; changed {
+			t = newer
+		}
+		after, verdict := t.Report(r.Report, backoff, held.Now)
+		if verdict == task.Applied {
+			now[r.TaskID] = after
+		}
+		out[i] = Reported{Task: after, Verdict: verdict, Found: true}
+		logs = append(logs, r.log(t, verdict))
+	}
+	changes := make([]Change, 0, len(now))
+	for _, r := range reports {
+		if after, changed := now[r.TaskID]; changed {
+			changes = append(changes, Change{held.tasks[r.TaskID], after})
+			delete(now, r.TaskID)
+		}
+	}
+	return out, changes, logs
+}
+
+// allowsQueue reports whether the caller may report on tasks of this queue.
+func (r *Report) allowsQueue(t task.Task) bool {
+	return len(r.Queues) == 0 || slices.Contains(r.Queues, t.Queue)
+}
+
+func (r *Report) log(t task.Task, verdict task.Verdict) VerdictLog {
+	l := VerdictLog{
+		ID: r.TaskID, claimID: r.ClaimID, appID: r.AppID, Verdict: verdict,
+		errorCode: r.ErrorCode, Message: r.Message, request: store.LogJSON(r.Request),
+	}
+	if l.claimID == 0 && verdict != task.Stale {
+		l.claimID = t.ClaimID
+	}
+	if verdict == task.Stale && (t.ClaimedBy == nil || t.IsForeign(r.CallerID)) {
+		l.foreign = &r.CallerID
+	}
+	switch r.Outcome {
+	case task.SentOK:
+		l.status = task.Succeeded.Status()
+	case task.SentFailed:
+		l.status = task.Failed.Status()
+	}
+	return l
+}

@@ -1,0 +1,263 @@
+package tasks_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestAFailureIsRetriedUntilTheRetriesAreUsedUp(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 1 })
+	db.MustSubmit(t, s)
+	fail := func() tasks.Reported {
+		c := db.Claim(t)[0]
+		return db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed, ShouldRetry: true, Message: "no signal", ErrorCode: "E1"})
+	}
+	require.Equal(t, task.Pending, fail().Task.State)
+	require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where status = 0 and retry_count = 1 and processing_app_id is null and result = 'no signal'`))
+	last := fail().Task
+	require.Equal(t, task.Failed, last.State)
+	require.Equal(t, task.RetriesExhausted, last.Reason)
+	d := db.MustTask(t, s.ID)
+	require.Equal(t, "超过最大重试次数: no signal", d.Result)
+	require.Equal(t, "E1", d.ErrorCode)
+	require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where status = 3 and processing_app_id is null`))
+}
+
+func TestALongErrorMessageIsCutAndNeverRefused(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 })
+	db.MustSubmit(t, s)
+	db.Claim(t)
+	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true, Message: strings.Repeat("错", 600)})
+	require.Equal(t, "超过最大重试次数: "+strings.Repeat("错", 490), db.MustTask(t, s.ID).Result)
+}
+
+func TestALateSuccessOfTheNewestClaimStillCounts(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for name, s := range map[string]*tasks.Submission{
+		"pending again": storetest.Submission(),
+		"held":          storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Hold }),
+		"failed":        storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Fail }),
+		"exhausted":     storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }),
+	} {
+		db.MustSubmit(t, s)
+		c := db.Claim(t)[0]
+		db.ExpireLeases(t)
+		_, err := db.Tasks.Sweep(t.Context(), 500)
+		require.NoError(t, err)
+		late := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed}
+		require.Equal(t, task.Stale, db.MustReport(t, late).Verdict, "%s: a late failure is none", name)
+		late.Outcome = task.SentOK
+		require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, name)
+		require.Equal(t, task.Succeeded, db.MustTask(t, s.ID).State, name)
+		require.Empty(t, db.Claim(t), name)
+	}
+}
+
+func TestAReportOfSomeoneElsesTaskChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	c := db.Claim(t)[0]
+	for name, r := range map[string]task.Report{
+		"another app":  {TaskID: s.ID, AppID: "other", Outcome: task.SentOK},
+		"a guessed id": {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Outcome: task.SentOK},
+		"not a claim":  {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Outcome: task.SentOK},
+	} {
+		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
+	}
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}, Queues: []string{"wechat"}, Request: []byte(`{}`)}})
+	require.NoError(t, errs[0])
+	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
+	require.False(t, db.MustReport(t, task.Report{TaskID: task.NewID(), AppID: "app", Outcome: task.SentOK}).Found)
+	require.Equal(t, task.Processing, db.MustTask(t, s.ID).State)
+}
+
+func TestReportsOfOneTaskInOneBatchAreDecidedInOrder(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	c := db.Claim(t)[0]
+	report := func(o task.Outcome) *tasks.Report {
+		return &tasks.Report{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: o}, Request: []byte(`{}`)}
+	}
+	outs, errs := db.Tasks.Report([]*tasks.Report{report(task.SentFailed), report(task.SentFailed), report(task.SentOK)})
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, []task.Verdict{task.Applied, task.Already, task.Stale}, []task.Verdict{outs[0].Verdict, outs[1].Verdict, outs[2].Verdict})
+}
+
+func TestAReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s, now := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, s, now)
+	require.Len(t, db.Claim(t), 2)
+	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.Released, RetryAfter: time.Hour, Message: "quota"})
+	d := db.MustTask(t, s.ID)
+	require.Equal(t, task.Scheduled, d.State)
+	require.Zero(t, d.RetryCount)
+	require.WithinDuration(t, time.Now().Add(time.Hour), d.DueAt, 10*time.Second)
+	db.MustReport(t, task.Report{TaskID: now.ID, AppID: "app", Outcome: task.Released})
+	require.Len(t, db.Claim(t), 1)
+}
+
+func TestAnUnknownOutcomeIsTheSubmittersChoice(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for policy, want := range map[task.Policy]task.State{task.Resend: task.Pending, task.Hold: task.Held, task.Fail: task.Failed} {
+		s := storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = policy; s.Queue = policy.String() })
+		db.MustSubmit(t, s)
+		require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = policy.String() }), 1)
+		require.Equal(t, want, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown}).Task.State, policy)
+	}
+}
+
+func TestAReportWhoseAnswerWasLostIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL())
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	db.Claim(t)
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	<-fired
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_done`))
+}
+
+func TestReportsAndExtensionsAtTheSameTimeLeaveNoTaskInTwoPlaces(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	a, b := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	for range 30 {
+		s := storetest.Submission()
+		a.MustSubmit(t, s)
+		c := a.Claim(t)[0]
+		var all sync.WaitGroup
+		var applied [4]bool
+		for i := range applied {
+			all.Go(func() {
+				err := storetest.RetryBusy(func() error {
+					outs, errs := []*storetest.DB{a, b}[i%2].Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+					applied[i] = errs[0] == nil && outs[0].Verdict == task.Applied
+					return errs[0]
+				})
+				if err != nil {
+					t.Errorf("report: %v", err)
+				}
+			})
+			all.Go(func() {
+				_, _ = b.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Hour, Sending: true}, nil)
+			})
+		}
+		all.Wait()
+		n := 0
+		for _, ok := range applied {
+			if ok {
+				n++
+			}
+		}
+		require.Equal(t, 1, n, "one of equal reports is applied, the others are told so")
+	}
+	require.Zero(t, a.Count(t, `select count(*) from task_live`))
+	require.Equal(t, 30, a.Count(t, `select count(*) from task_done where status = 2`))
+}
+
+func TestATaskIsCancelledOnlyBeforeASenderHasIt(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	free, taken := storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" })
+	db.MustSubmit(t, free, taken)
+	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" }), 1)
+	for range 2 {
+		cancelled, err := db.Tasks.Cancel(t.Context(), free.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, task.Cancelled, cancelled.Reason)
+	}
+	require.Empty(t, db.Claim(t))
+	_, err := db.Tasks.Cancel(t.Context(), taken.ID, nil)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	_, err = db.Tasks.Cancel(t.Context(), task.NewID(), nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
+}
+
+func TestChangesByHandAreRecordedWithTheirChange(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	by := store.Operator{CallerID: 3, Name: "ann", RequestID: "r1", Reason: "the phone was off"}
+	held := storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Hold })
+	db.MustSubmit(t, held)
+	db.Claim(t)
+	db.MustReport(t, task.Report{TaskID: held.ID, AppID: "app", Outcome: task.SentUnknown})
+	after, err := db.Tasks.Resolve(t.Context(), held.ID, task.ResolveFailed, by)
+	require.NoError(t, err)
+	require.Equal(t, task.Failed, after.State)
+	_, err = db.Tasks.Resolve(t.Context(), held.ID, task.ResolveResend, by)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	after, err = db.Tasks.RetryFailed(t.Context(), held.ID, by)
+	require.NoError(t, err)
+	require.Equal(t, task.Pending, after.State)
+	require.Len(t, db.Claim(t), 1)
+	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where subject = $1 and caller_name = 'ann' and before is not null and after is not null`, held.ID.String()))
+}
+
+func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Backoff = task.Backoff{"slow": {time.Hour, 2 * time.Hour}} })
+	slow := func(s *tasks.Submission) { s.Queue = "slow" }
+	fromSlow := func(r *tasks.ClaimRequest) { r.Queue = "slow" }
+	failed, lapsed, quick := storetest.Submission(slow), storetest.Submission(slow), storetest.Submission()
+	db.MustSubmit(t, failed, lapsed, quick)
+	require.Len(t, db.Claim(t, fromSlow), 2)
+	require.Len(t, db.Claim(t), 1)
+	again := func(s *tasks.Submission) task.Report {
+		return task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
+	}
+	require.Equal(t, task.Pending, db.MustReport(t, again(quick)).Task.State, "a queue that is not named retries at once")
+	waits := db.MustReport(t, again(failed)).Task
+	require.Equal(t, task.Scheduled, waits.State)
+	require.WithinDuration(t, time.Now().Add(time.Hour), waits.DueAt, 10*time.Second)
+	db.ExpireLeases(t)
+	require.Empty(t, db.Claim(t, fromSlow), "what a claim finds lapsed waits as well")
+	swept := db.MustTask(t, lapsed.ID)
+	require.Equal(t, task.Scheduled, swept.State)
+	require.Equal(t, task.ResultTimeoutRetry, swept.Result)
+	require.WithinDuration(t, time.Now().Add(time.Hour), swept.DueAt, 10*time.Second)
+	batch, err := db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.WithinDuration(t, waits.DueAt, batch.Next, 0)
+	require.Equal(t, int64(2), db.MustCount(t).Live.Scheduled)
+
+	_, err = db.Owner(t).Exec(t.Context(), `update task_live set due_at = now() where state = 0`)
+	require.NoError(t, err)
+	batch, err = db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Zero(t, batch.Next)
+	require.Equal(t, tasks.PendingByQueue{"slow": 2}, batch.Pending)
+	require.Len(t, db.Claim(t, fromSlow), 2)
+	second := db.MustReport(t, again(failed)).Task
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), second.DueAt, 10*time.Second)
+	require.Equal(t, 2, db.Count(t, `select retry_count from sms_tasks where task_id = $1 and status = 0`, failed.ID))
+	late := task.Report{TaskID: failed.ID, AppID: "app", Outcome: task.SentOK}
+	require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, "a late success ends the waiting")
+}

@@ -1,0 +1,118 @@
+package tasks_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// waitingForAStandby gives a server of its own, which has commits wait for a
+// standby that is not there from lose on until found.
+func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
+	t.Helper()
+	if os.Getenv("DATABASE_URL") != "" {
+		t.Skip("DATABASE_URL names a server whose settings are not ours")
+	}
+	server, err := sandbox.StartPostgres(t.Context(), sandbox.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	url = server.URL("postgres")
+	conn := storetest.Owner(t, url)
+	_, err = migrations.Up(t.Context(), conn, sandbox.Roles)
+	require.NoError(t, err)
+	set := func(names string) {
+		for _, sql := range []string{"alter system set synchronous_standby_names = '" + names + "'", "select pg_reload_conf()"} {
+			_, err := conn.Exec(context.Background(), sql)
+			require.NoError(t, err)
+		}
+	}
+	return url, func() {
+		set("nobody")
+		require.Eventually(t, func() bool { // the server has heard of it
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, err := storetest.Owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
+			return err != nil
+		}, 5*time.Second, time.Millisecond)
+	}, func() { set("") }
+}
+
+// endWaiting ends whoever waits for a standby and tells whether somebody did. What
+// was committed is seen from then on, although no standby has it.
+func endWaiting(t *testing.T, conn *pgx.Conn) bool {
+	t.Helper()
+	var pid int
+	err := conn.QueryRow(t.Context(), `with w as materialized (select pid from pg_stat_activity where wait_event = 'SyncRep')
+		select pid from w where pg_terminate_backend(pid, 5000)`).Scan(&pid)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		require.NoError(t, err)
+	}
+	return err == nil
+}
+
+func TestWhatWasCommittedWithoutAStandbyIsNotAnsweredBeforeThatHasIt(t *testing.T) {
+	t.Parallel()
+	url, lose, found := waitingForAStandby(t)
+	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	for range 3 {
+		db.MustSubmit(t, storetest.Submission())
+	}
+	reported := db.MustClaim(t, "app", 1)[0]
+	for name, call := range map[string]func() error{
+		"submit": func() error {
+			_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.Keyed("k", "x"))})
+			return errs[0]
+		},
+		"claim": func() error {
+			_, _, err := db.Tasks.Claim(context.Background(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+			return err
+		},
+		"report": func() error {
+			_, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			return errs[0]
+		},
+		"message": func() error {
+			_, errs := db.Messages.SubmitMessages([]*messages.NewMessage{storetest.Message("m")})
+			return errs[0]
+		},
+		"order": func() error {
+			_, err := db.Subscribe.Subscribe(context.Background(), storetest.Booking(1, `{}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lose()
+			defer found()
+			answered := make(chan error, 2)
+			try := func() {
+				err := call()
+				for task.CodeOf(err) == task.CodeKeyInFlight {
+					err = call()
+				}
+				answered <- err
+			}
+			go try()
+			for range 2 {
+				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(answered) > 0 }, 5*time.Second, time.Millisecond)
+				require.Empty(t, answered, "answered what no standby has")
+			}
+			go try()
+			require.Never(t, func() bool { return len(answered) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat was told of what no standby has")
+			found()
+			require.NoError(t, <-answered)
+			require.NoError(t, <-answered)
+		})
+	}
+}

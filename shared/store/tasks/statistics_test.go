@@ -1,0 +1,119 @@
+package tasks_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestStatisticsOfNothingAreZero(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
+	require.Zero(t, db.Count(t, `select count(*) from task_totals`))
+	require.Equal(t, tasks.Statistics{}, db.MustCount(t))
+}
+
+func TestStatisticsCountEachStateByQueue(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	inQueue := func(queue string) func(*tasks.Submission) { return func(s *tasks.Submission) { s.Queue = queue } }
+	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(inQueue("bulk")))
+	claimed := db.MustClaim(t, "app", 4)
+	for i, report := range []task.Report{
+		{Outcome: task.SentOK},
+		{Outcome: task.SentFailed},
+		{Outcome: task.SentFailed, ShouldRetry: true},
+	} {
+		report.TaskID, report.AppID = claimed[i].ID, "app"
+		require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
+	}
+	_, err := storetest.Owner(t, url).Exec(t.Context(), `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
+	require.NoError(t, err)
+
+	s := db.MustCount(t)
+	require.Equal(t, int64(1), s.Succeeded)
+	require.Equal(t, int64(1), s.Failed)
+	require.Len(t, s.Queues, 2)
+	require.Equal(t, "bulk", s.Queues[0].Queue)
+	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the queue that waits longest decides")
+	require.Less(t, s.Queues[1].OldestPending.Seconds(), 30.0)
+	s.Live.OldestPending = nil
+	require.Equal(t, tasks.LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.Live)
+
+	var fresh, retry, processing, failed int64 // the query of the original SMS API
+	require.NoError(t, db.Read.QueryRow(t.Context(), `select
+		count(case when status = 0 and retry_count = 0 then 1 end), count(case when status = 0 and retry_count > 0 then 1 end),
+		count(case when status = 1 then 1 end), count(case when status = 3 then 1 end) from sms_tasks`).Scan(&fresh, &retry, &processing, &failed))
+	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.Live.PendingNew, s.Live.PendingRetry, s.Live.Processing, s.Failed})
+}
+
+func TestStatisticsCountSubscribeMessagesApart(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: db.MustClaim(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.MustSubscribe(t, storetest.Booking(2, `{}`))
+	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.MustSubscribe(t, storetest.Booking(3, `{}`))
+	recorded := storetest.Booking(4, `{}`)
+	recorded.Queue, recorded.AppID, recorded.Lease = task.RecordedQueue, "shop", time.Minute
+	db.MustSubscribe(t, recorded)
+
+	counted := func(when string, late int64) {
+		s := db.MustCount(t)
+		require.Equal(t, []int64{1, 0}, []int64{s.Succeeded, s.Failed}, when)
+		require.Equal(t, []int64{1 + late, 1 - late}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
+		require.Len(t, s.Queues, 1, when)
+		require.Equal(t, []int64{1, 0}, []int64{s.Live.PendingNew, s.Live.Processing}, when)
+		require.Len(t, s.Subscribe.Queues, 2, when)
+		require.Equal(t, []int64{1, 1}, []int64{s.Subscribe.Live.PendingNew, s.Subscribe.Live.Processing}, when)
+	}
+	counted("while the day is open", 0)
+	require.Equal(t, 2, db.Count(t, `select count(*) from sms_tasks`))
+	require.Zero(t, db.Count(t, `select count(*) from sms_tasks where status = 3`))
+
+	_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '3 days'`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), storetest.InsertClosedDaySQL, time.Now().AddDate(0, 0, -10), 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where succeeded = 1 and failed = 0 and subscribe_succeeded = 1 and subscribe_failed = 1`))
+	counted("once the day is closed", 0)
+
+	_, err = conn.Exec(t.Context(), `update task_done set reason = 3, ended = 4 where status = 3`)
+	require.NoError(t, err)
+	failed := db.MustTask(t, out.TaskID)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: out.TaskID, AppID: "wechat", ClaimID: failed.ClaimID, Outcome: task.SentOK}).Verdict)
+	counted("after a late success of a closed day", 1)
+}
+
+func TestSMSTasksShowQueueAndReason(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" })
+	db.MustSubmit(t, s)
+	require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where queue = 'bulk' and reason is null`))
+	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)
+	require.NoError(t, err)
+	for r := task.NoReason; r <= task.Cancelled; r++ {
+		if r != task.NoReason {
+			db.Exec(t, `update task_done set reason = $1`, int16(r))
+		} else {
+			db.Exec(t, `update task_done set reason = 0, status = 2`)
+		}
+		require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where coalesce(reason, '') = $1`, r.String()), "the word of reason %d", r)
+		db.Exec(t, `update task_done set reason = 6, status = 3`)
+	}
+}

@@ -1,0 +1,49 @@
+package tasks
+
+import (
+	"context"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is what the rules of tasks depend on.
+type Config struct {
+	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	Backoff      task.Backoff          // how long retries wait, by queue
+	PhoneCountry task.Country          // whose numbers may be written without a country code
+	Waiting      int64                 // tasks of each caller that may be not final; 0 = no limit
+	Hooks        Hooks
+
+	// BlockedWords returns the test for blocked words that submissions must pass.
+	BlockedWords func(ctx context.Context) (contains func(text string) bool, err error)
+}
+
+// Store reads and writes tasks.
+type Store struct {
+	db *store.DB
+
+	submits      *store.Coalescer[*Submission, Submitted]
+	reports      *store.Coalescer[*Report, Reported]
+	taskQuotas   *quota.Quotas
+	hooks        Hooks
+	blockedWords func(ctx context.Context) (contains func(text string) bool, err error)
+	marks        lowWaterMarks
+	nonEmpty     recentlyNonEmpty
+	claimIDs     claimIDs
+	statusOf     func(code string) int
+	backoff      task.Backoff
+	phones       task.Country
+}
+
+// New returns the store of tasks.
+func New(db *store.DB, cfg Config) *Store {
+	s := &Store{db: db, hooks: cfg.Hooks, blockedWords: cfg.BlockedWords, statusOf: cfg.StatusOf, backoff: cfg.Backoff, phones: cfg.PhoneCountry}
+	s.submits = store.NewCoalescer(func(s *Submission) int64 { return s.CallerID }, s.flushSubmissions)
+	s.reports = store.NewCoalescer(func(r *Report) int64 { return r.CallerID }, s.flushReports)
+	s.taskQuotas = quota.NewJoint(quota.Waiting{Items: cfg.Waiting}, func(ctx context.Context) (map[int64]quota.Waiting, error) {
+		return s.countTasks(ctx, taskSample)
+	})
+	return s
+}

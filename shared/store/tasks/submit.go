@@ -1,0 +1,277 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Submission is one task to create, or one refused request to log. Its ID is made before the
+// commit, so that a transaction whose answer was lost can be run again.
+type Submission struct {
+	ID          task.ID
+	Key         *task.Hash // of caller, resource and key; nil = no key given
+	Fingerprint task.Hash  // of the decoded request
+
+	CallerID    int64
+	Queue       string
+	Priority    int16
+	MaxRetries  int16
+	OnUnknown   task.Policy
+	Phone       string // as task.Country normalizes it; "" if a refused request has none
+	Source      string
+	CallbackURL string
+	Metadata    []byte    // a JSON object; nil = none
+	SendAt      time.Time // zero = at once
+	ExpiresAt   time.Time // zero = never, unless TTL is set
+	TTL         time.Duration
+	Draft       task.Draft
+
+	// Refused is why the request is refused. A request whose key is known gets its replay all
+	// the same: what was once accepted stays accepted.
+	Refused *task.Error
+
+	RequestID string
+	SourceIP  string
+	UserAgent string
+	Request   []byte // the request body as received; need not be JSON
+
+	tried bool // an insert of this id was sent, so it may exist
+}
+
+// Expiry returns when the submission expires if it is stored at now; zero = never.
+func (s *Submission) Expiry(now time.Time) time.Time {
+	switch {
+	case s.TTL == 0:
+		return s.ExpiresAt
+	case s.SendAt.After(now):
+		return s.SendAt.Add(s.TTL)
+	default:
+		return now.Add(s.TTL)
+	}
+}
+
+// Submitted is the answer to a Submission.
+type Submitted struct {
+	ID       task.ID
+	State    task.State
+	Replayed bool // the key was known: ID is the first call's, State the present one
+	Archived bool // with Replayed: the task is final and old
+	Text     string
+	Unused   []string
+	Refused  *task.Error // nothing was stored but the log
+
+	err error // of this row alone
+}
+
+// Submit stores the submissions, together with those of other calls, and returns when all are
+// committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
+// An error means that the outcome is unknown or that the database is away.
+//
+// The unique index of submission_keys alone decides about a key: the key row, the body, the
+// live row and the log row are one commit.
+func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
+	outs, errs := st.submits.Do(rows)
+	for i, err := range errs {
+		if err == nil {
+			err = outs[i].err
+		}
+		if store.SQLState(err) == store.CodeLockTimeout && rows[i].Key != nil {
+			err = store.KeyInFlight()
+		}
+		errs[i] = store.Wrap("submit", err)
+	}
+	return outs, errs
+}
+
+// flushSubmissions commits the rows in one transaction. If the answer to the commit is lost,
+// the same ids are inserted again and the primary key decides. An error after the commit fails
+// only rows that are replays.
+func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
+	blocked, err := st.blockedWords(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := &submitFlush{store: st, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
+	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
+	if err := st.db.RetryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
+		return nil, err
+	}
+	if err := st.db.WithPartitions(ctx, func() error { return f.resolve(ctx) }); err != nil {
+		for i := range rows {
+			if f.act[i] == resolve {
+				f.out[i].err = err
+			}
+		}
+	}
+	return f.out, nil
+}
+
+// action is what a flush must still do for a row.
+type action int8
+
+const (
+	insert  action = iota // the row is ready
+	refuse                // log the refusal
+	resolve               // the key or the id exists: find the first call
+)
+
+type submitFlush struct {
+	store   *Store
+	rows    []*Submission
+	alone   bool
+	act     []action
+	out     []Submitted
+	final   []task.Composed
+	taken   []*task.DefaultContent // the default content that a row uses up
+	blocked func(text string) bool
+}
+
+// commit inserts or refuses every row except those left to resolve.
+func (f *submitFlush) commit(ctx context.Context, again bool) error {
+	f.final = make([]task.Composed, len(f.rows))
+	f.taken = make([]*task.DefaultContent, len(f.rows))
+	query := again
+	for i, s := range f.rows {
+		f.act[i], f.out[i] = insert, Submitted{ID: s.ID}
+		query = f.start(i, s) || query
+	}
+	conn, err := f.store.db.Hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if query {
+		err = f.composeAndInsert(ctx, conn.Conn(), again)
+	} else {
+		err = f.insert(ctx, conn.Conn(), false)
+	}
+	return store.MarkLost(conn.Conn(), err)
+}
+
+// start composes or refuses a row if that needs no query, and reports whether the row needs
+// one.
+func (f *submitFlush) start(i int, s *Submission) (query bool) {
+	switch {
+	case s.Refused != nil && s.Key == nil:
+		f.refuse(i, s.Refused)
+		return false
+	case s.Refused != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
+		return true
+	default:
+		return !f.compose(i, s.Draft, nil) && s.Key != nil
+	}
+}
+
+// compose makes the final text. If it refuses the row, it returns false.
+func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
+	composed, err := draft.Compose(tmpl)
+	if err == nil && f.blocked(composed.Text) {
+		err = task.Refuse(task.CodeBlocked, "the content contains a blocked word; change the text")
+	}
+	if err != nil {
+		f.refuse(i, err)
+		return false
+	}
+	f.act[i], f.final[i] = insert, composed
+	f.out[i].Text, f.out[i].Unused, f.out[i].Refused = composed.Text, composed.Unused, nil
+	return true
+}
+
+func (f *submitFlush) refuse(i int, err error) {
+	refusal := &task.Error{Code: task.CodeInvalid, Message: err.Error()}
+	errors.As(err, &refusal)
+	f.act[i], f.out[i].Refused = refuse, refusal
+}
+
+// composeAndInsert handles rows that need templates, default content or a check of their key.
+// Default rows are locked before keys are read: a call that used one up has then committed its
+// key too.
+func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
+	found, err := f.lookUp(ctx, conn, again)
+	if err != nil {
+		return store.RollbackOn(conn, err)
+	}
+	keys := map[task.Hash]bool{} // accepted in this flush
+	for i, s := range f.rows {
+		if found.ids[s.ID] || s.Key != nil && (found.keys[*s.Key] || keys[*s.Key]) {
+			f.act[i] = resolve
+			continue
+		}
+		f.decide(i, s, found)
+		if f.act[i] == insert && s.Key != nil {
+			keys[*s.Key] = true
+		}
+	}
+	return store.RollbackOn(conn, f.insert(ctx, conn, true))
+}
+
+// decide composes a row whose key is free.
+func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
+	if s.Refused != nil {
+		f.refuse(i, s.Refused)
+		return
+	}
+	draft := s.Draft
+	if draft.NeedsDefault() {
+		row := found.defaults[s.Phone]
+		filled, err := draft.WithDefault(row)
+		if err != nil {
+			f.refuse(i, err)
+			return
+		}
+		draft = filled
+		if f.compose(i, draft, found.template(draft)) {
+			f.taken[i], row.Sent = row, true
+		}
+		return
+	}
+	f.compose(i, draft, found.template(draft))
+}
+
+// resolve answers the rows whose key or id exists, from an earlier call or an earlier try of
+// this flush, and logs the replays.
+func (f *submitFlush) resolve(ctx context.Context) error {
+	var ids []task.ID
+	var keys []task.Hash
+	for i, s := range f.rows {
+		switch {
+		case f.act[i] != resolve:
+		case s.Key != nil:
+			keys = append(keys, *s.Key)
+		default:
+			ids = append(ids, s.ID)
+		}
+	}
+	if len(ids)+len(keys) == 0 {
+		return nil
+	}
+	known, err := firstCalls(ctx, f.store.db.Hot, ids, keys)
+	if err != nil {
+		return err
+	}
+	logs := newReceiveLogs(f.store.statusOf)
+	for i, s := range f.rows {
+		if f.act[i] != resolve {
+			continue
+		}
+		first, ok := known.of(s)
+		if !ok {
+			return errors.New("a submission was neither inserted nor found")
+		}
+		f.out[i] = Submitted{ID: first.id, State: first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
+		if s.Key != nil && first.fingerprint != s.Fingerprint {
+			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
+		}
+		if first.id != s.ID {
+			logs.add(s, f.out[i])
+		}
+	}
+	return logs.write(ctx, f.store.db.Hot)
+}

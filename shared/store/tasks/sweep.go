@@ -1,0 +1,175 @@
+package tasks
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// timed selects the tasks that become due without a lease: scheduled, pending with an expiry,
+// and held ones.
+const timed = `state <> 2 and due_at is not null`
+
+// lockDueSQL locks due tasks: up to $1 of queue $2, an equal part of $1 of each other queue,
+// and $1 / 2 expired leases, the earliest first. However many tasks of one queue are due, the
+// first tasks of the others are in the same batch. It considers $1 queues in the order of
+// their hash from a random start, and the queue whose task is due first. So every due queue is
+// found, however many queues there are and however many have nothing due. $2 = ” means no
+// queue. The range conditions stand for one queue, as only the index by hash has that order.
+// Locked rows are skipped.
+const lockDueSQL = `
+with recursive queues (hash, queue, due_at) as (
+    select ` + store.AnyHash + `, ''::text collate "C", null::timestamptz
+    union
+    select n.hash, n.queue, n.due_at from queues cross join lateral (
+        (select hashtextextended(l.queue, 0) as hash, l.queue::text, l.due_at from task_live l
+        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) > (queues.hash, queues.queue)
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at limit 1)
+        union all
+        (select hashtextextended(l.queue, 0), l.queue::text, l.due_at from task_live l where ` + timed + `
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at limit 1)
+        limit 1
+    ) n
+), due as materialized (
+    select hashtextextended(queue, 0) as hash, queue, case when queue = $2 then $1 else greatest($1 / count(*) over (), 1) end as room
+    from (
+        select queue from (select queue, due_at from queues where queue <> '' limit $1) near where due_at <= now()
+        union (select queue::text from task_live where ` + timed + ` and due_at <= now() order by due_at limit 1)
+        union select $2::text collate "C" where $2 <> ''
+    ) q
+), l as (
+    select * from (select * from task_live where state = 2 and due_at <= now() order by due_at limit greatest($1 / 2, 1) for update skip locked) expired
+    union all
+    select one.* from due cross join lateral (
+        select * from task_live l
+        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) >= (due.hash, due.queue)
+            and (hashtextextended(l.queue, 0), l.queue, l.due_at) <= (due.hash, due.queue, now())
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at
+        limit due.room
+        for update skip locked
+    ) one
+)
+select ` + liveColumns + `, now() from l`
+
+// dueSQL returns when the first pause ends, when the first task is due, and the present time.
+// An idle poll needs no transaction.
+const (
+	dueSQL     = `select ` + dueColumns
+	dueColumns = `(select min(until) from queue_pauses), least(
+    (select due_at from task_live where state = 2 order by due_at limit 1),
+    (select due_at from task_live where ` + timed + ` order by due_at limit 1)
+), now()`
+)
+
+// nextDue is the result of dueSQL; nil = never.
+type nextDue struct {
+	pause, task *time.Time
+	now         time.Time
+}
+
+func (d *nextDue) scan(row pgx.Row) error { return row.Scan(&d.pause, &d.task, &d.now) }
+
+func (d *nextDue) isPast(at *time.Time) bool { return at != nil && !at.After(d.now) }
+
+// at returns the earlier time; zero = never.
+func (d *nextDue) at() time.Time {
+	pause, task := store.OrZero(d.pause), store.OrZero(d.task)
+	if pause.IsZero() || !task.IsZero() && task.Before(pause) {
+		return task
+	}
+	return pause
+}
+
+// PendingByQueue counts, by queue, the tasks that became available to senders.
+type PendingByQueue map[string]int
+
+// Swept is what one batch of a sweep did.
+type Swept struct {
+	Rows     int
+	More     bool // something more may be due
+	Pending  PendingByQueue
+	Verdicts map[task.Verdict]int
+	Next     time.Time // when the next task is due or the next pause ends; in the past if others have locked it; zero = never
+}
+
+// Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
+// claims and expires tasks. It also ends the pauses of queues whose time is over. It takes
+// about limit tasks, an equal part of each queue, and half as many expired leases. Any number
+// of sweeps may run at once. Pending is returned with an error too: the commit may have
+// succeeded, and the next sweep would not find these tasks again.
+func (st *Store) Sweep(ctx context.Context, limit int) (Swept, error) {
+	return st.sweep(ctx, limit, "")
+}
+
+// sweep is Sweep with up to limit tasks of one more queue; "" = none.
+func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swept, err error) {
+	pending := PendingByQueue{}
+	err = st.db.WithPartitions(ctx, func() error {
+		swept, err = st.sweepOnce(ctx, limit, queue, pending)
+		return err
+	})
+	swept.Pending = pending
+	return swept, store.Wrap("sweep", err)
+}
+
+// sweepOnce adds the committed tasks to pending, also when the commit is in doubt.
+func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
+	swept := Swept{Verdicts: map[task.Verdict]int{}}
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return swept, err
+	}
+	defer conn.Release()
+	var due nextDue
+	err = due.scan(conn.QueryRow(ctx, dueSQL))
+	if err == nil && due.isPast(due.pause) {
+		if err = endPauses(ctx, conn.Conn(), pending); err == nil {
+			err = due.scan(conn.QueryRow(ctx, dueSQL))
+		}
+	}
+	swept.Next = due.at()
+	if err != nil || !due.isPast(due.task) {
+		return swept, err
+	}
+
+	var changes []Change
+	var logs []VerdictLog
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
+		return scanTasks(rows, func(t task.Task, now time.Time) {
+			after, verdict := t.Due(st.backoff, now)
+			changes = append(changes, Change{t, after})
+			if verdict != task.Promoted {
+				logs = append(logs, VerdictLog{ID: t.ID, claimID: t.ClaimID, appID: t.AppID, Verdict: verdict, Message: after.Result})
+			}
+			swept.Verdicts[verdict]++
+		})
+	})
+	if err := conn.Conn().SendBatch(ctx, &batch).Close(); err != nil {
+		return swept, store.RollbackOn(conn.Conn(), err)
+	}
+	if swept.Rows = len(changes); swept.Rows == 0 {
+		store.Rollback(conn.Conn())
+		return swept, nil
+	}
+	batch = pgx.Batch{}
+	notifier := st.QueueChanges(&batch, changes)
+	QueueVerdicts(&batch, logs)
+	batch.Queue(dueSQL).QueryRow(due.scan)
+	batch.Queue("commit")
+	err = notifier.Notify(conn.Conn().SendBatch(ctx, &batch).Close())
+	if err == nil || store.MayBeCommitted(err) {
+		for _, c := range changes {
+			if c.After.State == task.Pending {
+				pending[c.After.Queue]++
+			}
+		}
+	}
+	swept.Next, swept.More = due.at(), due.isPast(due.task)
+	return swept, store.RollbackOn(conn.Conn(), err)
+}

@@ -1,0 +1,119 @@
+package tasks_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fallenDue puts n scheduled tasks into each of some queues that fell due at the same
+// time, earlier than all others.
+func fallenDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
+	t.Helper()
+	db.Exec(t, `set session_replication_role = replica;
+		insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+			select gen_random_uuid(), 0, queue, 5, 3, 0, '13800138000', 'x' from generate_series(1, `+strconv.Itoa(n)+`), `+sqlTexts(queues)+` queue;
+		insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at)
+			select id, 0, 5, 3, 0, queue, now() - interval '1 hour' from tasks where queue = any (array(select `+sqlTexts(queues)+`))`)
+}
+
+func sqlTexts(values []string) string {
+	list := ""
+	for i, v := range values {
+		if i > 0 {
+			list += ","
+		}
+		list += "'" + v + "'"
+	}
+	return "unnest(array[" + list + "])"
+}
+
+// scheduled submits a task of a queue that fell due later than those of fallenDue.
+func scheduled(t *testing.T, db *storetest.DB, queue string) task.ID {
+	t.Helper()
+	s := storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = queue, time.Now().Add(time.Hour) })
+	db.MustSubmit(t, s)
+	db.Exec(t, `update task_live set due_at = now() where id = $1`, s.ID)
+	return s.ID
+}
+
+func ofQueue(queue string) func(*tasks.ClaimRequest) {
+	return func(r *tasks.ClaimRequest) { r.Queue = queue }
+}
+
+func TestAQueueWithMuchThatFellDueLetsTheOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	zombie := storetest.Submission(func(s *tasks.Submission) { s.Queue = "senders" })
+	db.MustSubmit(t, zombie)
+	require.Len(t, db.Claim(t, ofQueue("senders")), 1)
+	db.ExpireLeases(t)
+	fallenDue(t, db, 500, "flood")
+	waits := scheduled(t, db, "neighbour")
+
+	swept, err := db.Tasks.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, tasks.PendingByQueue{"neighbour": 1, "senders": 1, "flood": 5}, swept.Pending, "each queue has its part of one batch")
+	require.True(t, swept.More)
+	require.Equal(t, task.Pending, db.MustTask(t, waits).State)
+
+	again := scheduled(t, db, "neighbour")
+	claimed := db.Claim(t, ofQueue("neighbour"))
+	require.Len(t, claimed, 2)
+	require.Equal(t, again, claimed[1].ID, "a claim promotes what is due in its queue")
+	for swept.More {
+		swept, err = db.Tasks.Sweep(t.Context(), 100)
+		require.NoError(t, err)
+	}
+	require.Zero(t, db.Count(t, `select count(*) from task_live where state = 0`), "all of the flood fell due too")
+}
+
+func TestVeryManyQueuesKeepNoneFromItsTurn(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var names []string
+	for i := range 40 {
+		names = append(names, "many-"+strconv.Itoa(i))
+	}
+	fallenDue(t, db, 100, names...)
+	own, other := scheduled(t, db, "claimed"), scheduled(t, db, "waits")
+	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	require.Equal(t, own, claimed[0].ID, "a claim begins with its own queue")
+	require.Greater(t, len(touched), 40, "and lets the others fall due")
+	require.Equal(t, task.Pending, db.MustTask(t, other).State)
+
+	another := scheduled(t, db, "waits")
+	for range 100 {
+		swept, err := db.Tasks.Sweep(t.Context(), 10)
+		require.NoError(t, err)
+		require.LessOrEqual(t, swept.Rows, 11, "some of the queues in each batch")
+		if swept.Pending["waits"] > 0 {
+			break
+		}
+	}
+	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each has its turn by chance")
+	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "before all others are done")
+}
+
+func TestTasksFarFromDueKeepNoQueueFromItsTurn(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for i := range 40 {
+		db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = "far-"+strconv.Itoa(i), time.Now().Add(time.Hour) }))
+	}
+	due := scheduled(t, db, "neighbour")
+	swept, err := db.Tasks.Sweep(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, tasks.PendingByQueue{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always looked at")
+	require.False(t, swept.More)
+	require.WithinDuration(t, time.Now().Add(time.Hour), swept.Next, time.Minute)
+	require.Equal(t, task.Pending, db.MustTask(t, due).State)
+}

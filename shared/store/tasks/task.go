@@ -1,0 +1,123 @@
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// bodyColumns are the columns of tasks t that complete a Detail.
+const bodyColumns = `t.phone_number, t.content, coalesce(t.source, ''), coalesce(t.callback_url, ''), t.metadata, t.send_at, t.created_at`
+
+// Detail is a task with its body.
+type Detail struct {
+	task.Task
+	Phone       string
+	Content     string
+	Source      string
+	CallbackURL string
+	Metadata    json.RawMessage // a JSON object or nil
+	SendAt      time.Time
+	CreatedAt   time.Time
+	Archived    bool // final, old, and out of the main tables
+}
+
+const detailSQL = `
+select ` + bodyColumns + `, ` + liveColumns + `, now() from tasks t join task_live l on l.id = t.id where t.id = $1
+union all
+select ` + bodyColumns + `, ` + doneColumns + `, now() from tasks t join task_done d on d.id = t.id where t.id = $1`
+
+// Task finds a task by its id, live, final or archived; task.CodeNotFound when
+// there is none.
+func (st *Store) Task(ctx context.Context, id task.ID) (Detail, error) {
+	rows, err := st.db.Hot.Query(ctx, detailSQL, id)
+	if err != nil {
+		return Detail{}, store.Wrap("task", err)
+	}
+	found, err := scanDetails(rows)
+	if err == nil && len(found) == 0 {
+		found, err = st.archived(ctx, id)
+	}
+	switch {
+	case err != nil:
+		return Detail{}, store.Wrap("task", err)
+	case len(found) == 0:
+		return Detail{}, store.NotFound("task")
+	default:
+		return found[0], nil
+	}
+}
+
+// scanDetails reads rows of bodyColumns, liveColumns or doneColumns, and now().
+func scanDetails(rows pgx.Rows) ([]Detail, error) { return pgx.CollectRows(rows, scanDetail) }
+
+func scanDetail(row pgx.CollectableRow) (d Detail, err error) {
+	var sendAt *time.Time
+	body := []any{&d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
+	scan := newTaskScan(&d.Task)
+	err = row.Scan(append(body, scan.targets()...)...)
+	scan.settle()
+	d.SendAt = store.OrZero(sendAt)
+	return d, err
+}
+
+// TaskByKey finds the task that a submission's key stands for;
+// task.CodeNotFound when no such call was committed.
+func (st *Store) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
+	var id task.ID
+	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Detail{}, store.NotFound("submission with this key")
+	case err != nil:
+		return Detail{}, store.Wrap("task by key", err)
+	}
+	return st.Task(ctx, id)
+}
+
+// Cancel withdraws a task that no sender has. by is nil when the submitter
+// cancels its own task, else the operator who does it by hand.
+func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (task.Task, error) {
+	t, err := st.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
+		log := VerdictLog{ID: id, Verdict: task.CancelledByHand, Message: after.Result}
+		if by != nil {
+			log.Message = cmp.Or(by.Reason, after.Result)
+			by.QueueAudit(batch, "task.cancel", id.String(), taskJSON(before), taskJSON(after))
+		}
+		QueueVerdicts(batch, []VerdictLog{log})
+	})
+	return t, store.Wrap("cancel", err)
+}
+
+// RetryFailed gives a failed task a new life.
+func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator) (task.Task, error) {
+	t, err := st.decideAnywhere(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
+		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.RetriedByHand, Message: by.Reason}})
+		by.QueueAudit(batch, "task.retry", id.String(), taskJSON(before), taskJSON(after))
+	})
+	return t, store.Wrap("retry", err)
+}
+
+// Resolve settles a held task; the operator's reason becomes its result.
+func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, by store.Operator) (task.Task, error) {
+	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
+	t, err := st.decideAnywhere(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
+		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.ResolvedByHand, Message: by.Reason}})
+		by.QueueAudit(batch, "task.resolve", id.String(), taskJSON(before), taskJSON(after))
+	})
+	return t, store.Wrap("resolve", err)
+}
+
+// taskJSON is a task in an audit entry.
+func taskJSON(t task.Task) string {
+	return store.MustJSON(map[string]any{
+		"state": t.State.String(), "reason": t.Reason.String(), "retry_count": t.RetryCount, "result": t.Result,
+	})
+}

@@ -1,0 +1,88 @@
+package tasks_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// A retry by hand and two late reports move a task between the tables three times.
+func TestATaskThatSeveralHandsChangeAtOnceIsFound(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	for range 30 {
+		one.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
+	}
+	claimed := one.MustClaim(t, "app", 30)
+	for _, c := range claimed {
+		one.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
+	}
+	var kept atomic.Int64
+	for _, c := range claimed {
+		var hands sync.WaitGroup
+		for _, db := range []*storetest.DB{one, other} {
+			hands.Go(func() {
+				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID}, Request: []byte(`{}`)}})
+				switch {
+				case task.CodeOf(errs[0]) == task.CodeServerBusy: // it comes again
+				case errs[0] != nil || !outs[0].Found:
+					t.Errorf("a report: found %v, %v", outs[0].Found, errs[0])
+				default:
+					kept.Add(1)
+				}
+			})
+		}
+		hands.Go(func() {
+			_, err := one.Tasks.RetryFailed(t.Context(), c.ID, store.Operator{Name: "ann"})
+			if code := task.CodeOf(err); err != nil && code != task.CodeConflict && code != task.CodeServerBusy {
+				t.Error(err)
+			}
+		})
+		hands.Wait()
+	}
+	require.EqualValues(t, kept.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
+}
+
+// A body without a state is a task that changes each time that it is looked for.
+func TestATaskThatIsNeverFoundStillIsAnsweredBusy(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s, neighbour := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, s, neighbour)
+	db.MustClaim(t, "app", 2)
+	db.Exec(t, `delete from task_live where id = $1`, s.ID)
+
+	unknown := task.NewID()
+	var reports []*tasks.Report
+	for _, id := range []task.ID{s.ID, neighbour.ID, unknown} {
+		reports = append(reports, &tasks.Report{Report: task.Report{TaskID: id, AppID: "app"}, Request: []byte(`{}`)})
+	}
+	outs, errs := db.Tasks.Report(reports)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	require.NoError(t, errs[1])
+	require.Equal(t, task.Applied, outs[1].Verdict, "a neighbour in the same batch")
+	require.NoError(t, errs[2])
+	require.False(t, outs[2].Found)
+	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	_, err = db.Tasks.Cancel(t.Context(), unknown, nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+
+	order := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	db.Exec(t, `delete from task_live where id = $1`, order.TaskID)
+	_, err = db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"a":1}`))
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be being sent")
+	_, err = db.Subscribe.ResendSubscription(t.Context(), order.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`), "none was sent twice")
+}

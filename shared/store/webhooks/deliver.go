@@ -1,0 +1,373 @@
+package webhooks
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Destination is what a receiver that does not answer may keep waiting: the deliveries
+// of one endpoint, or of a caller's callbacks to one host.
+type Destination struct {
+	EndpointID task.ID
+	Host       string // of callbacks; "" for an endpoint
+}
+
+// deliverySources finds the endpoints that have pending deliveries, and when the
+// earliest of each is due: one probe of the index each.
+const deliverySources = `
+with recursive source (caller_id, endpoint_id, next_at) as (
+    (select caller_id, endpoint_id, next_at from webhook_deliveries where state = 0 order by caller_id, endpoint_id, next_at limit 1)
+    union all
+    select n.caller_id, n.endpoint_id, n.next_at from source s cross join lateral (
+        select d.caller_id, d.endpoint_id, d.next_at from webhook_deliveries d
+        where d.state = 0 and (d.caller_id, d.endpoint_id) > (s.caller_id, s.endpoint_id)
+        order by d.caller_id, d.endpoint_id, d.next_at limit 1
+    ) n
+)`
+
+// openSources keeps the endpoints s to which something is posted: not those that are
+// disabled, nor those of a caller that was revoked.
+const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
+    where e.enabled and not exists (select from callers where callers.id = s.caller_id and callers.revoked_at is not null)`
+
+// claimDeliveriesSQL claims what is due. Each CTE narrows the one before it.
+const claimDeliveriesSQL = deliverySources +
+	// in_hand: the deliveries that this process has under way.
+	`, in_hand as materialized (
+    select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
+)` +
+	// busy: how many of these each caller has.
+	`, busy as materialized (
+    select caller_id, count(*) as n, count(*) filter (where failing) as failing from in_hand group by caller_id
+)` +
+	// open: the endpoints with something due, of callers that have a place left.
+	`, open as materialized (
+    select s.caller_id, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
+        coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.AnyHash + ` as start
+    from source s left join busy b on b.caller_id = s.caller_id` + openSources + ` and s.next_at <= now() and coalesce(b.n, 0) < $7
+)` +
+	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. Where
+	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
+	`, due as (
+    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    from open o cross join lateral (
+        select id, lane, next_at from webhook_deliveries
+        where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
+        order by next_at limit 64
+    ) w
+    union
+    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    from open o cross join lateral (
+        with recursive host (hash, lane) as (
+            select o.start, ''
+            union
+            select n.hash, n.lane from host cross join lateral (
+                (select hashtextextended(lane, 0) as hash, lane from webhook_deliveries
+                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id and (hashtextextended(lane, 0), lane) > (host.hash, host.lane)
+                order by hashtextextended(lane, 0), lane limit 1)
+                union all
+                (select hashtextextended(lane, 0), lane from webhook_deliveries
+                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
+                order by hashtextextended(lane, 0), lane limit 1)
+                limit 1
+            ) n
+        )
+        select hash, lane from host where lane <> '' limit 64
+    ) host cross join lateral (
+        select id, lane, next_at from webhook_deliveries
+        where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
+            and (hashtextextended(lane, 0), lane) >= (host.hash, host.lane)
+            and (hashtextextended(lane, 0), lane, next_at) <= (host.hash, host.lane, now())
+        order by hashtextextended(lane, 0), lane, next_at limit $6
+    ) w
+    where o.callbacks
+)` +
+	// by_lane: place counts the deliveries of a lane, those in hand first, then the earliest.
+	`, by_lane as (
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.lane order by due.next_at) as place
+    from due left join (select endpoint_id, host, count(*) as n from in_hand group by endpoint_id, host) h
+        on h.endpoint_id = due.endpoint_id and h.host = due.lane
+)` +
+	// by_failing: what a lane may have. place_failing counts the failing endpoints of a caller.
+	`, by_failing as (
+    select *, case when failing then busy_failing + row_number() over (partition by caller_id, failing order by random()) else 0 end as place_failing
+    from by_lane where place <= case when failing then 1 else $6 end
+)` +
+	// of_failing: what the failing endpoints of a caller may have. number counts those of all callers, in turn.
+	`, of_failing as (
+    select *, row_number() over (partition by failing order by place_failing, random()) as number
+    from by_failing where place_failing <= greatest($8 / 4, 1)
+)` +
+	// by_caller: what all failing endpoints may have. place counts the deliveries of a caller, its lanes in turn.
+	`, by_caller as (
+    select id, busy + row_number() over (partition by caller_id order by place, random()) as place
+    from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
+)` +
+	// claimed: what a caller may have, the callers in turn, without those that another process has locked.
+	`, claimed as materialized (
+    select x.id from (select id from by_caller where place <= $7 order by place, random()) p cross join lateral (
+        select w.id from webhook_deliveries w where w.id = p.id and w.state = 0 and w.next_at <= now() for update skip locked
+    ) x
+    limit $1
+)
+update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
+from claimed, webhook_endpoints s
+where w.id = claimed.id and s.id = w.endpoint_id
+returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
+    s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
+
+// deliveryPayload is what the delivery w sends.
+const deliveryPayload = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id))`
+
+// DueDelivery is an event to be told to an endpoint now, in the hands of one
+// until its lease ends.
+type DueDelivery struct {
+	Destination
+	ID       task.ID
+	CallerID int64
+	EventID  string
+	URL      string
+	Payload  string
+	Claim    int32 // the fence
+	Failing  bool  // nothing was delivered to the endpoint since its last failure
+	Signing
+}
+
+// ClaimDeliveries gives deliveries that are due, each to one caller of this method, as
+// many as there are places beside those in hand; to an endpoint that is failing one at
+// a time. One that is not settled within lease is due again.
+func (st *Store) ClaimDeliveries(ctx context.Context, places messages.Places, inHand []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
+	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, places.All-len(inHand),
+		store.Column(inHand, func(d DueDelivery) int64 { return d.CallerID }),
+		store.Column(inHand, func(d DueDelivery) task.ID { return d.EndpointID }),
+		store.Column(inHand, func(d DueDelivery) string { return d.Host }),
+		store.Column(inHand, func(d DueDelivery) bool { return d.Failing }),
+		places.Lane, places.Caller, places.Failing, lease.Seconds())
+	if err != nil {
+		return nil, store.Wrap("claim deliveries", err)
+	}
+	var d DueDelivery
+	var owner int64
+	var endpointURL, secret string
+	var old *string
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &secret, &old}, func() error {
+		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
+		due = append(due, d)
+		return nil
+	})
+	return due, store.Wrap("claim deliveries", err)
+}
+
+// anyDeliverySQL tells whether there are webhooks and messages to be posted, and
+// what time it is. It spares the idle look, which a process begins with, the plans
+// of what comes next.
+const anyDeliverySQL = `
+select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
+
+// nextDeliverySQL finds when something of either kind is due next.
+const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
+
+const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + openSources
+
+const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
+
+// NextDelivery is when something is due to be posted to a URL next, webhook or
+// message, leases included, and whether it is due now; zero = nothing is.
+func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
+	var webhooks, posts bool
+	var now time.Time
+	err = st.db.Hot.QueryRow(ctx, anyDeliverySQL).Scan(&webhooks, &posts, &now)
+	switch {
+	case err != nil || !webhooks && !posts:
+	case !posts:
+		at, err = st.db.QueryTime(ctx, nextWebhookSQL)
+	case !webhooks:
+		at, err = st.db.QueryTime(ctx, nextPostSQL)
+	default:
+		at, err = st.db.QueryTime(ctx, nextDeliverySQL)
+	}
+	return at, !at.IsZero() && !at.After(now), store.Wrap("next delivery", err)
+}
+
+// Try is one POST of a delivery, as it is kept.
+type Try struct {
+	At         time.Time `json:"at"`
+	Status     int       `json:"status,omitempty"` // of HTTP; 0 when there was no answer
+	DurationMS int64     `json:"duration_ms"`
+	Error      string    `json:"error,omitempty"`    // why it failed, for a person to read
+	Response   string    `json:"response,omitempty"` // the beginning of the answer's body
+}
+
+// Tried is what came of one claimed delivery.
+type Tried struct {
+	DueDelivery
+	Answer msg.Answer
+	Try    Try
+}
+
+const (
+	// lockHealthSQL does not wait for the key share locks of insertDeliveriesSQL.
+	lockHealthSQL = `
+select id, coalesce(disabled_reason, ''), failing_since, url is not null
+from webhook_endpoints where id = any($1::uuid[]) order by id for no key update`
+	lockDeliveriesSQL = `
+select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) order by id for update`
+	updateHealthSQL = `
+update webhook_endpoints e set failing_since = t.failing_since, disabled_reason = nullif(t.reason, ''),
+    disabled_at = case when t.reason = '' then null else coalesce(e.disabled_at, now()) end, enabled = t.reason = ''
+from unnest($1::uuid[], $2::timestamptz[], $3::text[]) as t (id, failing_since, reason)
+where e.id = t.id`
+	updateDeliveriesSQL = `
+update webhook_deliveries d set state = t.state, attempts = t.attempts, next_at = t.next_at,
+    finished_at = case when t.state = 0 then null else coalesce(d.finished_at, now()) end,
+    tried = d.tried + 1, tries = case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::text[]) as t (id, state, attempts, next_at, try)
+where d.id = t.id`
+	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + store.KindWebhookDisabled + `', $1)`
+)
+
+// EndpointChange says that a registered endpoint began to fail, recovered or was
+// disabled.
+type EndpointChange struct {
+	ID            task.ID
+	URL           string
+	Before, After msg.Health
+	Error         string // of the last try; "" when it succeeded
+}
+
+// Settled is what settling deliveries changed.
+type Settled struct {
+	Again   []time.Time // when deliveries are due again
+	Changed []EndpointChange
+}
+
+// SettleDeliveries keeps what came of deliveries, and disables the endpoints
+// that are gone or have answered nothing but failures for patience, with an
+// event that says so.
+func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (settled Settled, err error) {
+	if len(tried) == 0 {
+		return Settled{}, nil
+	}
+	notifier := st.db.NewNotifier()
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		s, err := lockTried(ctx, tx, tried)
+		if err != nil {
+			return err
+		}
+		settled = s.decide(tried, patience)
+		var batch pgx.Batch
+		s.queue(&batch, notifier)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return settled, store.Wrap("settle deliveries", notifier.Notify(err))
+}
+
+// settling is a set of deliveries and their endpoints, held by a transaction,
+// with what becomes of them.
+type settling struct {
+	now        time.Time
+	health     map[task.ID]msg.Health // of endpoints; that of a signing row does not change
+	deliveries map[task.ID]msg.Delivery
+
+	ids, ailing, disabled []task.ID
+	tries                 []string
+}
+
+func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
+	s := &settling{health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}}
+	var batch pgx.Batch
+	batch.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&s.now) })
+	batch.Queue(lockHealthSQL, store.Column(tried, func(t Tried) task.ID { return t.EndpointID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		var reason string
+		var failing *time.Time
+		var registered bool
+		_, err := pgx.ForEachRow(rows, []any{&id, &reason, &failing, &registered}, func() error {
+			if registered {
+				s.health[id] = msg.Health{Disabled: reason, FailingSince: store.OrZero(failing)}
+			}
+			return nil
+		})
+		return err
+	})
+	batch.Queue(lockDeliveriesSQL, store.Column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		var d msg.Delivery
+		var next *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&id, &d.State, &d.Attempts, &d.Claims, &next}, func() error {
+			d.NextAt = store.OrZero(next)
+			s.deliveries[id] = d
+			return nil
+		})
+		return err
+	})
+	return s, tx.SendBatch(ctx, &batch).Close()
+}
+
+// decide lets the domain judge each try.
+func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settled) {
+	began, last := maps.Clone(s.health), map[task.ID]Tried{}
+	for _, t := range tried {
+		d, found := s.deliveries[t.ID]
+		if !found {
+			continue
+		}
+		d = d.Settle(t.Claim, t.Answer, s.now, rand.Float64())
+		s.deliveries[t.ID] = d
+		s.ids, s.tries = append(s.ids, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
+		if !d.NextAt.IsZero() {
+			settled.Again = append(settled.Again, d.NextAt)
+		}
+		last[t.EndpointID] = t
+		before, registered := s.health[t.EndpointID]
+		after := before.After(t.Answer, s.now, patience)
+		if !registered || after == before {
+			continue
+		}
+		s.health[t.EndpointID] = after
+		s.ailing = append(s.ailing, t.EndpointID)
+		if after.Disabled != before.Disabled {
+			s.disabled = append(s.disabled, t.EndpointID)
+		}
+	}
+	slices.SortFunc(s.ailing, task.ID.Compare)
+	s.ailing = slices.Compact(s.ailing)
+	for _, id := range s.ailing {
+		if before, after := began[id], s.health[id]; before != after {
+			settled.Changed = append(settled.Changed, EndpointChange{ID: id, URL: last[id].URL, Before: before, After: after, Error: last[id].Try.Error})
+		}
+	}
+	return settled
+}
+
+// stored is the try as the database takes it.
+func (t Try) stored() Try {
+	t.Error, t.Response = store.Storable(t.Error), store.Storable(t.Response)
+	return t
+}
+
+func (s *settling) queue(batch *pgx.Batch, notifier *store.Notifier) {
+	of := func(id task.ID) msg.Delivery { return s.deliveries[id] }
+	batch.Queue(updateDeliveriesSQL, s.ids,
+		store.Column(s.ids, func(id task.ID) int16 { return int16(of(id).State) }),
+		store.Column(s.ids, func(id task.ID) int16 { return of(id).Attempts }),
+		store.Column(s.ids, func(id task.ID) *time.Time { return store.TimeOrNull(of(id).NextAt) }), s.tries)
+	if len(s.ailing) > 0 {
+		batch.Queue(updateHealthSQL, s.ailing,
+			store.Column(s.ailing, func(id task.ID) *time.Time { return store.TimeOrNull(s.health[id].FailingSince) }),
+			store.Column(s.ailing, func(id task.ID) string { return s.health[id].Disabled }))
+	}
+	if len(s.disabled) > 0 {
+		notifier.CountRows(batch.Queue(insertDisabledSQL, s.disabled))
+	}
+}

@@ -1,0 +1,360 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Endpoint is a URL that a caller wants events told to. Its secret is in none of
+// its answers.
+type Endpoint struct {
+	ID             task.ID
+	CallerID       int64
+	URL            string
+	Description    string
+	Events         []string // the kinds that it is told; empty = all
+	Enabled        bool
+	DisabledReason string     // gone, failing or by_hand; "" while it is enabled
+	DisabledAt     *time.Time // nil while it is enabled
+	FailingSince   *time.Time // the first failure since the last success
+	CreatedAt      time.Time
+	RotatedAt      *time.Time
+	OldSecretUntil *time.Time // until when the secret before signs too; nil when there is none
+}
+
+func (e Endpoint) subject() string { return "webhook/" + e.ID.String() }
+
+func (e Endpoint) json() string {
+	return store.MustJSON(map[string]any{
+		"caller_id": e.CallerID, "url": e.URL, "description": e.Description, "events": e.Events, "disabled_reason": e.DisabledReason,
+		"disabled_at": e.DisabledAt, "failing_since": e.FailingSince, "rotated_at": e.RotatedAt,
+	})
+}
+
+// NewEndpoint is an endpoint to be added.
+type NewEndpoint struct {
+	CallerID    int64
+	URL         string
+	Description string
+	Events      []string
+	Secret      string
+}
+
+const endpointColumns = `id, caller_id, url, coalesce(description, '') as description, events, enabled, coalesce(disabled_reason, '') as disabled_reason,
+    disabled_at, failing_since, created_at, rotated_at, case when old_secret_until > now() then old_secret_until end as old_secret_until`
+
+// maxEndpoints is how many a caller may have.
+const maxEndpoints = 20
+
+const (
+	lockEndpointsOfSQL = `select pg_advisory_xact_lock(7310002, hashint8($1))`
+	countEndpointsSQL  = `select count(*) from webhook_endpoints where caller_id = $1 and url is not null`
+	insertEndpointSQL  = `
+insert into webhook_endpoints (id, caller_id, url, description, events, secret) values ($1, $2, $3, nullif($4, ''), $5, $6)
+returning ` + endpointColumns
+)
+
+// AddEndpoint has a caller's events told to a URL from now on.
+// task.CodeConflict when the caller has 20 already.
+func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operator) (e Endpoint, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		var have int
+		var batch pgx.Batch
+		batch.Queue(lockEndpointsOfSQL, n.CallerID)
+		batch.Queue(countEndpointsSQL, n.CallerID).QueryRow(func(row pgx.Row) error { return row.Scan(&have) })
+		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+			return store.AuditEntry{}, err
+		}
+		if have >= maxEndpoints {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
+		}
+		id := task.NewID()
+		secret, err := st.db.Keys.Encrypt(EndpointRow(id, n.CallerID, n.URL), n.Secret)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		e, err = store.QueryOne[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, id, n.CallerID, n.URL, n.Description, store.NotNull(n.Events), secret)
+		return store.AuditEntry{Action: "webhook.create", Subject: e.subject(), Before: "", After: e.json()}, err
+	})
+	return e, store.Wrap("add endpoint", err)
+}
+
+const endpointsSQL = `
+select ` + endpointColumns + ` from webhook_endpoints
+where url is not null and ($1::bigint is null or caller_id = $1) and id > $2
+order by id
+limit $3`
+
+// Endpoints lists endpoints by id: those of one caller, or all when of is nil.
+// after is the last id of the page before, zero for the first page; more says
+// that there is another page.
+func (st *Store) Endpoints(ctx context.Context, of *int64, after task.ID, limit int) (page []Endpoint, more bool, err error) {
+	page, more, err = store.QueryPage[Endpoint](ctx, st.db.Read, limit, endpointsSQL, of, after)
+	return page, more, store.Wrap("endpoints", err)
+}
+
+const endpointSQL = `
+select ` + endpointColumns + ` from webhook_endpoints where id = $1 and url is not null and ($2::bigint is null or caller_id = $2)`
+
+// Endpoint finds one of a caller's endpoints, or anybody's when of is nil;
+// task.CodeNotFound when there is none.
+func (st *Store) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, error) {
+	e, err := store.QueryOne[Endpoint](ctx, st.db.Read, "endpoint", endpointSQL, id, of)
+	return e, store.Wrap("endpoint", err)
+}
+
+// lockEndpointSQL lets events be recorded for the endpoint meanwhile; only its deletion waits for them.
+const lockEndpointSQL = endpointSQL + ` for no key update`
+
+const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
+
+// refuseRevoked refuses what would have something posted to a caller that is revoked.
+func refuseRevoked(ctx context.Context, tx pgx.Tx, caller int64) error {
+	var revoked bool
+	err := tx.QueryRow(ctx, isRevokedSQL, caller).Scan(&revoked)
+	if err == nil && revoked {
+		err = task.Refuse(task.CodeConflict, "its caller is revoked: no event is posted to it any more")
+	}
+	return err
+}
+
+// changeEndpoint changes an endpoint under its lock; change gives the statement
+// that does it, "" for none, with what follows the id, or why not.
+func (st *Store) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by store.Operator,
+	change func(tx pgx.Tx, e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		before, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		sql, args, err := change(tx, before)
+		if e = before; err != nil || sql == "" {
+			return store.AuditEntry{}, err
+		}
+		e, err = store.QueryOne[Endpoint](ctx, tx, "endpoint", sql, append([]any{id}, args...)...)
+		return store.AuditEntry{Action: action, Subject: e.subject(), Before: before.json(), After: e.json()}, err
+	})
+	return e, store.Wrap(action, err)
+}
+
+const enableEndpointSQL = `
+update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
+where id = $1 returning ` + endpointColumns
+
+// EnableEndpoint has events posted to an endpoint again, those that rested too.
+// task.CodeNotFound as for Endpoint; task.CodeConflict when its caller is revoked.
+func (st *Store) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, of, "webhook.enable", by, func(tx pgx.Tx, e Endpoint) (string, []any, error) {
+		if err := refuseRevoked(ctx, tx, e.CallerID); err != nil || e.Enabled {
+			return "", nil, err
+		}
+		return enableEndpointSQL, nil, nil
+	})
+}
+
+const disableEndpointSQL = `
+update webhook_endpoints set enabled = false, disabled_reason = $2, disabled_at = now()
+where id = $1 returning ` + endpointColumns
+
+// DisableEndpoint has an endpoint told nothing; what is pending rests.
+// task.CodeNotFound as for Endpoint.
+func (st *Store) DisableEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, of, "webhook.disable", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
+		if !e.Enabled {
+			return "", nil, nil
+		}
+		return disableEndpointSQL, []any{msg.DisabledByHand}, nil
+	})
+}
+
+// rotateEndpointSQL keeps the old secret for a day, in which receivers learn the
+// new one.
+const rotateEndpointSQL = `
+update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
+where id = $1 returning ` + endpointColumns
+
+// RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
+// task.CodeNotFound as for Endpoint.
+func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
+		encrypted, err := st.db.Keys.Encrypt(EndpointRow(id, e.CallerID, e.URL), secret)
+		return rotateEndpointSQL, []any{encrypted}, err
+	})
+}
+
+const (
+	deleteEndpointSQL = `delete from webhook_endpoints where id = $1`
+	endDeliveriesSQL  = `update webhook_deliveries set state = 2, next_at = null, finished_at = now() where endpoint_id = $1 and state = 0`
+)
+
+// DeleteEndpoint forgets an endpoint. What was pending for it has failed; its
+// deliveries stay to be read. task.CodeNotFound as for Endpoint.
+func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) error {
+	return store.Wrap("webhook.delete", st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		e, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		var batch pgx.Batch
+		batch.Queue(deleteEndpointSQL, id)
+		batch.Queue(endDeliveriesSQL, id)
+		return store.AuditEntry{Action: "webhook.delete", Subject: e.subject(), Before: e.json(), After: ""}, tx.SendBatch(ctx, &batch).Close()
+	}))
+}
+
+// EndpointRow names a row of webhook_endpoints where its secrets are encrypted; url
+// is "" of the row with a caller's signing secret. Who may add and delete rows could
+// else give a secret to another caller, or have an endpoint's secret shown as a
+// caller's own.
+func EndpointRow(id task.ID, caller int64, url string) string {
+	return fmt.Sprintf("webhook_endpoints/%s caller %d url %s", id, caller, url)
+}
+
+// SigningSecret signs what a caller has told to callback URLs and what it sends
+// to URLs.
+type SigningSecret struct {
+	Secret   string
+	OldUntil *time.Time // until when the secret before signs too; nil when there is none
+}
+
+const (
+	signingSecretSQL = `
+select id, secret, case when old_secret_until > now() then old_secret_until end
+from webhook_endpoints where caller_id = $1 and url is null`
+	addSigningSQL = `
+insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
+on conflict (caller_id) where url is null do nothing`
+)
+
+// addSigningSecret gives a caller its first secret; added is false when it has one.
+func (st *Store) addSigningSecret(ctx context.Context, in store.Execer, caller int64, fresh string) (added bool, err error) {
+	id := task.NewID()
+	secret, err := st.db.Keys.Encrypt(EndpointRow(id, caller, ""), fresh)
+	if err != nil {
+		return false, err
+	}
+	tag, err := in.Exec(ctx, addSigningSQL, id, caller, secret)
+	return tag.RowsAffected() == 1, err
+}
+
+// SigningSecret gives a caller's secret; it is fresh when there was none yet.
+// ErrDecrypt when it cannot be decrypted.
+func (st *Store) SigningSecret(ctx context.Context, caller int64, fresh string) (SigningSecret, error) {
+	s, err := st.signingSecret(ctx, caller)
+	if task.CodeOf(err) != task.CodeNotFound {
+		return s, store.Wrap("signing secret", err)
+	}
+	if _, err = st.addSigningSecret(ctx, st.db.Hot, caller, fresh); err == nil {
+		s, err = st.signingSecret(ctx, caller)
+	}
+	return s, store.Wrap("signing secret", err)
+}
+
+func (st *Store) signingSecret(ctx context.Context, caller int64) (s SigningSecret, err error) {
+	var id task.ID
+	err = st.db.Hot.QueryRow(ctx, signingSecretSQL, caller).Scan(&id, &s.Secret, &s.OldUntil)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, store.NotFound("secret")
+	}
+	if err == nil {
+		s.Secret, err = st.db.Keys.Decrypt(EndpointRow(id, caller, ""), s.Secret)
+	}
+	return s, err
+}
+
+// Signing is what signs for an endpoint or a caller.
+type Signing struct {
+	Secrets []string // newest first
+	Err     error    // why they cannot be read (ErrDecrypt); nil when Secrets holds them
+}
+
+// signing decrypts the secrets of a row of webhook_endpoints.
+func (st *Store) signing(row, stored string, old *string) (s Signing) {
+	for _, text := range []*string{&stored, old} {
+		if text == nil {
+			continue
+		}
+		secret, err := st.db.Keys.Decrypt(row, *text)
+		if err != nil {
+			return Signing{Err: err}
+		}
+		s.Secrets = append(s.Secrets, secret)
+	}
+	return s
+}
+
+const knownSecretsSQL = `
+select id, caller_id, secret, case when old_secret_until > now() then old_secret end
+from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
+
+// SigningSecrets gives what each of the callers signs with now; fresh makes the
+// secret of one that had none yet. What cannot be decrypted is that caller's error
+// alone.
+func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
+	found := map[int64]Signing{}
+	rows, err := st.db.Hot.Query(ctx, knownSecretsSQL, callers)
+	if err != nil {
+		return nil, store.Wrap("signing secrets", err)
+	}
+	var id task.ID
+	var caller int64
+	var secret string
+	var old *string
+	_, err = pgx.ForEachRow(rows, []any{&id, &caller, &secret, &old}, func() error {
+		found[caller] = st.signing(EndpointRow(id, caller, ""), secret, old)
+		return nil
+	})
+	for _, caller := range callers {
+		if err != nil {
+			break
+		}
+		if _, known := found[caller]; !known {
+			var made SigningSecret
+			made, err = st.SigningSecret(ctx, caller, fresh())
+			found[caller] = Signing{Secrets: []string{made.Secret}}
+		}
+	}
+	return found, store.Wrap("signing secrets", err)
+}
+
+const (
+	lockSigningSQL   = `select id from webhook_endpoints where caller_id = $1 and url is null for no key update`
+	rotateSigningSQL = `
+update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
+where id = $1 returning old_secret_until`
+)
+
+// RotateSigningSecret replaces a caller's secret; the old one signs too for a
+// day.
+func (st *Store) RotateSigningSecret(ctx context.Context, caller int64, secret string, by store.Operator) (s SigningSecret, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		s = SigningSecret{Secret: secret}
+		added, err := st.addSigningSecret(ctx, tx, caller, secret)
+		if err == nil && !added {
+			err = st.rotateSigningSecret(ctx, tx, caller, &s)
+		}
+		return store.AuditEntry{Action: "webhook.rotate", Subject: "signing-secret/" + strconv.FormatInt(caller, 10), Before: "", After: store.MustJSON(map[string]any{"old_secret_until": s.OldUntil})}, err
+	})
+	return s, store.Wrap("rotate signing secret", err)
+}
+
+func (st *Store) rotateSigningSecret(ctx context.Context, tx pgx.Tx, caller int64, s *SigningSecret) error {
+	var id task.ID
+	if err := tx.QueryRow(ctx, lockSigningSQL, caller).Scan(&id); err != nil {
+		return err
+	}
+	encrypted, err := st.db.Keys.Encrypt(EndpointRow(id, caller, ""), s.Secret)
+	if err != nil {
+		return err
+	}
+	return tx.QueryRow(ctx, rotateSigningSQL, id, encrypted).Scan(&s.OldUntil)
+}

@@ -1,0 +1,463 @@
+package webhooks_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// settle answers all deliveries with one status.
+func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDelivery) []time.Time {
+	t.Helper()
+	var tried []webhooks.Tried
+	for _, d := range due {
+		tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: status}, Try: webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
+	}
+	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, 120*time.Hour)
+	require.NoError(t, err)
+	return settled.Again
+}
+
+func mustDeliveries(t *testing.T, db *storetest.DB, f webhooks.DeliveryFilter) []webhooks.Delivery {
+	t.Helper()
+	f.Limit = 100
+	page, more, err := db.Webhooks.Deliveries(t.Context(), f)
+	require.NoError(t, err)
+	require.False(t, more)
+	return page
+}
+
+func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler })
+			all := db.MustAddEndpoint(t, 7, "https://all.example")
+			failures := db.MustAddEndpoint(t, 7, "https://failures.example", "task.failed", "task.held")
+			db.MustAddEndpoint(t, 8, "https://stranger.example")
+			s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
+			db.MustSubmit(t, s)
+			for range 2 {
+				require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"), "everybody but those who want failures")
+			}
+			require.Equal(t, 3, db.CountEvents(t, s.ID, 2, "task.failed"))
+			require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
+			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: failures.ID}), 1)
+			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
+
+			due := db.MustClaimDeliveries(t)
+			require.Len(t, due, 5)
+			for _, d := range due {
+				want := []string{"whsec_" + d.URL}
+				if d.URL == s.CallbackURL {
+					want = []string{storetest.FreshSecret()}
+				}
+				require.Equal(t, want, d.Secrets)
+			}
+			require.Empty(t, db.MustClaimDeliveries(t), "each is in one hand")
+			require.Empty(t, settle(t, db, 200, due...))
+			for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
+				require.Equal(t, "delivered", d.State)
+				require.Len(t, d.Tries, 1)
+				require.Equal(t, int64(7), d.Tries[0].DurationMS)
+			}
+			_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, storetest.FreshSecret)
+			require.NoError(t, err)
+			require.Equal(t, []int{0}, unknown)
+		})
+	}
+}
+
+// Events that are recorded together are recorded in several statements where a caller has
+// many endpoints and large events; those of its neighbour, which came last, go first.
+func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for n := range 20 {
+		db.MustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n))
+	}
+	db.MustAddEndpoint(t, 8, "https://calm.example")
+	tasks := []*tasks.Submission{storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))}
+	db.MustSubmit(t, tasks...)
+	var events []webhooks.RecordedEvent
+	for n := range 64 {
+		events = append(events, webhooks.RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 40_000)})
+	}
+	events = append(events, webhooks.RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
+	for range 2 {
+		told, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FreshSecret)
+		require.NoError(t, err)
+		require.Empty(t, unknown)
+		require.Equal(t, 64*20+1, told)
+	}
+	require.Equal(t, 64*20+1, db.Count(t, `select count(*) from webhook_deliveries`), "once each")
+	require.Zero(t, db.Count(t, `select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 8)`))
+	require.LessOrEqual(t, db.Count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) of`), webhooks.RecordRows)
+	require.LessOrEqual(t, db.Count(t, `select max(n) from (select sum(length(payload)) as n from webhook_events group by xmin::text) of`), webhooks.RecordBytes)
+	require.Zero(t, db.Count(t, `select count(*) from (select lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
+		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint has them in their order")
+}
+
+// claimPayloads claims all that is pending, and returns what is sent to each URL.
+func claimPayloads(t *testing.T, db *storetest.DB) map[string]string {
+	t.Helper()
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	sent := map[string]string{}
+	for _, d := range db.MustClaimDeliveries(t) {
+		sent[d.URL] += d.Payload
+	}
+	return sent
+}
+
+func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	want := map[string]string{"https://calm.example": "calm"}
+	for n := range webhooks.MaxEndpoints {
+		want[db.MustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n)).URL] = "greedy"
+	}
+	db.MustAddEndpoint(t, 8, "https://calm.example")
+	a, b := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback), storetest.Submission(storetest.FromCaller(8))
+	want[a.CallbackURL] = "greedy"
+	db.MustSubmit(t, a, b)
+	record := func(greedy string) {
+		_, _, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{
+			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy}, {ID: "b", Kind: "task.failed", Subject: b.ID, Payload: "calm"},
+			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy},
+		}, storetest.FreshSecret)
+		require.NoError(t, err)
+	}
+	record("greedy")
+	require.Equal(t, webhooks.MaxEndpoints+2, db.Count(t, `select count(*) from webhook_deliveries where own_payload is null`))
+	require.Equal(t, 2, db.Count(t, `select count(*) from webhook_events`))
+	require.Equal(t, want, claimPayloads(t, db))
+
+	record("another text")
+	require.Equal(t, want, claimPayloads(t, db), "each try sends the same bytes")
+	_, err := db.Webhooks.RotateEndpoint(t.Context(), mustDeliveries(t, db, webhooks.DeliveryFilter{Subject: &b.ID})[0].EndpointID, nil, "whsec_new", store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	db.Exec(t, `update webhook_deliveries set own_payload = 'own' where url like '%/7'`)
+	want["https://greedy.example/7"] = "own"
+	require.Equal(t, want, claimPayloads(t, db), "so does one that an older version recorded")
+	for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
+		require.Empty(t, d.Payload)
+		one, err := db.Webhooks.Delivery(t.Context(), d.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, want[d.URL], one.Payload)
+	}
+}
+
+// An event is deleted with its last delivery, however late that ends, and not while it is
+// recorded again.
+func TestEventOutlivesItsDeliveries(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenKeeping(t, url, 90, 30)
+	db.MustAddEndpoint(t, 7, "https://one.example")
+	db.MustAddEndpoint(t, 7, "https://two.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.failed")
+	due := db.MustClaimDeliveries(t)
+	settle(t, db, 200, due...)
+	const age = `update webhook_deliveries set finished_at = now() - interval '40 days' where state <> 0; update webhook_events set recorded_at = now() - interval '50 days'`
+	_, err := db.Webhooks.Resend(t.Context(), due[0].ID, nil, store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	db.Exec(t, age)
+	require.Equal(t, map[string]int{"webhook_deliveries": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	again := db.MustClaimDeliveries(t)
+	require.Len(t, again, 1)
+	require.Equal(t, due[0].Payload, again[0].Payload)
+	settle(t, db, 200, again...)
+	db.Exec(t, age)
+
+	release := storetest.HoldLock(t, url, `select from webhook_deliveries for update`)
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its last delivery is in use")
+	release()
+	db.Exec(t, `delete from webhook_deliveries`)
+	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "it is being recorded")
+	release()
+	db.Exec(t, age)
+	db.CountEvents(t, s.ID, 1, "task.failed")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "it was recorded again")
+	settle(t, db, 200, db.MustClaimDeliveries(t)...)
+	db.Exec(t, age)
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+}
+
+func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
+	a, b := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
+	db.MustSubmit(t, a, b)
+	for n := range 10 {
+		db.CountEvents(t, a.ID, n, "task.pending")
+	}
+	db.CountEvents(t, b.ID, 1, "task.succeeded")
+	count := func(due []webhooks.DueDelivery) map[webhooks.Destination]int {
+		n := map[webhooks.Destination]int{}
+		for _, d := range due {
+			n[d.Destination]++
+		}
+		return n
+	}
+	first := db.MustClaimDeliveries(t)
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
+	require.Empty(t, db.MustClaimDeliveries(t, first...), "those in hand count")
+	require.Len(t, settle(t, db, 500, first...), 4)
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "one that fails is tried singly")
+
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
+	again := db.MustClaimDeliveries(t)
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
+	settle(t, db, 204, again...)
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3}, count(db.MustClaimDeliveries(t)), "one that works again has its places back")
+	_, err := db.Webhooks.DisableEndpoint(t.Context(), busy.ID, nil, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	require.Empty(t, db.MustClaimDeliveries(t), "what a disabled endpoint has pending rests")
+	_, err = db.Webhooks.EnableEndpoint(t.Context(), busy.ID, nil, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.NotEmpty(t, db.MustClaimDeliveries(t))
+}
+
+func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for n := range 10 {
+		s := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://slow.example/" + fmt.Sprint(n) })
+		db.MustSubmit(t, s)
+		db.CountEvents(t, s.ID, 1, "task.succeeded")
+	}
+	quick := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/told" })
+	db.MustSubmit(t, quick)
+	db.CountEvents(t, quick.ID, 1, "task.succeeded")
+	hosts := map[string]int{}
+	for _, d := range db.MustClaimDeliveries(t) {
+		hosts[d.Host]++
+	}
+	require.Equal(t, map[string]int{"slow.example": 3, "quick.example": 1}, hosts)
+	next, due, err := db.Webhooks.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.True(t, due)
+	require.WithinDuration(t, time.Now(), next, time.Minute)
+}
+
+func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	first := db.MustClaimDeliveries(t)
+	db.Exec(t, `update webhook_deliveries set next_at = now()`)
+	second := db.MustClaimDeliveries(t)
+	require.Len(t, second, 1)
+	settle(t, db, 500, first...)
+	d := mustDeliveries(t, db, webhooks.DeliveryFilter{State: "pending"})[0]
+	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`), "no failure of the schedule")
+	require.Len(t, d.Tries, 1, "it is listed all the same")
+	require.EqualValues(t, 1, d.Tried)
+	settle(t, db, 200, first...)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
+	settle(t, db, 500, second...)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
+}
+
+func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	gone, failing := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://failing.example")
+	s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	for _, d := range db.MustClaimDeliveries(t) {
+		status := map[string]int{gone.URL: 410, failing.URL: 503, s.CallbackURL: 410}[d.URL]
+		settle(t, db, status, d)
+	}
+	e, err := db.Webhooks.Endpoint(t.Context(), gone.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, msg.DisabledGone, e.DisabledReason)
+	require.NotNil(t, e.DisabledAt)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 2, "that of the endpoint and that of the callback")
+	secret, err := db.Webhooks.SigningSecret(t.Context(), 7, "other")
+	require.NoError(t, err)
+	require.Equal(t, storetest.FreshSecret(), secret.Secret, "a callback that is gone ends nothing but itself")
+
+	db.Exec(t, `update webhook_endpoints set failing_since = now() - interval '121 hours' where id = $1 and failing_since is not null`, failing.ID)
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	settle(t, db, 503, db.MustClaimDeliveries(t)...)
+	e, err = db.Webhooks.Endpoint(t.Context(), failing.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, msg.DisabledFailing, e.DisabledReason)
+	kinds, ids := db.Outbox(t)
+	require.Equal(t, []string{"webhook.disabled", "webhook.disabled"}, kinds)
+	require.Equal(t, [][]task.ID{{gone.ID}, {failing.ID}}, ids)
+	told := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Equal(t, gone.URL, told[0].URL)
+	require.Equal(t, msg.DisabledGone, told[0].DisabledReason)
+	db.MustAddEndpoint(t, 7, "https://other.example")
+	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller hears of it by another endpoint")
+}
+
+func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	first := db.MustClaimDeliveries(t)
+	settle(t, db, 200, first...)
+	seven, eight := int64(7), int64(8)
+	_, err := db.Webhooks.Resend(t.Context(), first[0].ID, &eight, store.Operator{Name: "stranger"})
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	d, err := db.Webhooks.Resend(t.Context(), first[0].ID, &seven, store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	require.Equal(t, "pending", d.State)
+	db.CountEvents(t, s.ID, 1, "task.succeeded") // the event comes once more
+	second := db.MustClaimDeliveries(t)
+	require.Len(t, second, 1)
+	require.Equal(t, first[0].EventID, second[0].EventID)
+	settle(t, db, 500, first...) // of the try before the resend
+	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`))
+	settle(t, db, 200, second...)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
+	require.EqualValues(t, 3, mustDeliveries(t, db, webhooks.DeliveryFilter{})[0].Tried, "every try counts, also after a resend and late ones")
+
+	_, err = db.Webhooks.DisableEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	_, err = db.Webhooks.Resend(t.Context(), first[0].ID, nil, store.Operator{Name: "ops"})
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+}
+
+func TestARotatedSecretSignsForADay(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	rotated, err := db.Webhooks.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), *rotated.OldSecretUntil, time.Minute)
+	_, err = db.Webhooks.RotateSigningSecret(t.Context(), 7, "whsec_sign", store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	for _, d := range db.MustClaimDeliveries(t) {
+		want := []string{"whsec_new", "whsec_https://shop.example"}
+		if d.URL == s.CallbackURL {
+			want = []string{"whsec_sign", storetest.FreshSecret()}
+		}
+		require.Equal(t, want, d.Secrets)
+	}
+	db.Exec(t, `update webhook_deliveries set next_at = now(); update webhook_endpoints set old_secret_until = now()`)
+	for _, d := range db.MustClaimDeliveries(t) {
+		require.Len(t, d.Secrets, 1)
+	}
+	require.Zero(t, db.Count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "no secret is kept there")
+}
+
+func TestADeletedEndpointIsToldNothingMore(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	due := db.MustClaimDeliveries(t)
+	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "shop"}))
+	settle(t, db, 500, due...)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 1)
+	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"))
+	_, err := db.Webhooks.Endpoint(t.Context(), e.ID, nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for n := range webhooks.MaxEndpoints {
+		db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n))
+	}
+	_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: 7, URL: "https://x.example", Secret: "s"}, store.Operator{Name: "shop"})
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	db.MustAddEndpoint(t, 8, "https://x.example")
+	seven := int64(7)
+	page, more, err := db.Webhooks.Endpoints(t.Context(), &seven, task.ID{}, 15)
+	require.NoError(t, err)
+	require.True(t, more)
+	rest, more, err := db.Webhooks.Endpoints(t.Context(), &seven, page[14].ID, 15)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, rest, 5)
+}
+
+func TestACallerWithEndpointsCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db.MustAddEndpoint(t, 0, "https://environment.example")
+	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: 8, URL: "https://nobody.example", Secret: "s"}, store.Operator{Name: "x"})
+	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "nobody is caller 8")
+	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
+	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey")
+	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "x"}))
+	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
+	require.NoError(t, err)
+}
+
+// Events of all callers are recorded together, so recording must wait neither for
+// deliveries that are settled nor for changes of an endpoint, whoever owns it, and these
+// must not wait for it.
+func TestRecordingWaitsForNoOneElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
+	a, b := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
+	db.MustSubmit(t, a, b)
+	db.CountEvents(t, a.ID, 1, "task.failed")
+	due := db.MustClaimDeliveries(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for name, held := range map[string]struct {
+		sql string
+		arg any
+	}{
+		"settling": {webhooks.LockHealthSQL, []task.ID{busy.ID}}, "a change": {strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), busy.ID},
+	} {
+		release := storetest.HoldLock(t, url, held.sql, held.arg)
+		told, _, err := db.Webhooks.RecordEvents(ctx, []webhooks.RecordedEvent{
+			{ID: name + " a", Kind: "task.failed", Subject: a.ID, Payload: `{}`}, {ID: name + " b", Kind: "task.failed", Subject: b.ID, Payload: `{}`},
+		}, storetest.FreshSecret)
+		require.NoError(t, err, name)
+		require.Equal(t, 2, told)
+		release()
+	}
+	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = any($1) for key share`, []task.ID{busy.ID, calm.ID})
+	settled, err := db.Webhooks.SettleDeliveries(ctx, []webhooks.Tried{{DueDelivery: due[0], Answer: msg.Answer{Status: 500}, Try: webhooks.Try{Status: 500}}}, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, settled.Changed, 1)
+	_, err = db.Webhooks.RotateEndpoint(ctx, busy.ID, nil, "whsec_new", store.Operator{Name: "shop"})
+	require.NoError(t, err)
+	release()
+}

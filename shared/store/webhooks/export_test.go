@@ -1,0 +1,9 @@
+package webhooks
+
+const (
+	LockEndpointSQL = lockEndpointSQL
+	LockHealthSQL   = lockHealthSQL
+	MaxEndpoints    = maxEndpoints
+	RecordBytes     = recordBytes
+	RecordRows      = recordRows
+)

@@ -1,0 +1,147 @@
+package webhooks
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Delivery is the telling of one event to one endpoint, with each try.
+type Delivery struct {
+	ID         task.ID
+	EventID    string
+	EventType  string
+	Subject    string // the task's id, or the endpoint's
+	EndpointID task.ID
+	URL        string
+	State      string // pending, delivered, failed
+	Tried      int32  // how often it was tried
+	NextAt     *time.Time
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+	Tries      []Try  // oldest first, the last 50
+	Payload    string // the body of each POST; only where a method says so
+}
+
+const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,
+    case w.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, w.tried, w.next_at, w.created_at, w.finished_at, w.tries`
+
+// DeliveryFilter narrows the deliveries; a zero field does not.
+type DeliveryFilter struct {
+	Of         *int64 // whose
+	State      string // pending, delivered or failed
+	EndpointID task.ID
+	Subject    *task.ID
+	After      task.ID // the last id of the page before
+	Limit      int
+}
+
+const deliveriesSQL = `
+select ` + deliveryColumns + `, ''
+from webhook_deliveries w
+where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.state = $2) and ($3::uuid is null or w.endpoint_id = $3)
+    and ($4::uuid is null or w.subject = $4) and ($5::uuid is null or w.id < $5)
+order by w.id desc
+limit $6`
+
+// Deliveries lists deliveries, newest first, without their payloads; more says
+// that there is another page.
+func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery, more bool, err error) {
+	var state *int16
+	if s, known := msg.ParseDeliveryState(f.State); known {
+		n := int16(s)
+		state = &n
+	}
+	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.Of, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(f.After))
+	return page, more, store.Wrap("deliveries", err)
+}
+
+const deliverySQL = `
+select ` + deliveryColumns + `, ` + deliveryPayload + `
+from webhook_deliveries w
+where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
+
+// Delivery finds one delivery of a caller, or anybody's when of is nil, with its
+// payload; task.CodeNotFound when there is none.
+func (st *Store) Delivery(ctx context.Context, id task.ID, of *int64) (Delivery, error) {
+	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, of)
+	return d, store.Wrap("delivery", err)
+}
+
+const (
+	lockEndpointOfSQL = `
+select e.enabled from webhook_endpoints e
+where e.id = (select endpoint_id from webhook_deliveries where id = $1 and ($2::bigint is null or caller_id = $2))
+for key share`
+	lockDeliverySQL = `
+select caller_id, state, attempts, claims, next_at, now()
+from webhook_deliveries
+where id = $1 and ($2::bigint is null or caller_id = $2)
+for update`
+	resendSQL = `
+update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = $5, finished_at = null where id = $1`
+)
+
+// Resend has an event told again under its own id, at once, whatever became of
+// it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
+// endpoint is disabled, when it was deleted, or when its caller is revoked.
+func (st *Store) Resend(ctx context.Context, id task.ID, of *int64, by store.Operator) (Delivery, error) {
+	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		type row struct {
+			CallerID int64
+			State    msg.DeliveryState
+			Attempts int16
+			Claims   int32
+			NextAt   *time.Time
+			Now      time.Time
+		}
+		enabled, err := store.QueryOne[struct{ Enabled bool }](ctx, tx, "endpoint", lockEndpointOfSQL, id, of)
+		if err != nil && task.CodeOf(err) != task.CodeNotFound {
+			return store.AuditEntry{}, err
+		}
+		r, err := store.QueryOne[row](ctx, tx, "delivery", lockDeliverySQL, id, of)
+		if err != nil {
+			return store.AuditEntry{}, err
+		}
+		if !enabled.Enabled {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
+		}
+		if err := refuseRevoked(ctx, tx, r.CallerID); err != nil {
+			return store.AuditEntry{}, err
+		}
+		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: store.OrZero(r.NextAt)}
+		after := before.Resend(r.Now)
+		_, err = tx.Exec(ctx, resendSQL, id, after.State, after.Attempts, after.Claims, after.NextAt)
+		return store.AuditEntry{Action: "webhook.resend", Subject: "delivery/" + id.String(), Before: deliveryJSON(before), After: deliveryJSON(after)}, err
+	})
+	if err != nil {
+		return Delivery{}, store.Wrap("resend", err)
+	}
+	return st.Delivery(ctx, id, of)
+}
+
+func deliveryJSON(d msg.Delivery) string {
+	return store.MustJSON(map[string]any{"state": d.State.String(), "attempts": d.Attempts, "next_at": store.TimeOrNull(d.NextAt)})
+}
+
+// UnhealthyEndpoints counts the registered endpoints that a receiver's owner has
+// to see to.
+type UnhealthyEndpoints struct {
+	Failing  int // enabled, and nothing was delivered since the last failure
+	Disabled int // by an operator, or by what they answered
+}
+
+const unhealthyEndpointsSQL = `
+select count(*) filter (where enabled and failing_since is not null), count(*) filter (where not enabled)
+from webhook_endpoints where url is not null`
+
+// UnhealthyEndpoints counts the endpoints of all callers.
+func (st *Store) UnhealthyEndpoints(ctx context.Context) (n UnhealthyEndpoints, err error) {
+	err = st.db.Hot.QueryRow(ctx, unhealthyEndpointsSQL).Scan(&n.Failing, &n.Disabled)
+	return n, store.Wrap("count unhealthy endpoints", err)
+}

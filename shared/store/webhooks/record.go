@@ -1,0 +1,232 @@
+package webhooks
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// RecordedEvent is an event as its receivers get it.
+type RecordedEvent struct {
+	ID      string
+	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared
+	Type    string
+	Subject task.ID // the task, the endpoint or the alert
+	Payload string  // the body of each POST
+}
+
+// listenersSQL finds who is told of each event: of a task, or of an endpoint that was
+// disabled, the caller's enabled endpoints that want the kind; of an alert those of
+// all admins without queues, the built-in one included. A caller that was revoked is
+// told nothing. Each event whose subject exists has at least one row.
+const listenersSQL = `
+select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
+from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
+cross join lateral (
+    select subject.*, exists (select from callers c where c.id = subject.caller_id and c.revoked_at is not null) as revoked
+    from (
+        select caller_id, callback_url from tasks where id = t.subject
+        union all
+        select caller_id, callback_url from archived_tasks where id = t.subject
+        union all
+        select caller_id, null from webhook_endpoints where id = t.subject
+        union all
+        select admins.id, null from (select from alerts where id = t.subject) alert
+        cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
+    ) subject
+    offset 0
+) o
+left join lateral (
+    select id, url from webhook_endpoints
+    where caller_id = o.caller_id and url is not null and enabled and not o.revoked and (events = '{}' or t.kind = any(events))
+    offset 0
+) e on true
+order by t.n`
+
+// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile. $1 to $5 are
+// the deliveries, each with the place of its event in $6 to $9; those of one endpoint
+// are due in the order of the events. They are inserted in one order and committed at
+// once, so two transactions never wait for each other in a circle.
+//
+// An event that is recorded again keeps its payload. Its row is locked, and made young
+// again when it is old, so that deleteOldEventsSQL does not delete it: events that are
+// younger than a day are never deleted.
+const insertDeliveriesSQL = `
+with event as (
+    insert into webhook_events (id, payload)
+    select distinct on (event_id) event_id, payload from unnest($6::text[], $9::text[]) as o (event_id, payload) order by event_id
+    on conflict (id) do update set recorded_at = now() where webhook_events.recorded_at < now() - interval '12 hours'
+)
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, lane, next_at)
+select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, case when e.url is null then t.host else '' end,
+    now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
+from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)
+join unnest($6::text[], $7::text[], $8::uuid[]) with ordinality as o (event_id, event_type, subject, n) on o.n = t.n
+join (select id, caller_id, url from webhook_endpoints where id = any($3::uuid[]) order by id for key share) e on e.id = t.endpoint_id
+order by o.event_id, t.endpoint_id
+on conflict (event_id, endpoint_id) do nothing`
+
+// callbackEndpointsSQL gives the rows that callers' callbacks belong to.
+const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
+
+// A statement that records deliveries has at most so many rows, and so many bytes of
+// payloads, each of which is stored once.
+const (
+	recordRows  = 500
+	recordBytes = 2 << 20
+)
+
+// RecordEvents makes sure that events will be told to everyone who is to hear of
+// them, once each however often they are recorded. Those of callers with few
+// deliveries among them are recorded first, in statements of bounded size that are
+// each committed: after an error some are recorded, and recording all again adds the
+// others. told is how many deliveries are recorded, and unknown are the places of the
+// events whose subject does not exist. fresh makes the signing secret of a caller that
+// has none yet.
+func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (told int, unknown []int, err error) {
+	d, unknown, err := st.listeners(ctx, events)
+	if err == nil {
+		err = st.addCallbacks(ctx, d, fresh)
+	}
+	if err != nil {
+		return 0, unknown, store.Wrap("record events", err)
+	}
+	d.sortByFanOut()
+	for rest := d.rows; len(rest) > 0; {
+		next := rest[:fittingInStatement(rest, events)]
+		if err := st.insertDeliveries(ctx, next, events); err != nil {
+			return told, unknown, store.Wrap("record events", err)
+		}
+		told += len(next)
+		rest = rest[len(next):]
+	}
+	return told, unknown, nil
+}
+
+// fittingInStatement is how many of the first rows, which are in the order of the
+// events, go in one statement: at least one.
+func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
+	size := 0
+	for i, r := range rows {
+		if i == 0 || r.place != rows[i-1].place {
+			size += len(events[r.place-1].Payload)
+		}
+		if i > 0 && (i == recordRows || size > recordBytes) {
+			return i
+		}
+	}
+	return len(rows)
+}
+
+func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, events []RecordedEvent) error {
+	places := store.Column(rows, func(r newDelivery) int64 { return r.place })
+	slices.Sort(places)
+	places = slices.Compact(places)
+	of := store.Column(places, func(place int64) RecordedEvent { return events[place-1] })
+	_, err := st.db.Hot.Exec(ctx, insertDeliveriesSQL,
+		store.Column(rows, func(newDelivery) task.ID { return task.NewID() }),
+		store.Column(rows, func(r newDelivery) int64 {
+			i, _ := slices.BinarySearch(places, r.place)
+			return int64(i) + 1
+		}),
+		store.Column(rows, func(r newDelivery) task.ID { return r.endpoint }),
+		store.Column(rows, func(r newDelivery) string { return r.url }), store.Column(rows, func(r newDelivery) string { return messages.HostOf(r.url) }),
+		store.Column(of, func(e RecordedEvent) string { return e.ID }), store.Column(of, func(e RecordedEvent) string { return e.Type }),
+		store.Column(of, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(of, func(e RecordedEvent) string { return e.Payload }))
+	return err
+}
+
+// deliveries are to be recorded.
+type deliveries struct {
+	rows      []newDelivery
+	callbacks []taskURL
+}
+
+// newDelivery is an event for one endpoint.
+type newDelivery struct {
+	place    int64 // of the event, from 1
+	caller   int64
+	endpoint task.ID
+	url      string
+}
+
+// sortByFanOut puts the callers with the fewest rows first, and the rows of one in the
+// order of the events.
+func (d *deliveries) sortByFanOut() {
+	of := map[int64]int{}
+	for _, r := range d.rows {
+		of[r.caller]++
+	}
+	slices.SortStableFunc(d.rows, func(a, b newDelivery) int {
+		return cmp.Or(cmp.Compare(of[a.caller], of[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.place, b.place))
+	})
+}
+
+// taskURL is a task's own URL, which is told of its events.
+type taskURL struct {
+	place  int64 // of the event, from 1
+	caller int64
+	url    string
+}
+
+func (st *Store) listeners(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
+	rows, err := st.db.Hot.Query(ctx, listenersSQL, store.Column(events, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(events, func(e RecordedEvent) string { return e.Kind }))
+	if err != nil {
+		return nil, nil, err
+	}
+	d = new(deliveries)
+	known := make([]bool, len(events))
+	var place, caller int64
+	var own, url *string
+	var id *task.ID
+	_, err = pgx.ForEachRow(rows, []any{&place, &caller, &own, &id, &url}, func() error {
+		if own != nil && !known[place-1] {
+			d.callbacks = append(d.callbacks, taskURL{place, caller, *own})
+		}
+		known[place-1] = true
+		if id != nil {
+			d.rows = append(d.rows, newDelivery{place, caller, *id, *url})
+		}
+		return nil
+	})
+	for i, is := range known {
+		if !is {
+			unknown = append(unknown, i)
+		}
+	}
+	return d, unknown, err
+}
+
+// addCallbacks adds the tasks' own URLs, under the rows of their callers' secrets.
+func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() string) error {
+	if len(d.callbacks) == 0 {
+		return nil
+	}
+	callers := store.Column(d.callbacks, func(c taskURL) int64 { return c.caller })
+	slices.Sort(callers)
+	callers = slices.Compact(callers)
+	if _, err := st.SigningSecrets(ctx, callers, fresh); err != nil {
+		return err
+	}
+	rows, err := st.db.Hot.Query(ctx, callbackEndpointsSQL, callers)
+	if err != nil {
+		return err
+	}
+	endpoints := make(map[int64]task.ID, len(callers))
+	var caller int64
+	var id task.ID
+	_, err = pgx.ForEachRow(rows, []any{&caller, &id}, func() error {
+		endpoints[caller] = id
+		return nil
+	})
+	for _, c := range d.callbacks {
+		d.rows = append(d.rows, newDelivery{c.place, c.caller, endpoints[c.caller], c.url})
+	}
+	return err
+}

@@ -1,0 +1,236 @@
+package webhooks_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fewPlaces is what the processes of these tests have.
+var fewPlaces = messages.Places{All: 16, Caller: 4, Lane: 2, Failing: 4}
+
+// pend adds deliveries that are due, n to each of the hosts.
+func pend(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, lane, next_at)
+		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', '{}', host, now() - n * interval '1 second'
+		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
+}
+
+// post adds messages that are due, n to each of the hosts.
+func post(t *testing.T, db *storetest.DB, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.Exec(t, `with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 1, 'https://' || host, 't', '1', false, 5, 1
+			from unnest($2::text[]) host, generate_series(1, $3::integer) returning id, destination)
+		insert into message_live (id, kind, caller_id, lane, remaining_sends) select id, 1, $1, $1::text || ' ' || substr(destination, 9), 5 from m`,
+		caller, hosts, n)
+}
+
+func claimSome(t *testing.T, db *storetest.DB, inHand ...webhooks.DueDelivery) []webhooks.DueDelivery {
+	t.Helper()
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), fewPlaces, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func claimSomePosts(t *testing.T, db *storetest.DB, inHand ...messages.Post) []messages.Post {
+	t.Helper()
+	due, err := db.Messages.ClaimPosts(t.Context(), fewPlaces, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func hostNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%d.example", i)
+	}
+	return names
+}
+
+func TestACallersManyEndpointsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	for n := range webhooks.MaxEndpoints {
+		pend(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	pend(t, db, callbacks(t, db, 7), 7, 1, hostNames(20)...)
+	first := claimSome(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of), "a quarter, though nobody else has something due")
+	require.Empty(t, claimSome(t, db, first...), "what is in hand counts")
+
+	pend(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
+	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimSome(t, db, first...), of))
+	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimSome(t, db, first[:2]...), of), "places that are free again")
+
+	pend(t, db, db.MustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
+	one := fewPlaces
+	one.All = 2
+	for range 2 { // the caller with the least in hand comes first, not the one with more endpoints
+		due, err := db.Webhooks.ClaimDeliveries(t.Context(), one, first[:1], time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, of), "the one place that is free")
+	}
+}
+
+func TestACallersFailingEndpointsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	for n := range webhooks.MaxEndpoints - 1 {
+		pend(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	pend(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 10, "")
+	db.Exec(t, `update webhook_endpoints set failing_since = now()`)
+	pend(t, db, db.MustAddEndpoint(t, 7, "https://well.example").ID, 7, 10, "")
+	first := claimSome(t, db)
+	require.Equal(t, map[int64]int{7: 3, 8: 1}, storetest.ByCaller(first, of), "one of those that fail, and two of the one that does not")
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	require.Empty(t, claimSome(t, db, first...), "of both, and of both callers' that fail")
+}
+
+func TestACallersManyHostsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(p messages.Post) int64 { return p.CallerID }
+	post(t, db, 7, 10, hostNames(100)...)
+	first := claimSomePosts(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of))
+	require.Len(t, byHost(first), 4, "one of each host, before two of any")
+	require.Empty(t, claimSomePosts(t, db, first...))
+	post(t, db, 8, 3, "neighbour.example")
+	post(t, db, 9, 3, "another.example")
+	require.Equal(t, map[int64]int{8: 2, 9: 2}, storetest.ByCaller(claimSomePosts(t, db, first...), of))
+	few := fewPlaces
+	few.All = 3
+	db.Exec(t, `update message_live set next_at = now()`)
+	due, err := db.Messages.ClaimPosts(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 8: 1, 9: 1}, storetest.ByCaller(due, of), "callers in turn")
+}
+
+func byHost(posts []messages.Post) map[string]int {
+	n := map[string]int{}
+	for _, p := range posts {
+		n[p.DestinationKey()]++
+	}
+	return n
+}
+
+// blocks is how many pages of the database a statement touches.
+func blocks(t *testing.T, conn *pgx.Conn, name, args string) int {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `explain (analyze, buffers, timing off) execute `+name+args)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `deallocate `+name)
+	require.NoError(t, err)
+	n := 0
+	for _, text := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(lines[1], -1) {
+		m, err := strconv.Atoi(text[1])
+		require.NoError(t, err)
+		n += m
+	}
+	t.Logf("%s: %d blocks, %s", name, n, lines[len(lines)-3:])
+	return n
+}
+
+func TestHowManyHostsACallerHasCostsOthersNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	callbacks := callbacks(t, db, 0)
+	pend(t, db, callbacks, 0, 1, hostNames(10_000)...)
+	post(t, db, 0, 1, hostNames(10_000)...)
+	for name, args := range map[string]string{
+		"claimDeliveriesSQL": `(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, "nextWebhookSQL": "",
+		"claimPostsSQL": `(100, '{}', '{}', 16, 32, 30)`, "nextPostSQL": "",
+	} {
+		require.Less(t, blocks(t, conn, name, args), 5000, name)
+	}
+	later := `update webhook_deliveries set next_at = next_at + interval '1 hour'; update message_live set next_at = next_at + interval '1 hour'`
+	db.Exec(t, later)
+	pend(t, db, callbacks, 0, 1, "due.example")
+	post(t, db, 0, 1, "due.example")
+	due := claimSome(t, db)
+	require.Len(t, due, 1)
+	require.Equal(t, "due.example", due[0].Host, "what is due is found at once, however much is not")
+	require.Equal(t, map[string]int{"0 due.example": 1}, byHost(claimSomePosts(t, db)))
+}
+
+func TestMuchDueForOneHostHidesNoOther(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	callbacks := callbacks(t, db, 0)
+	pend(t, db, callbacks, 0, 1000, "slow.example")
+	post(t, db, 0, 1000, "slow.example")
+	deliveries, posts := claimSome(t, db), claimSomePosts(t, db)
+	require.Len(t, deliveries, 2)
+	require.Len(t, posts, 2)
+	pend(t, db, callbacks, 0, 1, hostNames(2)...)
+	post(t, db, 0, 1, hostNames(2)...)
+	hosts := map[string]int{}
+	for _, d := range claimSome(t, db, deliveries...) {
+		hosts[d.Host]++
+	}
+	require.Equal(t, map[string]int{"0.example": 1, "1.example": 1}, hosts)
+	require.Equal(t, map[string]int{"0 0.example": 1, "0 1.example": 1}, byHost(claimSomePosts(t, db, posts...)))
+}
+
+// callbacks is the row that a caller's callbacks belong to.
+func callbacks(t *testing.T, db *storetest.DB, caller int64) (id task.ID) {
+	t.Helper()
+	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FreshSecret)
+	require.NoError(t, err)
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from webhook_endpoints where caller_id = $1 and url is null`, caller).Scan(&id))
+	return id
+}
+
+func TestEventsOfARevokedCallerRestAndItsMessagesAreDelivered(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	e := db.MustAddEndpoint(t, 7, "https://gone.example")
+	db.MustAddEndpoint(t, 8, "https://neighbour.example")
+	s, other := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback), storetest.Submission(storetest.FromCaller(8))
+	db.MustSubmit(t, s, other)
+	require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"))
+	post(t, db, 7, 1, "shop.example")
+	_, _, err := db.Callers.RevokeCaller(t.Context(), 7, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.Exec(t, `update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null where id = $1`, e.ID) // at the same moment
+	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"), "an event from now on is not even recorded")
+	require.Empty(t, claimSome(t, db), "neither for the endpoint nor for the callback")
+
+	posts := claimSomePosts(t, db)
+	require.Equal(t, map[string]int{"7 shop.example": 1}, byHost(posts), "a message that was accepted is not lost")
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	next, due, err := db.Webhooks.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.False(t, due, "deliver is not woken for what rests")
+	require.Zero(t, next)
+	require.Equal(t, 1, db.CountEvents(t, other.ID, 1, "task.succeeded"))
+	require.Len(t, claimSome(t, db), 1, "the neighbour's go on")
+}
