@@ -9,10 +9,10 @@ import (
 // and even empty, without being the last.
 type Page[T any] struct {
 	Items     []T    `json:"items"`
-	NextAfter string `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
+	NextAfter string `json:"next_after,omitempty"` // send it as after to get the next page; absent on the last
 }
 
-// ListRequest asks for one page of a list: GET /api/v1/admin/blocked-words,
+// ListRequest reads one page of a list: GET /api/v1/admin/blocked-words,
 // /api/v1/admin/callers and /api/v1/admin/dead-letters.
 type ListRequest struct {
 	Limit *int `json:"limit,omitempty"` // 1..200; default 50
@@ -170,7 +170,7 @@ type AdminTaskRequest struct {
 type AdminTaskResponse struct {
 	Task      AdminTask   `json:"task"`
 	Timeline  []TaskEvent `json:"timeline"`             // in time order; at most the 200 newest of each log
-	NextAfter string      `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
+	NextAfter string      `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
 }
 
 // TaskEvent is one line of a task's history.
@@ -190,7 +190,7 @@ type TaskEvent struct {
 	UserAgent  string    `json:"user_agent,omitempty"`
 }
 
-// RepairRequest gives a failed task a new life or withdraws a waiting one:
+// RepairRequest retries a failed task or cancels a waiting one:
 // POST /api/v1/admin/tasks/{task_id}/retry and .../cancel.
 type RepairRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters
@@ -234,9 +234,9 @@ type CallerRequest struct {
 	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all
 	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
 
-	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // messages that may be waiting; 0 = what the settings say
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // messages that may be waiting; 0 = by the settings
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // bytes of data of these; likewise
-	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // tasks that may be unfinished; 0 = what the settings say
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // tasks that may be unfinished; 0 = by the settings
 
 	BestPriority *int64 `json:"best_priority,omitempty"` // the smallest priority that it may give to a task, 0 to 5; absent = 0
 }
@@ -268,7 +268,7 @@ type CallerResponse struct {
 	BusinessTypes []string `json:"business_types"`
 	Receives      []string `json:"receives"`
 
-	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent: what the settings say
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent: by the settings
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
 	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`
 
@@ -304,7 +304,7 @@ type ActionResponse struct {
 	After      json.RawMessage `json:"after,omitempty"`
 }
 
-// DeadLetterResponse is an event that a function will never take, kept for an
+// DeadLetterResponse is an event that a function could not process, kept for an
 // operator.
 type DeadLetterResponse struct {
 	ID        ID        `json:"id"`

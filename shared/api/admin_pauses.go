@@ -18,7 +18,7 @@ type QueueState struct {
 // QueuePause keeps a queue from handing out tasks.
 type QueuePause struct {
 	Queue     string     `json:"queue"`
-	Until     *time.Time `json:"until,omitempty"` // it ends by itself then; nil = when somebody resumes the queue
+	Until     *time.Time `json:"until,omitempty"` // end of the pause; nil = until the queue is resumed
 	Reason    string     `json:"reason"`
 	PausedBy  string     `json:"paused_by"` // the caller, or the function that did so by itself
 	ByHand    bool       `json:"by_hand"`   // by a caller
@@ -28,7 +28,7 @@ type QueuePause struct {
 // PauseRequest pauses a queue, whatever pause it had: POST
 // /api/v1/admin/queues/{queue}/pause.
 type PauseRequest struct {
-	Until  *time.Time `json:"until,omitempty"` // in the future, at most a year ahead; nil = until somebody resumes it
+	Until  *time.Time `json:"until,omitempty"` // in the future, at most a year ahead; nil = until it is resumed
 	Reason string     `json:"reason"`          // 1..500 characters
 }
 
@@ -53,11 +53,11 @@ type SubscribeTemplatesRequest struct {
 // SubscribeTemplatesResponse is a page of them.
 type SubscribeTemplatesResponse struct {
 	Templates []SubscribeTemplate `json:"templates"`
-	NextAfter string              `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
+	NextAfter string              `json:"next_after,omitempty"` // send it as after to get the next page; absent on the last
 }
 
 // SubscribeTemplate is a template of WeChat's as one caller uses it. With the third
-// error in a row it is paused for this caller, until an operator lifts that.
+// error in a row it is paused for this caller, until an operator resumes it.
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
 	CallerID   *ID        `json:"caller_id,omitempty"`   // who ordered the messages; nil = all callers, of a pause that an older version made

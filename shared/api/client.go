@@ -63,10 +63,10 @@ type Error struct {
 	Code       string // the stable word, as "stale_claim"; "" when something in between answered
 	Message    string
 	Fields     []Field       // every offending input field
-	RetryAfter time.Duration // how long the service asks to wait; 0 = it did not say
+	RetryAfter time.Duration // from the header Retry-After; 0 = none
 }
 
-// Error gives the status, the word, the message and each offending field.
+// Error returns the status, the code, the message and each bad field.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(strconv.Itoa(e.Status))
@@ -127,20 +127,20 @@ func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error
 	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
 }
 
-// Claim asks for work. It is repeated only when no connection came about, or
+// Claim claims tasks. It is repeated only when no connection came about, or
 // when the service said that it is busy and for how long. Tasks handed out in
 // an answer that was lost come back when their lease ends.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
 	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, claimable)
 }
 
-// Extend lengthens the lease of a claimed task and may mark it as sending.
+// Extend extends the lease of a claimed task and may mark it as sending.
 // Extending twice is harmless.
 func (c *Client) Extend(ctx context.Context, taskID string, r ExtendRequest) (ExtendResponse, error) {
 	return post[ExtendResponse](ctx, c, "/api/v1/sms/tasks/"+url.PathEscape(taskID)+"/extend", r, repeatable)
 }
 
-// Report tells the outcome of one attempt. The same report again is harmless
+// Report reports the outcome of one attempt. The same report again is harmless
 // when it has the claim's ClaimID, and only then is it repeated: without one a
 // repeat may meet a newer claim of the same app.
 func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, error) {
@@ -254,7 +254,7 @@ func post[T any](ctx context.Context, c *Client, path string, body any, may repe
 	return data, err
 }
 
-// call tries until there is an answer that stands. It gives the last try's
+// call tries until there is a final answer. It returns the last try's
 // error rather than begin a wait that ctx would cut short.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, may repeat) error {
 	for try := 1; ; try++ {
@@ -275,7 +275,7 @@ func wait(try int, err error) time.Duration {
 	return retry.Jitter(d)
 }
 
-// pause waits for d, or tells at once that ctx would end first.
+// pause waits for d, or returns an error at once if ctx would end first.
 func pause(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false

@@ -54,7 +54,7 @@ func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) 
 	return getFor[Page[Peer]](ctx, c, "/api/v1/messages/peers", r)
 }
 
-// MarkRead tells how far a user has read a conversation. It never goes back, so
+// MarkRead marks how far a user has read a conversation. It never goes back, so
 // a repeat is harmless.
 func (c *Client) MarkRead(ctx context.Context, r ReadRequest) error {
 	_, err := post[struct{}](ctx, c, "/api/v1/messages/read", r, repeatable)

@@ -21,13 +21,13 @@ func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) 
 	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, claimable)
 }
 
-// SubscribeStatus tells what became of a recorded message. The claim makes the same
+// SubscribeStatus reports the outcome of a recorded message. The claim makes the same
 // report again harmless.
 func (c *Client) SubscribeStatus(ctx context.Context, id ID, r SubscribeStatusRequest) (SubscribeStatusResponse, error) {
 	return post[SubscribeStatusResponse](ctx, c, subscribePath+id.String()+"/status", r, repeatable)
 }
 
-// SubscribeSent asks whether a message was sent.
+// SubscribeSent reports whether a message was sent.
 func (c *Client) SubscribeSent(ctx context.Context, r SubscribeSentRequest) (SubscribeSentResponse, error) {
 	return getFor[SubscribeSentResponse](ctx, c, subscribePath+"sent", r)
 }

@@ -15,7 +15,7 @@ const (
 	deliveriesPath    = "/api/v1/webhooks/deliveries"
 )
 
-// AddEndpoint registers a URL that is told of this caller's tasks; its secret is
+// AddEndpoint registers a URL for the events of this caller's tasks; its secret is
 // shown here alone. It is tried once: a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
@@ -38,13 +38,13 @@ func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, endpointPath(id, ""), nil, nil, repeatable)
 }
 
-// EnableEndpoint lets an endpoint be told again; its deliveries that rest go on.
+// EnableEndpoint enables an endpoint again; its pending deliveries continue.
 // Enabling twice is harmless.
 func (c *Client) EnableEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/enable"), nil, repeatable)
 }
 
-// DisableEndpoint stops telling an endpoint. Disabling twice is harmless.
+// DisableEndpoint stops the deliveries to an endpoint. Disabling twice is harmless.
 func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
 }
@@ -86,12 +86,12 @@ func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryRespons
 
 func endpointPath(id, deed string) string { return endpointsPath + "/" + url.PathEscape(id) + deed }
 
-// list gets the page that filter, a struct, asks for.
+// list reads the page that filter, a struct, selects.
 func list[T any](ctx context.Context, c *Client, path string, filter any) (Page[T], error) {
 	return getFor[Page[T]](ctx, c, path, filter)
 }
 
-// getFor gets what filter, a struct, asks for in the query string.
+// getFor makes a GET with the fields of filter, a struct, as query string.
 func getFor[T any](ctx context.Context, c *Client, path string, filter any) (data T, err error) {
 	query, err := queryOf(filter)
 	if err != nil {

@@ -13,7 +13,7 @@ type ConversationRequest struct {
 // ConversationResponse is one page of what two users sent to each other.
 type ConversationResponse struct {
 	Items     []MessageResponse     `json:"items"`
-	NextAfter string                `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
+	NextAfter string                `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
 	Read      map[string]ReadCursor `json:"read"`                 // by the names of the two
 }
 
@@ -26,7 +26,7 @@ type ReadCursor struct {
 
 // PeersRequest lists those who wrote to a user: GET /api/v1/messages/peers.
 type PeersRequest struct {
-	User  string `json:"user,omitempty"`  // default, and all that who is no admin may say: the caller's name
+	User  string `json:"user,omitempty"`  // default, and the only accepted value unless the caller is an admin: the caller's name
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
 	After string `json:"after,omitempty"` // next_after of the page before
 }
@@ -39,9 +39,9 @@ type Peer struct {
 	ReadCursor                // how far the reader has read
 }
 
-// ReadRequest tells how far a user has read: POST /api/v1/messages/read.
+// ReadRequest marks how far a user has read: POST /api/v1/messages/read.
 type ReadRequest struct {
 	Between string `json:"between"`          // the two names, joined by a comma
-	Reader  string `json:"reader,omitempty"` // default, and all that who is no admin may say: the caller's name
+	Reader  string `json:"reader,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
 	UpTo    string `json:"up_to"`            // server_msg_id of a message of either of the two
 }

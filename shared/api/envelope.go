@@ -9,7 +9,7 @@ type Envelope struct {
 	Fields  []Field `json:"fields,omitempty"` // every offending input field
 }
 
-// Field names one offending input field and says what would be accepted.
+// Field is one bad input field, with what is accepted.
 type Field struct {
 	Field   string `json:"field"`
 	Message string `json:"message"`

@@ -45,7 +45,7 @@ type MessageAck struct {
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // likewise
 	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // likewise: the order among the messages of one sender
 	Archived   bool       `json:"archived,omitempty"`    // the message was handed over before, is final and old
-	Ordering   string     `json:"ordering,omitempty"`    // best-effort where accepted was asked for and saved is the answer
+	Ordering   string     `json:"ordering,omitempty"`    // best-effort if accepted was requested and saved is returned
 }
 
 // LateAck is the data of an event sendonce.ack.saved.v1 or
@@ -78,7 +78,7 @@ type MessageResponse struct {
 	Epoch            int        `json:"epoch"` // 1, and one more with each redrive
 	ExpectedReceipts int        `json:"expected_receipts"`
 	Receipts         []Receipt  `json:"receipts"`
-	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or met nobody
+	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or got no answer
 	NextSendAt       *time.Time `json:"next_send_at,omitempty"` // absent when no send is to come
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`
@@ -106,7 +106,7 @@ type MessageByKeyRequest struct {
 
 // ReceivedRequest confirms a message: POST /api/v1/messages/{id}/received.
 type ReceivedRequest struct {
-	Consumer string `json:"consumer,omitempty"` // default, and all that who is no admin may say: the caller's name
+	Consumer string `json:"consumer,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
 	Token    string `json:"token,omitempty"`    // of a message to a URL: the attribute confirmtoken of its delivery
 }
 
@@ -143,6 +143,6 @@ type MessageBulkRequest struct {
 
 // MessageBulkResponse is what a bulk decision reached.
 type MessageBulkResponse struct {
-	Matched int `json:"matched"` // stuck messages that it asked for
+	Matched int `json:"matched"` // stuck messages that the request selects
 	Changed int `json:"changed"` // of them were changed; 0 in a dry run
 }

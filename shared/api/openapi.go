@@ -5,5 +5,5 @@ import _ "embed"
 //go:embed openapi.yaml
 var openAPI string
 
-// OpenAPI gives the description of the HTTP interface: OpenAPI 3.1 as YAML.
+// OpenAPI returns the description of the HTTP interface: OpenAPI 3.1 as YAML.
 func OpenAPI() []byte { return []byte(openAPI) }

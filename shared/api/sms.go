@@ -104,12 +104,12 @@ type ClaimedTask struct {
 	TaskID      string    `json:"task_id"`
 	PhoneNumber string    `json:"phone_number"`
 	Content     string    `json:"content"`
-	ClaimID     ID        `json:"claim_id"` // give it back with the report; compare for equality only
+	ClaimID     ID        `json:"claim_id"` // send it with the report; compare for equality only
 	LeaseUntil  time.Time `json:"lease_until"`
 	RetryCount  int       `json:"retry_count"`
 }
 
-// ExtendRequest lengthens a lease: POST /api/v1/sms/tasks/{task_id}/extend.
+// ExtendRequest extends a lease: POST /api/v1/sms/tasks/{task_id}/extend.
 type ExtendRequest struct {
 	AppID        string `json:"app_id"`
 	ClaimID      ID     `json:"claim_id,omitempty"`

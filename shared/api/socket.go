@@ -34,7 +34,7 @@ type SocketAck struct {
 	Durability  string     `json:"durability,omitempty"`  // of accepted: what it survives, process, host, replicated or replicated-host
 	AcceptedAt  *time.Time `json:"accepted_at,omitempty"` // likewise
 	AcceptSeq   int64      `json:"accept_seq,omitempty"`  // likewise: the order among the messages of one sender
-	Ordering    string     `json:"ordering,omitempty"`    // best-effort where accepted was asked for and saved is the answer
+	Ordering    string     `json:"ordering,omitempty"`    // best-effort if accepted was requested and saved is returned
 }
 
 // SocketFailure is the data of an error: the failure's envelope, and the message

@@ -13,7 +13,7 @@ type SubscribeRequest struct {
 	TemplateType     string          `json:"template_type"`       // at most 50 characters, as BOOKING_CONFIRM
 	BusinessType     string          `json:"business_type"`       // at most 50 characters, as course_booking
 	BusinessID       Number          `json:"business_id"`         // as the id of the booking
-	ReceiverUserID   Number          `json:"receiver_user_id"`    // as the business knows the receiver
+	ReceiverUserID   Number          `json:"receiver_user_id"`    // the receiver's id in the business
 	ReceiverOpenID   string          `json:"receiver_openid"`     // as WeChat does; at most 100 characters
 	MessageData      json.RawMessage `json:"message_data"`        // {"thing1": {"value": "Tea"}, ...}
 	PagePath         string          `json:"page_path,omitempty"` // what a tap on the message opens; at most 1024 characters
@@ -54,12 +54,12 @@ type SubscribeRecordResponse struct {
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
-// SubscribeStatusRequest tells what became of a recorded message: POST
+// SubscribeStatusRequest reports the outcome of a recorded message: POST
 // /api/v1/subscribe/{id}/status. Exactly one of SendStatus and Outcome is given.
 type SubscribeStatusRequest struct {
 	AppID        string `json:"app_id"`
 	ClaimID      ID     `json:"claim_id"`                           // as record gave it
-	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: lengthens the lease
+	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: extends the lease
 	Outcome      string `json:"outcome,omitempty"`                  // unknown, instead of a status
 	ErrorCode    string `json:"error_code,omitempty"`               // at most 50 characters; default SEND_FAILED
 	ErrorMessage string `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused; default 消息发送失败
@@ -79,7 +79,7 @@ type SubscribeStatusResponse struct {
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // after send_status 0
 }
 
-// SubscribeSentRequest asks whether a message was sent: GET
+// SubscribeSentRequest reads whether a message was sent: GET
 // /api/v1/subscribe/sent.
 type SubscribeSentRequest struct {
 	BusinessType   string `json:"business_type"`
@@ -88,7 +88,7 @@ type SubscribeSentRequest struct {
 	ReceiverUserID Number `json:"receiver_user_id"`
 }
 
-// SubscribeSentResponse says whether it was sent, whoever ordered it.
+// SubscribeSentResponse reports whether it was sent, by any caller.
 type SubscribeSentResponse struct {
 	Sent       bool `json:"sent"`
 	ID         ID   `json:"id,omitempty"` // absent, as SendStatus, when it was never ordered
@@ -170,7 +170,7 @@ type SubscribeDetailRequest struct {
 type SubscribeDetailResponse struct {
 	SubscribeLogResponse
 	Sends     []SubscribeSend `json:"sends"`                // newest first, at most 20
-	NextAfter string          `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
+	NextAfter string          `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
 }
 
 // SubscribeSend is one send of a message: a task of its own.

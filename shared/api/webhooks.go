@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// EndpointRequest registers a URL that is told of the caller's tasks: POST
+// EndpointRequest registers a URL for the events of the caller's tasks: POST
 // /api/v1/webhooks/endpoints.
 type EndpointRequest struct {
 	URL         string   `json:"url"`                   // http or https, at most 2000 bytes
@@ -19,7 +19,7 @@ type EndpointResponse struct {
 	CallerID       ID         `json:"caller_id"`
 	URL            string     `json:"url"`
 	Description    string     `json:"description,omitempty"`
-	Events         []string   `json:"events"` // what it is told of; empty = all
+	Events         []string   `json:"events"` // the events that it receives; empty = all
 	Enabled        bool       `json:"enabled"`
 	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it answered 410), failing (for too long) or by_hand
 	DisabledAt     *time.Time `json:"disabled_at,omitempty"`
@@ -32,7 +32,7 @@ type EndpointResponse struct {
 
 // EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
 type EndpointsRequest struct {
-	CallerID *ID    `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	CallerID *ID    `json:"caller_id,omitempty"` // default the caller, for an admin all callers
 	Limit    *int   `json:"limit,omitempty"`     // 1..200; default 50
 	After    string `json:"after,omitempty"`     // next_after of the page before
 }
@@ -50,12 +50,12 @@ type DeliveriesRequest struct {
 	State      string `json:"state,omitempty"` // pending, delivered or failed
 	EndpointID string `json:"endpoint_id,omitempty"`
 	TaskID     string `json:"task_id,omitempty"`
-	CallerID   *ID    `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	CallerID   *ID    `json:"caller_id,omitempty"` // default the caller, for an admin all callers
 	Limit      *int   `json:"limit,omitempty"`     // 1..200; default 50
 	After      string `json:"after,omitempty"`     // next_after of the page before
 }
 
-// DeliveryResponse is the telling of one event to one URL.
+// DeliveryResponse is the delivery of one event to one URL.
 type DeliveryResponse struct {
 	ID         string          `json:"id"`
 	EventID    string          `json:"event_id"` // the webhook-id, the same with every try
@@ -85,7 +85,7 @@ type DeliveryTry struct {
 // with VerifyWebhook before reading it.
 type WebhookEvent struct {
 	SpecVersion     string    `json:"specversion"` // 1.0
-	ID              string    `json:"id"`          // the webhook-id; tells a repeat
+	ID              string    `json:"id"`          // the webhook-id; identifies a repeat
 	Source          string    `json:"source"`
 	Type            string    `json:"type"` // such as sendonce.task.succeeded.v1
 	Subject         string    `json:"subject"`
