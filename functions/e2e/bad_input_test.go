@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +103,46 @@ func TestBadInputIsNamedAndNotStored(t *testing.T) {
 	}
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 400 and request_data is not null`))
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
+}
+
+// Every list of the contract answers a cursor that no page ever gave with a page or a 400.
+func TestHugeCursorsAreNoInternalError(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := submitTask(s)
+	message := orderMessage(s, booking(1, "")).Data("id")
+	const most = "9223372036854775807"
+	cursors := []string{id, "open." + id, "1." + id}
+	for _, n := range []string{"2147483648", "-2147483649", most, "-9223372036854775808", "9223372036854775808"} {
+		cursors = append(cursors, n, n+"."+n, n+"."+n+"."+n, n+".1.1", "1."+n+".1", "1.1."+n, "1."+n, "."+n+".t", "9007199254740991."+n, "9007199254740991."+n+".t")
+	}
+	c, refusing := readContract(t), []string{}
+	for pattern, operation := range c.operations {
+		for _, p := range c.parameters(operation, "query") {
+			if p["name"] != "after" || strings.Contains(pattern, "/stream/") {
+				continue
+			}
+			req, answers := c.exampleCall(t, s.URL, pattern), map[int]int{}
+			switch pattern {
+			case "GET " + cluster.AdminPath + "tasks/{task_id}":
+				req.URL.Path = cluster.AdminPath + "tasks/" + id
+			case "GET " + subscriptions + "{id}":
+				req.URL.Path = fmt.Sprint(subscriptions, message)
+			}
+			query := req.URL.Query()
+			for _, cursor := range cursors {
+				query.Set("after", cursor)
+				got := s.Get(req.URL.Path + "?" + query.Encode())
+				require.Contains(t, []int{200, 400}, got.Status, "%s after %s\n%s", pattern, cursor, got.Text)
+				answers[got.Status]++
+			}
+			if answers[200] == 0 {
+				refusing = append(refusing, pattern)
+			}
+		}
+	}
+	slices.Sort(refusing)
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, refusing, "only these look the cursor up")
 }
 
 func TestCallsWithoutCredentialsAreRefused(t *testing.T) {

@@ -223,14 +223,14 @@ from ((
     select 1 as log, id, row_number() over (order by id desc) as n, created_at as at, case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
         null::text as app_id, null::bigint as claim_id, caller_id, null::integer as status, status_code,
         null::text as verdict, null::text as error_code, null::text as message, request_id, source_ip, user_agent
-    from receive_logs where task_id = $1 and ($3 = 0 or id < $3) order by id desc limit $2
+    from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2
 ) union all (
     select 2, id, row_number() over (order by id desc), created_at, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
-    from send_logs where task_id = $1 and ($4 = 0 or id < $4) order by id desc limit $2
+    from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
 ) union all (
     select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, caller_id, status, null,
         verdict, error_code, error_message, null, null, null
-    from report_logs where task_id = $1 and ($5 = 0 or id < $5) order by id desc limit $2
+    from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2
 )) e
 order by n, log`
 
