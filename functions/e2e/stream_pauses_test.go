@@ -140,6 +140,8 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			t.Parallel()
 			o := cluster.New(t)
 			createLimited(o, stream, c.subjects, 10)
+			// Calls no function; deliver gets the headers of the messages from it.
+			require.NoError(t, o.StartTrigger("http://127.0.0.1:1").WaitFor(t.Context(), `"triggering"`))
 			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *fn.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1, Now: ahead}
