@@ -961,7 +961,7 @@ COMMENT ON COLUMN callers.max_waiting_tasks IS 'Tasks of the caller that may be 
 
 COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 goes before all others, 5 is what a task has that is given none.';
 
-COMMENT ON COLUMN callers.made_by IS 'The limited operator that made the caller, or was the first to replace its token. NULL: none did.';
+COMMENT ON COLUMN callers.made_by IS 'The limited operator that made the caller, or was the first to replace its token or to grant it more. NULL: none did.';
 
 COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
 

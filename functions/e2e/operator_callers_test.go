@@ -56,6 +56,50 @@ func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
+// What a limited operator gives, a token or grants, must end with it. So it gives nothing to
+// callers of other limited operators, and a caller that has no maker becomes its own.
+func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const grants = `"roles":["admin","sender"],"queues":["bulk","slow"]`
+	const senderOfBulk = `"roles":["sender"],"queues":["bulk"]`
+	ops := newCaller(s, "ops", grants)
+	sub := newCaller(s, "ops.sub", grants)
+	phone := newCaller(sub, "ops.sub.phone", senderOfBulk)
+	upper := newCaller(ops, "ops.sub.upper", senderOfBulk)
+	newCaller(s, "ops.given", senderOfBulk)
+	poll := func(by *cluster.Client, queue string) int {
+		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
+	}
+
+	for _, c := range []struct{ by, of *cluster.Client }{{ops, phone}, {sub, upper}} {
+		at := callerPath(s, c.of.User)
+		for _, r := range []cluster.Reply{
+			c.by.Post(at+"/rotate", ""), c.by.Do("PUT", at, `{"queues":["bulk","slow"]}`), c.by.Do("PUT", at, `{"roles":["admin"]}`),
+		} {
+			require.Equal(t, 403, r.Status, r.Text)
+			require.Contains(t, r.Text, "belongs to another admin")
+		}
+		require.Equal(t, []int{200, 403}, []int{poll(c.of, "bulk"), poll(c.of, "slow")}, "it goes on with its token")
+		require.Equal(t, 200, c.by.Get(at).Status)
+	}
+
+	// It may change the callers that its own ones made, and those that have no maker.
+	require.Equal(t, 200, ops.Do("PUT", callerPath(s, "ops.given"), `{"queues":["bulk","slow"]}`).Status)
+	require.Equal(t, 200, ops.Post(callerPath(s, "ops.sub")+"/rotate", "").Status)
+	rotated := ops.Post(callerPath(s, phone.User)+"/rotate", "")
+	require.Equal(t, 200, rotated.Status, rotated.Text)
+	phone.Password = rotated.Data("token").(string)
+	require.Equal(t, 200, poll(phone, "bulk"))
+
+	other := newCaller(s, "ops.other", senderOfBulk)
+	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"]}`)
+	require.ElementsMatch(t, []any{"ops.sub", "ops.given"}, narrowed.Data("also_changed"))
+	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
+	require.ElementsMatch(t, []any{"ops.sub", "ops.sub.phone", "ops.sub.upper", "ops.given"}, revoked.Data("also_changed"))
+	require.Equal(t, []int{401, 401, 200}, []int{poll(phone, "bulk"), poll(upper, "bulk"), poll(other, "bulk")})
+}
+
 func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -61,6 +61,43 @@ func (o *StoredCaller) MayName(name string) bool {
 	return o == nil || strings.HasPrefix(name, o.Name+".")
 }
 
+const madeByChainSQL = `
+with recursive makers (id) as (
+    select made_by from callers where id = $1
+    union
+    select c.made_by from callers c join makers on c.id = makers.id
+)
+select exists (select from makers where id = $2)`
+
+// mustOwn refuses to change a caller that another operator with queues made, unless this
+// one is in the chain of its makers. A token or grants that it gave would otherwise remain
+// when the operator is revoked or narrowed, which only reaches callers that it made.
+func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
+	if o == nil || c.ID == o.ID || c.MadeBy == nil {
+		return nil
+	}
+	var own bool
+	err := tx.QueryRow(ctx, madeByChainSQL, c.ID, o.ID).Scan(&own)
+	if err == nil && !own {
+		err = task.Refuse(task.CodeForbidden, "this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, "+
+			"and admins without queues may change the caller or rotate its token; this admin may revoke it")
+	}
+	return err
+}
+
+const adoptSQL = `
+update callers set account_id = $3, made_by = case id when $1 then $2 else made_by end where id = $1 or account_id = $1`
+
+// adopt makes the operator the maker of a caller that no operator with queues made: with a new
+// token it can act as the caller, and what it grants must end with it.
+func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
+	if o == nil || c.ID == o.ID || c.MadeBy != nil {
+		return nil
+	}
+	_, err := tx.Exec(ctx, adoptSQL, c.ID, o.ID, o.account())
+	return err
+}
+
 // mayGrant refuses a name and grants that go beyond the limits of an operator.
 func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
 	if o == nil {

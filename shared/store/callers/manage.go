@@ -35,7 +35,7 @@ type StoredCaller struct {
 	CreatedAt time.Time
 	RotatedAt *time.Time // when the token was last replaced; nil = never
 	RevokedAt *time.Time // nil = may call
-	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token
+	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token or to grant it more
 	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
 }
 
@@ -135,7 +135,8 @@ where id = $1 returning ` + callerColumns
 // UpdateCaller changes what a caller may do. The callers that it made may do no more than
 // it from then on; also are those that this changed, or revoked if nothing was left that they
 // may do. task.CodeNotFound when there is no such caller, task.CodeConflict when it is
-// revoked.
+// revoked, task.CodeForbidden when it is more than the operator may grant or when another
+// limited operator made the caller (see StoredCaller.mustOwn).
 func (st *Store) UpdateCaller(ctx context.Context, id int64, may Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		may = may.over(c.Grants)
@@ -150,6 +151,11 @@ func (st *Store) UpdateCaller(ctx context.Context, id int64, may Grants, by stor
 		}
 		if may.equal(c.Grants) {
 			return c, nil
+		}
+		if len(c.narrowerThan(may)) > 0 {
+			if err := limits.adopt(ctx, tx, c); err != nil {
+				return c, err
+			}
 		}
 		after, err := updateCaller(ctx, tx, id, may)
 		if err == nil {
@@ -205,23 +211,16 @@ func orNone(limit *int64) int64 {
 }
 
 const rotateCallerSQL = `
-update callers set token_hash = $2, rotated_at = now(), made_by = coalesce(made_by, $3) where id = $1 returning ` + callerColumns
+update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
 
-const moveAccountSQL = `update callers set account_id = $2 where id = $1 or account_id = $1`
-
-// RotateCaller replaces a caller's token by the one whose SHA-256 is given. A limited
-// operator that replaces the token of another caller can act as that caller, so it then
-// counts as its maker, unless another one does. The errors are those of UpdateCaller.
+// RotateCaller replaces a caller's token by the one whose SHA-256 is given. The errors are
+// those of UpdateCaller.
 func (st *Store) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
 	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
-		var maker *int64
-		if limits != nil && id != limits.ID && c.MadeBy == nil {
-			maker = &limits.ID
-			if _, err := tx.Exec(ctx, moveAccountSQL, id, limits.account()); err != nil {
-				return c, err
-			}
+		if err := limits.adopt(ctx, tx, c); err != nil {
+			return c, err
 		}
-		return store.QueryOne[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash, maker)
+		return store.QueryOne[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
 	})
 }
 
@@ -236,6 +235,9 @@ func (st *Store) changeCaller(ctx context.Context, id int64, action string, by s
 		}
 		if before.RevokedAt != nil {
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
+		}
+		if err := limits.mustOwn(ctx, tx, before); err != nil {
+			return store.AuditEntry{}, err
 		}
 		c, err = change(tx, before, limits)
 		return store.AuditEntry{Action: action, Subject: c.subject(), Before: before.json(), After: c.json()}, err
