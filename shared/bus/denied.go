@@ -5,9 +5,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
 // errDenied: the permissions of this NATS user do not include a subject.
@@ -27,27 +28,8 @@ type denials struct {
 	previous map[string]bool // the deniedLimit subjects before those
 	changed  chan struct{}   // closed and replaced by each new denial
 
-	total    uint64    // since Open, subscriptions included
-	logged   uint64    // total at the newest log line
-	loggedAt time.Time // time of the newest log line
-}
-
-// deniedLogEvery is the shortest interval between two log lines. Callers choose subjects but must not
-// control the log volume.
-const deniedLogEvery = time.Minute
-
-// count counts a denial. It returns whether to log it, and how many were not logged since the newest
-// log line.
-func (d *denials) count() (unlogged uint64, log bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.total++
-	if time.Since(d.loggedAt) < deniedLogEvery {
-		return 0, false
-	}
-	unlogged = d.total - d.logged - 1
-	d.logged, d.loggedAt = d.total, time.Now()
-	return unlogged, true
+	total uint64         // since Open, subscriptions included
+	lines loglimit.Limit // callers choose subjects but must not control the log volume
 }
 
 // Denied counts the publications and subscriptions since Open that NATS did not permit.
@@ -66,7 +48,11 @@ func (b *Bus) onAsyncError(err error) {
 		b.log.Warn("NATS", "error", err)
 		return
 	}
-	if unlogged, log := b.denied.count(); log {
+	b.denied.mu.Lock()
+	b.denied.total++
+	unlogged, log := b.denied.lines.Next()
+	b.denied.mu.Unlock()
+	if log {
 		b.log.Warn("NATS", "error", err, "unlogged", unlogged)
 	}
 	b.denied.add(err)

@@ -43,7 +43,8 @@
 //     or is a stream that has begun; a call whose client left is never answered
 //     200 by default.
 //   - What a caller sees of an error that is not a *task.Error is its request
-//     id. The log has the whole of it, on exactly one line per call.
+//     id. The log has the whole of it, on exactly one line per call (but on one a minute for
+//     the events that one function refuses because it is busy).
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
 //   - What a caller has open does not outlive it: a stream or socket sends nothing,

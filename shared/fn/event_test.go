@@ -91,3 +91,29 @@ func TestFailedEventIsRedelivered(t *testing.T) {
 		require.Equal(t, c.status, h.call("POST", "/events/ticker", `{}`, eventHeaders).status, c.err)
 	}
 }
+
+func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
+	t.Parallel()
+	var answer error = task.Refuse(task.CodeServerBusy, "later")
+	neighbour := Event("neighbour", func(*Env, struct{}) EventHandler {
+		return func(context.Context, *Call, cloudevents.Event) error {
+			return task.Refuse(task.CodeServerBusy, "later")
+		}
+	})
+	h := startServer(t, nil, neighbour, eventFunction(func(cloudevents.Event) error { return answer }))
+	call := func(path string, status int) {
+		require.Equal(t, status, h.call("POST", path, `{}`, eventHeaders).status)
+	}
+	for range 20 {
+		call("/events/ticker", 503)
+	}
+	call("/events/neighbour", 503)
+	answer = errors.New("bug")
+	call("/events/ticker", 500)
+	call("/events/ticker", 500)
+	var functions []any
+	for _, line := range h.calls(4) {
+		functions = append(functions, line["function"])
+	}
+	require.Equal(t, []any{"ticker", "neighbour", "ticker", "ticker"}, functions)
+}

@@ -20,11 +20,12 @@ import (
 // request is one request on its way through fn: what the function sees of it
 // (call) and what the log line will say.
 type request struct {
-	env   *Env
-	w     http.ResponseWriter
-	r     *http.Request
-	call  Call
-	start time.Time
+	env     *Env
+	w       http.ResponseWriter
+	r       *http.Request
+	mounted *mountedRoute // nil = no route
+	call    Call
+	start   time.Time
 
 	function, route   string // never the raw path: it may hold a phone number
 	releaseConnection func() // once it has a seat: lets its connection be closed
@@ -36,7 +37,7 @@ type request struct {
 }
 
 func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRoute) *request {
-	req := &request{env: env, w: w, r: r, start: time.Now(), route: "none"}
+	req := &request{env: env, w: w, r: r, mounted: p, start: time.Now(), route: "none"}
 	if p != nil {
 		req.function, req.route = p.function, p.pattern
 	}
@@ -185,7 +186,16 @@ func maskNumbers(text string) string {
 
 func isDigit(c rune) bool { return '0' <= c && c <= '9' }
 
+// log writes the log line of the call. Events that a busy function refuses come again and again:
+// they have one line a minute for each function.
 func (req *request) log() {
+	var unlogged uint64
+	if p := req.mounted; p != nil && p.event && req.code == task.CodeServerBusy {
+		var log bool
+		if unlogged, log = p.busy.Next(); !log {
+			return
+		}
+	}
 	attrs := []any{
 		"request_id", req.call.RequestID, "function", req.function, "method", req.r.Method, "route", req.route,
 		"status", req.status, "ms", float64(time.Since(req.start).Microseconds()) / 1000, "bytes", req.bytes,
@@ -197,6 +207,9 @@ func (req *request) log() {
 			cause = maskNumbers(cause) // it may repeat names of the caller's choice
 		}
 		attrs = append(attrs, "error", req.code, "cause", cause)
+	}
+	if unlogged > 0 {
+		attrs = append(attrs, "unlogged", unlogged)
 	}
 	if n := req.call.itemsFailed; n > 0 {
 		attrs = append(attrs, "items_failed", n)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
@@ -123,6 +124,7 @@ type mountedRoute struct {
 	mux      *mux
 	function string
 	pattern  string
+	busy     loglimit.Limit // of events that were answered server_busy
 }
 
 // What several events are posted as: batchType in the order of their stream,
