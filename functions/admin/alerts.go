@@ -37,18 +37,18 @@ func alertCursor(a alerts.Alert) string {
 	return clearedAlerts + "." + a.ID.String()
 }
 
-func parseAlertCursor(text string) (alerts.AlertPlace, bool) {
+func parseAlertCursor(text string) (alerts.Place, bool) {
 	if text == "" {
-		return alerts.AlertPlace{}, true
+		return alerts.Place{}, true
 	}
 	part, id, _ := strings.Cut(text, ".")
 	at, err := task.ParseID(id)
-	return alerts.AlertPlace{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
+	return alerts.Place{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
 }
 
 func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
 	after, _ := parseAlertCursor(req.After) // valid
-	rows, more, err := h.alertStore.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
+	rows, more, err := h.alertStore.List(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, alertResponse, alertCursor), err
 }
 

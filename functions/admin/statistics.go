@@ -12,10 +12,10 @@ import (
 
 func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any, error) {
 	s, err := h.taskStore.Statistics(ctx)
-	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.TaskCounts), Subscribe: taskStatistics(s.Subscribe)}, err
+	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.Counts), Subscribe: taskStatistics(s.Subscribe)}, err
 }
 
-func taskStatistics(c tasks.TaskCounts) api.TaskStatistics {
+func taskStatistics(c tasks.Counts) api.TaskStatistics {
 	answer := api.TaskStatistics{
 		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
 	}

@@ -31,7 +31,7 @@ func (r *pausedTemplatesRequest) Validate() []task.Field {
 
 // templateCursor is the next_after of a page: the time of the pause or nothing, the caller, and the template, which may
 // contain any character.
-func templateCursor(t subscribe.SubscribeTemplate) string {
+func templateCursor(t subscribe.Template) string {
 	at := ""
 	if t.PausedAt != nil {
 		at = strconv.FormatInt(t.PausedAt.UnixMicro(), 10)
@@ -70,12 +70,12 @@ func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pause
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
 	after, _ := parseTemplateCursor(req.After) // valid
-	templates, more, err := h.subscribeStore.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
-	page := fn.PageOf(templates, more, func(t subscribe.SubscribeTemplate) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
+	templates, more, err := h.subscribeStore.Templates(ctx, after, decode.PageLimit(req.Limit))
+	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
-func (h *handlers) templateResponse(c *fn.Call, t subscribe.SubscribeTemplate) api.SubscribeTemplate {
+func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.SubscribeTemplate {
 	answer := api.SubscribeTemplate{
 		TemplateID: t.TemplateID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}

@@ -36,8 +36,8 @@ func (r *tasksRequest) Validate() []task.Field {
 }
 
 // filter converts a valid request, without its phone number.
-func (r *tasksRequest) filter() tasks.TaskFilter {
-	f := tasks.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
+func (r *tasksRequest) filter() tasks.Filter {
+	f := tasks.Filter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}
@@ -55,7 +55,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	filter := req.filter()
 	filter.Queues = c.Caller.Queues
 	filter.Phone = h.phone(req.PhoneNumber)
-	found, err := h.taskStore.ListTasks(ctx, filter)
+	found, err := h.taskStore.List(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
 		page.Items[i] = adminTask(t)
@@ -107,7 +107,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.taskStore.Task(ctx, id)
+	t, err := h.taskStore.ByID(ctx, id)
 	if err == nil && !c.MayUseQueue(t.Queue) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
@@ -174,7 +174,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 		return nil, err
 	}
 	if c.HasQueues() {
-		before, err := h.taskStore.Task(ctx, id)
+		before, err := h.taskStore.ByID(ctx, id)
 		switch {
 		case err != nil:
 			return nil, err

@@ -28,7 +28,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			if w.signing.Err != nil {
 				return d.unsigned(w.ID.String(), w.signing.Err)
 			}
-			event, err := fn.MessageEvent(w.MessageDetail)
+			event, err := fn.MessageEvent(w.Detail)
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
 			}

@@ -200,7 +200,7 @@ const leaseMargin = 15 * time.Second // added to the timeout of a post
 
 // places limits the concurrent posts of each pipeline. A caller has at most a quarter of them, however many endpoints and
 // hosts it has.
-var places = messages.Places{All: maxInFlight, Caller: maxInFlight / 4, Lane: maxInFlight / 8, Failing: maxInFlight / 4}
+var places = messages.Places{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // settle stores results, also after the call's own time has ended.
 func (d *deliverer) settle(ctx context.Context, write func(context.Context) error) error {

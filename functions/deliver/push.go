@@ -22,7 +22,7 @@ const pushTimeout = 2 * time.Second
 // publishes the same send again with the same MsgID, which the stream deduplicates within its window. So a message that
 // cannot be published here is only sent later. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
-	var accepted []*messages.NewMessage
+	var accepted []*messages.Submission
 	var messages []bus.Message
 	for i := range events {
 		m, err := events[i].Message()
@@ -59,11 +59,11 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEven
 }
 
 // firstSend is the first send of a message, the same that the relay makes.
-func firstSend(m *messages.NewMessage) (bus.Message, error) {
+func firstSend(m *messages.Submission) (bus.Message, error) {
 	subject := m.To.Name
 	if m.To.Kind == message.User {
 		subject = bus.UserSubject(m.To.Name)
 	}
-	event, err := fn.MessageEvent(messages.MessageDetail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
+	event, err := fn.MessageEvent(messages.Detail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
 	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String(), m.Fingerprint), Event: event}, err
 }

@@ -80,7 +80,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 
 // checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while one is open.
 func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
-	open, err := d.alertStore.CheckStreamAlerts(ctx, d.env.Bus().StreamUsage)
+	open, err := d.alertStore.CheckStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
 		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(messages.TrimEveryAlert+time.Second))
 	}
@@ -95,7 +95,7 @@ func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.
 			parsedIDs = append(parsedIDs, parsed)
 		}
 	}
-	finished, err := d.messageStore.FinishedMessages(ctx, parsedIDs)
+	finished, err := d.messageStore.Finished(ctx, parsedIDs)
 	if err != nil {
 		return nil, err
 	}

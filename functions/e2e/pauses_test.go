@@ -236,7 +236,7 @@ func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	db := storetest.OpenAt(t, s.Owner.Config().ConnString())
-	order, err := db.Subscribe.Subscribe(t.Context(), &subscribe.Subscription{
+	order, err := db.Subscribe.Submit(t.Context(), &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "tmpl/1 预订", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: 1, ReceiverUserID: 9,
 		ReceiverOpenID: "openid", Data: []byte(`{}`), Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
 	})

@@ -48,7 +48,7 @@ func newWeChatSender(s *cluster.Client) weChatSender {
 }
 
 // send claims the only message that waits and reports what became of it.
-func (w weChatSender) send(r task.Report) subscribe.SubscribeSend {
+func (w weChatSender) send(r task.Report) subscribe.Send {
 	w.t.Helper()
 	claimed, _, err := w.db.Tasks.Claim(w.t.Context(), tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "wechat", Limit: 2, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,

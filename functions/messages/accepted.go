@@ -38,7 +38,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 
 // lookUpAccepted returns the message with this id in the stream of accepted messages, or nil if
 // there is none.
-func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.NewMessage, error) {
+func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Submission, error) {
 	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
 		return nil, fn.Busy("whether there is such a message cannot be determined now; repeat the same call later")

@@ -32,11 +32,11 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 	ground := confirmer.GroundOf(to.To, fn.ConfirmToken(to.Token))
 	if !found || ground == message.NoGround {
 		c.Log("message", id.String(), "confirmed", "not by its receiver")
-		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *messages.NewMessage) bool {
+		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *messages.Submission) bool {
 			return confirmer.GroundOf(m.To, "") != message.NoGround
 		})
 	}
-	m, err := h.messages.ReceiveMessage(ctx, id, messages.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
+	m, err := h.messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
 	if err != nil {
 		c.Log("message", id.String(), "confirmed", "before it was sent")
 		return nil, err
@@ -51,7 +51,7 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 // error is server_busy. It is not_found if mine reports that the caller may not see the accepted
 // message, or if another message is saved under its id: the accepted one will be rejected, so a
 // repeat would never succeed.
-func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*messages.NewMessage) bool) error {
+func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return noMessage()
 	}

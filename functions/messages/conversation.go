@@ -66,7 +66,7 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 	if err != nil {
 		return nil, err
 	}
-	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m messages.MessageDetail) task.ID { return m.ID })
+	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m messages.Detail) task.ID { return m.ID })
 	read := map[string]api.ReadCursor{}
 	for i, name := range pair {
 		read[name] = readCursor(found.Read[i])
@@ -151,7 +151,7 @@ func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (a
 	upTo, _ := task.ParseID(req.UpTo) // valid
 	err = h.messages.MarkRead(ctx, reader, peer, upTo)
 	if task.CodeOf(err) == task.CodeNotFound {
-		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *messages.NewMessage) bool {
+		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *messages.Submission) bool {
 			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)
 		})
 	}

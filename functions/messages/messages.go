@@ -113,7 +113,7 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 // ownMessage returns a message of the caller. The error is not_found for another caller's
 // message, unless the caller is an admin.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
-	m, err := h.messages.Message(ctx, id)
+	m, err := h.messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
 		return h.acceptedMessage(ctx, c, id) // also for another caller's: the time must not show that it exists
@@ -126,7 +126,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
 
 // messageResponse is a saved message as its sender and an operator see it.
-func messageResponse(m messages.MessageDetail) api.MessageResponse {
+func messageResponse(m messages.Detail) api.MessageResponse {
 	receipts := make([]api.Receipt, len(m.Receipts))
 	for i, r := range m.Receipts {
 		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}

@@ -44,8 +44,8 @@ func checkAge(bad *decode.Rules, seconds int64) {
 func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, more, err := h.messages.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(found, more, messageResponse, func(m messages.MessageDetail) task.ID { return m.ID }), err
+	found, more, err := h.messages.ListStuck(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
+	return fn.PageOf(found, more, messageResponse, func(m messages.Detail) task.ID { return m.ID }), err
 }
 
 // redriveRequest is api.RedriveRequest with its rules.
@@ -69,8 +69,8 @@ func (r *abandonRequest) Validate() []task.Field {
 }
 
 func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (messages.MessageDetail, error) {
-		m, err := h.messages.RedriveMessage(ctx, id, by)
+	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (messages.Detail, error) {
+		m, err := h.messages.Redrive(ctx, id, by)
 		if err == nil {
 			h.env.WakeForMessage(m.Kind)
 		}
@@ -79,11 +79,11 @@ func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) 
 }
 
 func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, h.messages.AbandonMessage)
+	return changeOne(ctx, c, req.Reason, h.messages.Abandon)
 }
 
 // changeOne applies an operator's change to the message of the path.
-func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (messages.MessageDetail, error)) (any, error) {
+func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (messages.Detail, error)) (any, error) {
 	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
@@ -125,11 +125,11 @@ func (r *abandonStuckRequest) Validate() []task.Field {
 }
 
 func (h *handlers) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.RedriveMessages)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.RedriveStuck)
 }
 
 func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonMessages)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonStuck)
 }
 
 // changeStuck counts the stuck messages that the request selects and, unless it is a dry run,
@@ -145,7 +145,7 @@ func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageB
 			filter.IDs = append(filter.IDs, id)
 		}
 	}
-	matched, err := h.messages.CountStuckMessages(ctx, filter)
+	matched, err := h.messages.CountStuck(ctx, filter)
 	if err != nil || req.DryRun {
 		return api.MessageBulkResponse{Matched: matched}, err
 	}

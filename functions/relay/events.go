@@ -16,18 +16,18 @@ import (
 )
 
 // messageEvent is a reliable message as a CloudEvent with the message's id.
-func messageEvent(d messages.DueMessage) (bus.Message, error) {
+func messageEvent(d messages.Due) (bus.Message, error) {
 	subject := d.Destination
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)
 	}
-	e, err := fn.MessageEvent(d.MessageDetail)
+	e, err := fn.MessageEvent(d.Detail)
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
 }
 
 // changeEvent is an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
 // extension sequence has leading zeros, as it must sort as text.
-func changeEvent(d events.DueEvent) (bus.Message, error) {
+func changeEvent(d events.Due) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
 	e.SetSource(fn.EventSource)
@@ -43,7 +43,7 @@ func changeEvent(d events.DueEvent) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, eventData(d))
 }
 
-func eventData(d events.DueEvent) any {
+func eventData(d events.Due) any {
 	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
 		return api.LateAck{
 			AckType: ack, From: d.From, ClientMsgID: d.ClientMsgID, ServerMsgID: d.Subject.String(), AcceptSeq: d.AcceptSeq, SavedAt: d.At.UTC(),

@@ -123,13 +123,13 @@ func (r *relayer) logStreams(changes []store.StreamChange) {
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
-	return r.finishBatch(r.messages.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []messages.DueMessage) ([]message.Result, error) {
+	return r.finishBatch(r.messages.Relay(ctx, batchMessages, func(ctx context.Context, due []messages.Due) ([]message.Result, error) {
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return messageEvent(due[i]) }), nil
 	}))
 }
 
 func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
-	return r.finishBatch(r.events.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []events.DueEvent) ([]message.Result, error) {
+	return r.finishBatch(r.events.Relay(ctx, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil
 	}))

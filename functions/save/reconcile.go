@@ -121,7 +121,7 @@ const purgeParts = 16
 
 // schedulePurge wakes this function each time the batches saved here add up to a part of the stream's
 // size. The ticks alone are too far apart for a stream that is filled within a minute.
-func (s *saver) schedulePurge(rows []*messages.NewMessage) {
+func (s *saver) schedulePurge(rows []*messages.Submission) {
 	var bytes int64
 	for _, m := range rows {
 		bytes += int64(len(m.Data)) + messages.StreamOverhead

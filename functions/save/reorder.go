@@ -19,7 +19,7 @@ type reorderCounter struct {
 	senders map[string]int64 // the same by sender
 }
 
-func (o *reorderCounter) count(m *messages.NewMessage, shards int, metrics fn.TwoPhaseMetrics) {
+func (o *reorderCounter) count(m *messages.Submission, shards int, metrics fn.TwoPhaseMetrics) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.senders == nil || len(o.senders) > maxSenders {

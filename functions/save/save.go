@@ -59,7 +59,7 @@ func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) erro
 // batch saves the events in their order. An event that is not an accepted message becomes a dead
 // letter, and the others are saved.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
-	rows := make([]*messages.NewMessage, 0, len(events))
+	rows := make([]*messages.Submission, 0, len(events))
 	for i := range events {
 		e := &events[i]
 		m, err := e.Message()
@@ -77,7 +77,7 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) 
 }
 
 // save commits the rows and wakes the functions that send them.
-func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.NewMessage) error {
+func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submission) error {
 	if len(rows) == 0 {
 		return nil
 	}

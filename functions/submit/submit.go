@@ -276,7 +276,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if !task.ValidKey(key) {
 		return nil, task.Invalid([]task.Field{{Name: "key", Message: task.KeyRule}})
 	}
-	t, err := s.tasks.TaskByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
+	t, err := s.tasks.ByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (tasks.Detail, erro
 	if err != nil {
 		return tasks.Detail{}, err
 	}
-	t, err := s.tasks.Task(ctx, id)
+	t, err := s.tasks.ByID(ctx, id)
 	if err == nil && t.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return tasks.Detail{}, task.Refuse(task.CodeNotFound, "no such task")
 	}

@@ -53,7 +53,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 	}
 	business, _ := req.BusinessID.Uint64() // both are valid
 	receiver, _ := req.ReceiverUserID.Uint64()
-	l, err := h.subscribe.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
+	l, err := h.subscribe.FindLog(ctx, req.BusinessType, business, req.TemplateType, receiver)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 		return api.SubscribeSentResponse{}, nil
@@ -84,7 +84,7 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 	}
 	business, _ := req.BusinessID.Uint64() // valid
 	rows, more, err := h.subscribe.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, logResponse, func(l subscribe.SubscribeLog) int64 { return l.ID }), err
+	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
 // failuresRequest is api.SubscribeFailuresRequest with its rules.
@@ -108,7 +108,7 @@ func parseLogCursor(text string) (place subscribe.LogPlace, ok bool) {
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
 	after, _ := parseLogCursor(req.After) // valid
 	rows, more, err := h.subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
-	return fn.PageOf(rows, more, logResponse, func(l subscribe.SubscribeLog) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
+	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
 }
 
 // statisticsRequest is api.SubscribeStatisticsRequest with its rules.
@@ -169,7 +169,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		return nil, err
 	}
 	after, _ := parseSendCursor(req.After) // valid
-	sends, more, err := h.subscribe.SubscribeHistory(ctx, l.ID, after, sendsPerPage)
+	sends, more, err := h.subscribe.History(ctx, l.ID, after, sendsPerPage)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		answer.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
-		t, err := h.tasks.Task(ctx, s.TaskID)
+		t, err := h.tasks.ByID(ctx, s.TaskID)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 }
 
 // logResponse is a message as its caller and an admin see it.
-func logResponse(l subscribe.SubscribeLog) api.SubscribeLogResponse {
+func logResponse(l subscribe.Log) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
 		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,

@@ -102,7 +102,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	case out.Verdict == task.Applied:
 		h.env.WakeSweepAt(out.Task.DueAt)
 	}
-	if l, err = h.subscribe.SubscribeLog(ctx, l.ID); err != nil { // with the changes that the report made
+	if l, err = h.subscribe.LogByID(ctx, l.ID); err != nil { // with the changes that the report made
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
@@ -113,8 +113,8 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 
 // taskOfClaim returns the task of a message that has this claim. It may be an earlier task
 // than the newest: that one has ended, but its late success still counts.
-func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.SubscribeLog, claim int64) (task.ID, error) {
-	newest, err := h.tasks.Task(ctx, l.TaskID)
+func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
+	newest, err := h.tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {
 		return newest.ID, err
 	}
@@ -129,7 +129,7 @@ func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.SubscribeLog, cl
 }
 
 // extend extends the lease of a message that is still being sent.
-func (h *handlers) extend(ctx context.Context, c *fn.Call, l subscribe.SubscribeLog, req *statusRequest) (any, error) {
+func (h *handlers) extend(ctx context.Context, c *fn.Call, l subscribe.Log, req *statusRequest) (any, error) {
 	lease, err := h.tasks.Extend(ctx, tasks.Extension{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, h.lease),
 	}, c.Caller.Queues)

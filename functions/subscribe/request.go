@@ -74,8 +74,8 @@ func (r *sendRequest) checkSendAt(now time.Time) *task.Error {
 
 // subscription converts a valid request. A message whose outcome is unknown is held unless the
 // request has another policy: the user must not get it twice.
-func (r *sendRequest) subscription(c *fn.Call, maxRetries int) *subscribe.Subscription {
-	s := &subscribe.Subscription{
+func (r *sendRequest) subscription(c *fn.Call, maxRetries int) *subscribe.Submission {
+	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,

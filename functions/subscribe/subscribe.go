@@ -113,7 +113,7 @@ func checkQueue(c *fn.Call, queue string) error {
 
 // submit commits a message for the caller, unless the request must be refused, and sets the
 // header Location.
-func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Subscription) (out subscribe.Subscribed, err error) {
+func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submission) (out subscribe.Submitted, err error) {
 	if err := checkQueue(c, s.Queue); err != nil {
 		return out, err
 	}
@@ -129,7 +129,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Subscrip
 			s.Refused = task.Refuse(task.CodeBlocked, "the message_data holds a blocked word; change the text")
 		}
 	}
-	if out, err = h.subscribe.SubscribeWithinQuota(ctx, c.Caller, s); err != nil {
+	if out, err = h.subscribe.SubmitWithinQuota(ctx, c.Caller, s); err != nil {
 		return out, err
 	}
 	c.Header().Set("Location", location(out.ID))
@@ -154,7 +154,7 @@ func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
 // wake wakes the function wechat if the task is pending, and sweep when the task is due. It is
 // called for a skipped request too: the process of the first one may have died before this.
-func (h *handlers) wake(s *subscribe.Subscription, out subscribe.Subscribed) {
+func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:
 		h.env.WakeSweepAt(s.SendAt)
@@ -166,7 +166,7 @@ func (h *handlers) wake(s *subscribe.Subscription, out subscribe.Subscribed) {
 	}
 }
 
-func response(out subscribe.Subscribed) api.SubscribeResponse {
+func response(out subscribe.Submitted) api.SubscribeResponse {
 	return api.SubscribeResponse{
 		ID: api.ID(out.ID), TaskID: out.TaskID.String(), SendStatus: int(out.Status), State: out.State.String(),
 		Skipped: out.Skipped, DataDiffers: out.DataDiffers, Again: out.Again, Archived: out.Archived,
@@ -175,14 +175,14 @@ func response(out subscribe.Subscribed) api.SubscribeResponse {
 
 // ownMessage returns the message of the path. The error is not_found for another caller's
 // message, unless the caller is an admin.
-func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.SubscribeLog, error) {
+func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
 	id, err := fn.RowID[int64](c, oneMessage)
 	if err != nil {
-		return subscribe.SubscribeLog{}, err
+		return subscribe.Log{}, err
 	}
-	l, err := h.subscribe.SubscribeLog(ctx, id)
+	l, err := h.subscribe.LogByID(ctx, id)
 	if err == nil && l.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return subscribe.SubscribeLog{}, noMessage()
+		return subscribe.Log{}, noMessage()
 	}
 	return l, err
 }
@@ -206,14 +206,14 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	newest, err := h.tasks.Task(ctx, l.TaskID)
+	newest, err := h.tasks.ByID(ctx, l.TaskID)
 	if err != nil {
 		return nil, err
 	}
-	s := &subscribe.Subscription{
+	s := &subscribe.Submission{
 		TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, CallbackURL: newest.CallbackURL, Metadata: noMetadata,
 	}
-	out, err := h.subscribe.ResendSubscription(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
+	out, err := h.subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

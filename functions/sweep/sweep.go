@@ -64,11 +64,11 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	}
 	c.Log("due", rows, "verdicts", verdicts)
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // the process that claimed, submitted or paused may have died before it scheduled a sweep
-	again, alertErr := s.alerts.CheckAlerts(ctx)
+	again, alertErr := s.alerts.Check(ctx)
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
-	archived, more, err := s.maintenance.RunMaintenance(ctx)
+	archived, more, err := s.maintenance.Run(ctx)
 	s.logArchived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))

@@ -37,7 +37,7 @@ type batch struct {
 	tally
 	reportBy time.Time // failed reports are retried until then
 	token    token
-	sends    map[task.ID]subscribe.SubscribeSend
+	sends    map[task.ID]subscribe.Send
 	paused   map[subscribe.CallerTemplate]bool
 
 	mu          sync.Mutex // guards what follows, and tally.results

@@ -52,7 +52,7 @@ func (c *wechatServer) until(what string, is func() bool) {
 
 // keep holds the row of the order's task, so that whatever is to change it waits,
 // until the kept is let go.
-func (c *wechatServer) keep(o subscribe.Subscribed) *lock {
+func (c *wechatServer) keep(o subscribe.Submitted) *lock {
 	c.T.Helper()
 	conn, err := pgx.ConnectConfig(c.T.Context(), c.Owner.Config())
 	require.NoError(c.T, err)
@@ -94,16 +94,16 @@ func (k *lock) drop() {
 // WeChat go on. Each says whether another process can know that nothing was sent.
 var steps = []struct {
 	name string
-	kill func(c *wechatServer, o subscribe.Subscribed)
+	kill func(c *wechatServer, o subscribe.Submitted)
 	safe bool
 }{
-	{"while it fetches the token", func(c *wechatServer, _ subscribe.Subscribed) {
+	{"while it fetches the token", func(c *wechatServer, _ subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 		c.killed()
 	}, true},
-	{"before it marks the task", func(c *wechatServer, o subscribe.Subscribed) {
+	{"before it marks the task", func(c *wechatServer, o subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
@@ -113,7 +113,7 @@ var steps = []struct {
 		c.killed()
 		row.drop()
 	}, true},
-	{"once the task is marked, before the call", func(c *wechatServer, o subscribe.Subscribed) {
+	{"once the task is marked, before the call", func(c *wechatServer, o subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
@@ -124,26 +124,26 @@ var steps = []struct {
 		row.letGo()
 		c.until("is marked", func() bool { return c.Count(`select count(*) from task_live where sending_at is not null`) == 1 })
 	}, false},
-	{"in the call, which WeChat never takes", func(c *wechatServer, _ subscribe.Subscribed) {
+	{"in the call, which WeChat never takes", func(c *wechatServer, _ subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Drop: true, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 	}, false},
-	{"in the call, which WeChat takes afterwards", func(c *wechatServer, _ subscribe.Subscribed) {
+	{"in the call, which WeChat takes afterwards", func(c *wechatServer, _ subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 	}, false},
-	{"after the delivery, before the answer", func(c *wechatServer, _ subscribe.Subscribed) {
+	{"after the delivery, before the answer", func(c *wechatServer, _ subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 		c.killed()
 	}, false},
-	{"after the answer, before the report", func(c *wechatServer, o subscribe.Subscribed) {
+	{"after the answer, before the report", func(c *wechatServer, o subscribe.Submitted) {
 		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
@@ -182,7 +182,7 @@ func TestKilledFunctionSendsOnceIfAsked(t *testing.T) {
 				t.Parallel()
 				c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_TIMEOUT=10s")
 				c.fake.Grant("ann", "T1", 1)
-				o := c.order(1, func(s *subscribe.Subscription) { s.OnUnknown = policy })
+				o := c.order(1, func(s *subscribe.Submission) { s.OnUnknown = policy })
 				step.kill(c, o)
 				before := len(c.fake.Sends())
 				c.open()
@@ -220,7 +220,7 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 		user := fmt.Sprint("user-", n)
 		policies[user] = task.Policy(n % 3)
 		c.fake.Grant(user, "T1", 1)
-		c.order(n, func(s *subscribe.Subscription) { s.ReceiverOpenID, s.OnUnknown = user, policies[user] })
+		c.order(n, func(s *subscribe.Submission) { s.ReceiverOpenID, s.OnUnknown = user, policies[user] })
 	}
 	for range kills {
 		other := *c

@@ -13,11 +13,11 @@ import (
 )
 
 // unknown orders a message that is delivered, whose answer is lost.
-func (c *wechatServer) unknown() subscribe.Subscribed {
+func (c *wechatServer) unknown() subscribe.Submitted {
 	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)
 	c.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
-	o := c.order(1, func(s *subscribe.Subscription) { s.OnUnknown = task.Fail })
+	o := c.order(1, func(s *subscribe.Submission) { s.OnUnknown = task.Fail })
 	c.work()
 	require.Equal(c.T, "failed/unknown, retries 0; row 2 no_answer; asked 1, delivered 1", c.fate(o))
 	return o
@@ -27,7 +27,7 @@ func TestMissingConsentToOtherTemplateIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 	c.unknown()
-	o := c.order(1, func(s *subscribe.Subscription) { s.TemplateID = "T2" })
+	o := c.order(1, func(s *subscribe.Submission) { s.TemplateID = "T2" })
 	c.work()
 	require.Equal(t, "failed/rejected, retries 0; row 2 43101; asked 2, delivered 1", c.fate(o))
 }
@@ -36,7 +36,7 @@ func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.unknown()
-	was, err := c.db.Tasks.Task(t.Context(), first.TaskID)
+	was, err := c.db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	c.Exec(`delete from provider_tokens`)
 	c.open() // it holds no token
@@ -51,7 +51,7 @@ func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
 	c.fake.ClearFaults()
 	c.until("the second send is settled", func() bool { return c.Count(`select count(*) from task_live where state = 2`) == 0 })
 	require.Len(t, c.fake.Sends(), 1)
-	row, err := c.db.Subscribe.SubscribeLog(t.Context(), second.ID)
+	row, err := c.db.Subscribe.LogByID(t.Context(), second.ID)
 	require.NoError(t, err)
 	require.Equal(t, task.SubscribeSent, row.Status)
 }

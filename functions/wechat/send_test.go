@@ -40,7 +40,7 @@ func (c *wechatServer) lapse() {
 func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
-	change := func(s *subscribe.Subscription) { s.OnUnknown = task.Fail }
+	change := func(s *subscribe.Submission) { s.OnUnknown = task.Fail }
 	first := c.order(1, change)
 	held := c.claimed()
 	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
@@ -53,7 +53,7 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	c.work()
 	require.Equal(t, "succeeded, retries 0; row 1; asked 0, delivered 0", c.fate(first))
 	require.Equal(t, "failed/rejected, retries 0; row 1; asked 0, delivered 0", c.fate(second))
-	end, err := c.db.Tasks.Task(t.Context(), second.TaskID)
+	end, err := c.db.Tasks.ByID(t.Context(), second.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
 }
@@ -96,7 +96,7 @@ func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 	o := c.order(1)
 	c.Exec(`delete from subscribe_message_sends`)
 	c.work()
-	end, err := c.db.Tasks.Task(t.Context(), o.TaskID)
+	end, err := c.db.Tasks.ByID(t.Context(), o.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Failed, end.State)
 	require.Equal(t, "no_message", end.ErrorCode)
@@ -184,7 +184,7 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	wakeUps, err := nc.SubscribeSync("wake.>")
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	c.order(1, func(s *subscribe.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
+	c.order(1, func(s *subscribe.Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	c.Exec(`update task_live set due_at = now() - interval '1 second'`)
 	c.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.Tick("wechat").Status)

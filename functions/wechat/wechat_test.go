@@ -55,16 +55,16 @@ func (c *wechatServer) open() {
 }
 
 // order orders the confirmation of booking n, and gives its row and its task.
-func (c *wechatServer) order(n uint64, change ...func(*subscribe.Subscription)) subscribe.Subscribed {
+func (c *wechatServer) order(n uint64, change ...func(*subscribe.Submission)) subscribe.Submitted {
 	c.T.Helper()
-	s := &subscribe.Subscription{
+	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "T1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: n, ReceiverUserID: 9,
 		ReceiverOpenID: "ann", Data: []byte(tea), Page: "pages/booking", Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
 	}
 	for _, f := range change {
 		f(s)
 	}
-	out, err := c.db.Subscribe.Subscribe(c.T.Context(), s)
+	out, err := c.db.Subscribe.Submit(c.T.Context(), s)
 	require.NoError(c.T, err)
 	require.False(c.T, out.Skipped)
 	return out
@@ -84,11 +84,11 @@ func (c *wechatServer) let(d time.Duration) {
 
 // fate is what became of an order, in a line: its task, its row, and what WeChat
 // was asked and did.
-func (c *wechatServer) fate(o subscribe.Subscribed) string {
+func (c *wechatServer) fate(o subscribe.Submitted) string {
 	c.T.Helper()
-	now, err := c.db.Tasks.Task(c.T.Context(), o.TaskID)
+	now, err := c.db.Tasks.ByID(c.T.Context(), o.TaskID)
 	require.NoError(c.T, err)
-	row, err := c.db.Subscribe.SubscribeLog(c.T.Context(), o.ID)
+	row, err := c.db.Subscribe.LogByID(c.T.Context(), o.ID)
 	require.NoError(c.T, err)
 	state := now.State.String()
 	if now.Reason != task.NoReason {
@@ -111,7 +111,7 @@ func (c *wechatServer) complains() {
 	require.Equal(c.T, 1, c.logged(slog.LevelError), c.at.Output())
 }
 
-func (c *wechatServer) waitsFor(o subscribe.Subscribed) time.Duration {
+func (c *wechatServer) waitsFor(o subscribe.Submitted) time.Duration {
 	var seconds float64
 	require.NoError(c.T, c.Owner.QueryRow(c.T.Context(), `select extract(epoch from due_at - now())::float8 from task_live where id = $1`, o.TaskID).Scan(&seconds))
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
@@ -132,7 +132,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 		name    string
 		options sandbox.WeChatOptions
 		fault   sandbox.WeChatFault
-		order   func(*subscribe.Subscription)
+		order   func(*subscribe.Submission)
 		once    string        // after one call of the function
 		waits   time.Duration // until the next try, where there is one
 		then    string        // after all faults are mended and time has passed
@@ -140,20 +140,20 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 		{name: "0", options: known, once: "succeeded, retries 0; row 1; asked 1, delivered 1"},
 		{name: "-1", fault: scripted(-1, 1), once: "scheduled, retries 1; row 2 -1; asked 1, delivered 0", waits: 5 * time.Second,
 			then: "succeeded, retries 1; row 1; asked 2, delivered 1"},
-		{name: "-1 for ever", fault: scripted(-1, 0), order: func(s *subscribe.Subscription) { s.MaxRetries = 0 },
+		{name: "-1 for ever", fault: scripted(-1, 0), order: func(s *subscribe.Submission) { s.MaxRetries = 0 },
 			once: "failed/retries_exhausted, retries 0; row 2 -1; asked 1, delivered 0"},
 		{name: "40001", fault: scripted(40001, 1), once: "succeeded, retries 0; row 1; asked 2, delivered 1"},
 		{name: "40014", fault: scripted(40014, 1), once: "succeeded, retries 0; row 1; asked 2, delivered 1"},
 		{name: "42001", fault: scripted(42001, 1), once: "succeeded, retries 0; row 1; asked 2, delivered 1"},
 		{name: "42001 again", fault: scripted(42001, 2), once: "scheduled, retries 0; row 0 42001; asked 2, delivered 0", waits: time.Minute,
 			then: "succeeded, retries 0; row 1; asked 3, delivered 1"},
-		{name: "40003", options: known, order: func(s *subscribe.Subscription) { s.ReceiverOpenID = "nobody" },
+		{name: "40003", options: known, order: func(s *subscribe.Submission) { s.ReceiverOpenID = "nobody" },
 			once: "failed/rejected, retries 0; row 2 40003; asked 1, delivered 0"},
-		{name: "40037", options: known, order: func(s *subscribe.Subscription) { s.TemplateID = "T9" },
+		{name: "40037", options: known, order: func(s *subscribe.Submission) { s.TemplateID = "T9" },
 			once: "failed/rejected, retries 0; row 2 40037; asked 1, delivered 0"},
-		{name: "41030", options: known, order: func(s *subscribe.Subscription) { s.Page = "pages/none" },
+		{name: "41030", options: known, order: func(s *subscribe.Submission) { s.Page = "pages/none" },
 			once: "failed/rejected, retries 0; row 2 41030; asked 1, delivered 0"},
-		{name: "47003", order: func(s *subscribe.Subscription) { s.Data = []byte(`{"thing1":{"value":""}}`) },
+		{name: "47003", order: func(s *subscribe.Submission) { s.Data = []byte(`{"thing1":{"value":""}}`) },
 			once: "failed/rejected, retries 0; row 2 47003; asked 1, delivered 0"},
 		{name: "43101", options: granted, once: "failed/rejected, retries 0; row 2 43101; asked 1, delivered 0"},
 		{name: "45011", fault: scripted(45011, 1), once: "scheduled, retries 0; row 0 45011; asked 1, delivered 0", waits: time.Minute,
@@ -164,15 +164,15 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 			once: "scheduled, retries 1; row 0 no_answer; asked 1, delivered 0", then: "succeeded, retries 1; row 1; asked 2, delivered 1"},
 		{name: "no answer, delivered", fault: sandbox.WeChatFault{Drop: true, After: true, Times: 1}, waits: 5 * time.Second,
 			once: "scheduled, retries 1; row 0 no_answer; asked 1, delivered 1", then: "succeeded, retries 1; row 1; asked 2, delivered 2"},
-		{name: "no answer, hold", fault: sandbox.WeChatFault{Drop: true, After: true}, order: func(s *subscribe.Subscription) { s.OnUnknown = task.Hold },
+		{name: "no answer, hold", fault: sandbox.WeChatFault{Drop: true, After: true}, order: func(s *subscribe.Submission) { s.OnUnknown = task.Hold },
 			once: "held, retries 0; row 0 no_answer; asked 1, delivered 1", then: "held, retries 0; row 0 no_answer; asked 1, delivered 1"},
-		{name: "no answer, fail", fault: sandbox.WeChatFault{Drop: true, After: true}, order: func(s *subscribe.Subscription) { s.OnUnknown = task.Fail },
+		{name: "no answer, fail", fault: sandbox.WeChatFault{Drop: true, After: true}, order: func(s *subscribe.Submission) { s.OnUnknown = task.Fail },
 			once: "failed/unknown, retries 0; row 2 no_answer; asked 1, delivered 1"},
-		{name: "an answer too late", fault: sandbox.WeChatFault{Delay: time.Hour, After: true}, order: func(s *subscribe.Subscription) { s.OnUnknown = task.Hold },
+		{name: "an answer too late", fault: sandbox.WeChatFault{Delay: time.Hour, After: true}, order: func(s *subscribe.Submission) { s.OnUnknown = task.Hold },
 			once: "held, retries 0; row 0 no_answer; asked 1, delivered 1"},
-		{name: "502", fault: sandbox.WeChatFault{Status: 502, After: true}, order: func(s *subscribe.Subscription) { s.OnUnknown = task.Hold },
+		{name: "502", fault: sandbox.WeChatFault{Status: 502, After: true}, order: func(s *subscribe.Submission) { s.OnUnknown = task.Hold },
 			once: "held, retries 0; row 0 bad_answer; asked 1, delivered 1"},
-		{name: "no JSON", fault: sandbox.WeChatFault{Body: "<html>"}, order: func(s *subscribe.Subscription) { s.OnUnknown = task.Hold },
+		{name: "no JSON", fault: sandbox.WeChatFault{Body: "<html>"}, order: func(s *subscribe.Submission) { s.OnUnknown = task.Hold },
 			once: "held, retries 0; row 0 bad_answer; asked 1, delivered 0"},
 		{name: "no token: no answer", fault: sandbox.WeChatFault{Tokens: true, Drop: true, Times: 1}, waits: 15 * time.Second,
 			once: "scheduled, retries 0; row 0 no_token; asked 0, delivered 0", then: "succeeded, retries 0; row 1; asked 1, delivered 1"},
@@ -185,7 +185,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 			if c.fault != (sandbox.WeChatFault{}) {
 				s.fake.InjectFault(c.fault)
 			}
-			o := s.order(1, func(sub *subscribe.Subscription) {
+			o := s.order(1, func(sub *subscribe.Submission) {
 				if c.order != nil {
 					c.order(sub)
 				}
@@ -226,7 +226,7 @@ func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
 	s.fake.InjectFault(sandbox.WeChatFault{Drop: true})
 	for n := range uint64(6) {
-		s.order(n, func(sub *subscribe.Subscription) { sub.OnUnknown = task.Hold })
+		s.order(n, func(sub *subscribe.Submission) { sub.OnUnknown = task.Hold })
 	}
 	s.work()
 	require.Len(t, s.fake.Sends(), 2)
@@ -238,9 +238,9 @@ func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 
 func TestMissingConsentAfterUnknownSendIsASuccess(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*subscribe.Subscription){
-		"tried again":   func(*subscribe.Subscription) {},
-		"ordered again": func(s *subscribe.Subscription) { s.OnUnknown = task.Fail },
+	for name, change := range map[string]func(*subscribe.Submission){
+		"tried again":   func(*subscribe.Submission) {},
+		"ordered again": func(s *subscribe.Submission) { s.OnUnknown = task.Fail },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -255,7 +255,7 @@ func TestMissingConsentAfterUnknownSendIsASuccess(t *testing.T) {
 			}
 			s.work()
 			require.Contains(t, s.fate(o), "; row 1 43101; asked 2, delivered 1")
-			row, err := s.db.Subscribe.SubscribeLog(t.Context(), o.ID)
+			row, err := s.db.Subscribe.LogByID(t.Context(), o.ID)
 			require.NoError(t, err)
 			require.Contains(t, row.ErrorMessage, "inferred: ")
 			require.Contains(t, row.ErrorMessage, "user refuse to accept the msg rid: ")
@@ -273,7 +273,7 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	s.work()
 	require.Equal(t, 3, s.Count(`select count(*) from task_done where status = 3 and error_code = '40037'`))
 	s.complains()
-	waits, other := s.order(3), s.order(4, func(sub *subscribe.Subscription) { sub.TemplateID = "T2" })
+	waits, other := s.order(3), s.order(4, func(sub *subscribe.Submission) { sub.TemplateID = "T2" })
 	s.work()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; asked 4, delivered 1", s.fate(waits))
 	require.InDelta(t, time.Hour, s.waitsFor(waits), float64(20*time.Second))
@@ -292,9 +292,9 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 func TestBadDataPausesTemplateForItsCallerOnly(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
-	var neighbour []subscribe.Subscribed
+	var neighbour []subscribe.Submitted
 	for n, caller := range []int64{7, 8, 7, 7, 7, 8} {
-		o := s.order(uint64(n), func(sub *subscribe.Subscription) {
+		o := s.order(uint64(n), func(sub *subscribe.Submission) {
 			if sub.CallerID = caller; caller == 7 {
 				sub.Data = []byte(`{"thing1":{"value":""}}`)
 			}
@@ -315,7 +315,7 @@ func TestSuccessResetsTemplateErrors(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	for n := range uint64(6) {
-		s.order(n, func(sub *subscribe.Subscription) {
+		s.order(n, func(sub *subscribe.Submission) {
 			if n%3 != 2 {
 				sub.Data = []byte(`{"thing1":{"value":""}}`)
 			}

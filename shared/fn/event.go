@@ -167,7 +167,7 @@ func eventFields(err error) []task.Field {
 
 // MessageEvent is a reliable message as its receiver gets it: a CloudEvent whose
 // id is the message's.
-func MessageEvent(m messages.MessageDetail) (cloudevents.Event, error) {
+func MessageEvent(m messages.Detail) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages/" + m.From)

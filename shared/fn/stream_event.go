@@ -37,7 +37,7 @@ type acceptedData struct {
 }
 
 // AcceptedEvent is a message as a stream keeps it until it is saved.
-func AcceptedEvent(m *messages.NewMessage) (cloudevents.Event, error) {
+func AcceptedEvent(m *messages.Submission) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages")
@@ -107,7 +107,7 @@ func AcceptedStreamEvent(e cloudevents.Event, seq uint64, print string) StreamEv
 }
 
 // Message is the message that was accepted, or an error if the event is not one of a message.
-func (p *StreamEvent) Message() (*messages.NewMessage, error) {
+func (p *StreamEvent) Message() (*messages.Submission, error) {
 	id, err := task.ParseID(p.ID)
 	if err != nil || p.Type != bus.AcceptedType {
 		return nil, errors.New("is no accepted message")
@@ -120,7 +120,7 @@ func (p *StreamEvent) Message() (*messages.NewMessage, error) {
 	if err := json.Unmarshal(p.Data, &a); err != nil {
 		return nil, fmt.Errorf("its data: %w", err)
 	}
-	m := &messages.NewMessage{
+	m := &messages.Submission{
 		ID: id, CallID: task.NewID(), CallerID: a.CallerID, From: a.From, ClientMsgID: a.ClientMsgID,
 		To: message.Address{Kind: a.Kind, Name: a.Destination}, Exchange: a.Exchange, RoutingKey: a.RoutingKey, Type: a.Type, Data: a.Data,
 		Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,

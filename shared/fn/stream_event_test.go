@@ -16,10 +16,10 @@ import (
 )
 
 // acceptedEvent is an accepted message, and its event as the trigger posts it.
-func acceptedEvent(t *testing.T) (*messages.NewMessage, cloudevents.Event) {
+func acceptedEvent(t *testing.T) (*messages.Submission, cloudevents.Event) {
 	t.Helper()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	m := &messages.NewMessage{
+	m := &messages.Submission{
 		CallerID: 7, From: "shop", ClientMsgID: "k", To: message.Address{Kind: message.User, Name: "bob"}, Exchange: "orders", RoutingKey: "paid",
 		Type: "order.paid.v1", Data: []byte(`{"a":"<é>","b":1e400}`), SentAt: at.Add(-time.Hour), Confirm: true, MaxSends: 3, ExpectedReceipts: 2,
 		AcceptSeq: 1 << 53, AcceptedAt: at, Producer: "host",
@@ -54,7 +54,7 @@ func TestAcceptedMessageRoundTrip(t *testing.T) {
 	require.Equal(t, 204, h.call("POST", "/events/taker", "["+string(body)+"]", as("trigger", "token"), header("Content-Type", batchType)).status)
 	require.Len(t, posted, 1)
 	alone, stored := EventAlone(e), AcceptedStreamEvent(e, 1<<53, FingerprintText(want.Fingerprint))
-	for name, read := range map[string]func() (*messages.NewMessage, error){
+	for name, read := range map[string]func() (*messages.Submission, error){
 		"in a batch":             posted[0].Message,
 		"alone":                  alone.Message,
 		"read out of the stream": stored.Message,
@@ -92,15 +92,15 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 
 func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(m *messages.NewMessage, e *cloudevents.Event){
-		"a fingerprint that is too long":         func(_ *messages.NewMessage, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
-		"a sender longer than a control line":    func(m *messages.NewMessage, _ *cloudevents.Event) { m.From = strings.Repeat("x", 5000) },
-		"a subject of events":                    func(m *messages.NewMessage, _ *cloudevents.Event) { m.To = message.Address{Name: "evt.task.succeeded"} },
-		"an inbox by its subject":                func(m *messages.NewMessage, _ *cloudevents.Event) { m.To = message.Address{Name: "inbox.bob"} },
-		"a user that cannot be":                  func(m *messages.NewMessage, _ *cloudevents.Event) { m.To.Name = "b*b" },
-		"a kind that is none":                    func(m *messages.NewMessage, _ *cloudevents.Event) { m.To.Kind = 7 },
-		"the caller of the service's own claims": func(m *messages.NewMessage, _ *cloudevents.Event) { m.CallerID = -1 },
-		"data that is too long": func(m *messages.NewMessage, _ *cloudevents.Event) {
+	for name, change := range map[string]func(m *messages.Submission, e *cloudevents.Event){
+		"a fingerprint that is too long":         func(_ *messages.Submission, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
+		"a sender longer than a control line":    func(m *messages.Submission, _ *cloudevents.Event) { m.From = strings.Repeat("x", 5000) },
+		"a subject of events":                    func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "evt.task.succeeded"} },
+		"an inbox by its subject":                func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "inbox.bob"} },
+		"a user that cannot be":                  func(m *messages.Submission, _ *cloudevents.Event) { m.To.Name = "b*b" },
+		"a kind that is none":                    func(m *messages.Submission, _ *cloudevents.Event) { m.To.Kind = 7 },
+		"the caller of the service's own claims": func(m *messages.Submission, _ *cloudevents.Event) { m.CallerID = -1 },
+		"data that is too long": func(m *messages.Submission, _ *cloudevents.Event) {
 			m.Data = []byte(`"` + strings.Repeat("x", message.MaxData) + `"`)
 		},
 	} {

@@ -16,7 +16,7 @@ import (
 // accept publishes the message to the stream of accepted messages, which keeps at most one message
 // for each id, and returns ack accepted. After bus.ErrUnavailable and bus.ErrRefused the stream does
 // not have the message, or that is unknown.
-func (in *Intake) accept(ctx context.Context, m *messages.NewMessage) (Submitted, error) {
+func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted, error) {
 	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
 	event, err := fn.AcceptedEvent(m)
 	if err != nil {
@@ -46,7 +46,7 @@ func (in *Intake) accept(ctx context.Context, m *messages.NewMessage) (Submitted
 
 // replayed returns the answer for a message whose id is already in the stream, accepted at the time
 // at. It refuses another message with the same id.
-func replayed(m *messages.NewMessage, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
+func replayed(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
 	if fingerprint != fn.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
@@ -55,7 +55,7 @@ func replayed(m *messages.NewMessage, durability bus.Durability, seq uint64, at 
 	return first, nil
 }
 
-func accepted(m *messages.NewMessage, durability bus.Durability, seq uint64, at time.Time) Submitted {
+func accepted(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time) Submitted {
 	return Submitted{Ack: api.MessageAck{
 		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckAccepted, State: api.AckAccepted,
 		Durability: durability.String(), AcceptedAt: fn.Instant(at), AcceptSeq: int64(seq),
@@ -64,7 +64,7 @@ func accepted(m *messages.NewMessage, durability bus.Durability, seq uint64, at 
 
 // answerRefused returns the answer for a message that has a refusal: the first answer if the message
 // was accepted before, else the refusal.
-func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *messages.NewMessage) (Submitted, error) {
+func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	found, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
 	case err != nil:

@@ -57,7 +57,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	if m.Refused != nil {
 		return in.saveOrAccept(ctx, c, req, m)
 	}
-	admission, refused := in.messages.AdmitMessage(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
+	admission, refused := in.messages.Admit(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
 	if refused != nil {
 		m.Refused = refused
 		return in.saveOrAccept(ctx, c, req, m)
@@ -76,7 +76,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 
 // saveOrAccept saves the message, or publishes it to the stream of accepted messages. For a
 // refused message it only looks up whether it was accepted before.
-func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.NewMessage) (Submitted, error) {
+func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.Submission) (Submitted, error) {
 	switch {
 	case !in.twoPhase.Accepts(req.Ack):
 		return in.save(m)
@@ -107,9 +107,9 @@ func (in *Intake) makeRoom() {
 }
 
 // save commits a message and answers ack saved.
-func (in *Intake) save(m *messages.NewMessage) (Submitted, error) {
+func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	queued := time.Now()
-	outs, errs := in.messages.SubmitMessages([]*messages.NewMessage{m})
+	outs, errs := in.messages.Submit([]*messages.Submission{m})
 	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
 	if errs[0] != nil {
 		return Submitted{}, errs[0]
@@ -133,7 +133,7 @@ func (in *Intake) save(m *messages.NewMessage) (Submitted, error) {
 // newMessage converts a valid request. A message with a blocked word gets a refusal, which, like
 // that of the caller's quota, applies only to a new message: a repeat of an accepted one is
 // answered as before.
-func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.NewMessage, error) {
+func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func (r *Request) confirms(kind message.Kind) bool {
 }
 
 // message converts a valid request.
-func (r *Request) message(caller int64, from string) (*messages.NewMessage, error) {
+func (r *Request) message(caller int64, from string) (*messages.Submission, error) {
 	var data bytes.Buffer
 	if err := json.Compact(&data, r.Data); err != nil {
 		return nil, fmt.Errorf("compact the data: %w", err)
@@ -96,7 +96,7 @@ func (r *Request) message(caller int64, from string) (*messages.NewMessage, erro
 		return nil, err
 	}
 	to, _ := r.address()
-	return &messages.NewMessage{
+	return &messages.Submission{
 		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: print,
 		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
 		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, defaultType), Data: data.Bytes(),

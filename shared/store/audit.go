@@ -37,16 +37,16 @@ type AuditEntry struct{ Action, Subject, Before, After string }
 
 // Audited commits a manual change together with its audit entry.
 func (db *DB) Audited(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
-	return byHand(ctx, db.Hot, by, change)
+	return runAudited(ctx, db.Hot, by, change)
 }
 
-// AuditedAsAdmin is byHand with the role that may change callers, templates and other settings. Only
+// AuditedAsAdmin is Audited with the role that may change callers, templates and other settings. Only
 // the function admin uses it.
 func (db *DB) AuditedAsAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
-	return byHand(ctx, db.admin, by, change)
+	return runAudited(ctx, db.admin, by, change)
 }
 
-func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
+func runAudited(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		entry, err := change(tx)
 		if err != nil || entry.Before == entry.After {

@@ -159,7 +159,7 @@
 //
 // # Group commit
 //
-// Submit, SubmitMessages and Report share transactions between calls (coalescer).
+// Submit, messages.Submit and Report share transactions between calls (coalescer).
 // A caller is released only after its own commit. When the answer to a COMMIT is lost the
 // store finds out: ids are made before the commit, so a submission meets its own
 // primary key and a claim its own claim_id; a report finds

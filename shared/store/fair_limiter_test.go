@@ -33,7 +33,7 @@ func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		}()
 	}
 	require.Eventually(t, func() bool { return store.WaitingForConnections(db.Hot) == cap(extended)-2 }, 5*time.Second, time.Millisecond)
-	_, err := db.Tasks.Task(as(modest), s.ID)
+	_, err := db.Tasks.ByID(as(modest), s.ID)
 	require.NoError(t, err)
 	db.MustSubmit(t, storetest.Submission())
 	_, _, err = db.Tasks.Claim(as(modest), tasks.ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})

@@ -69,7 +69,7 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	for more := true; more; after = got[len(got)-1] {
 		page := db.MustConverse(t, "bob", "ann", after, 200)
 		require.LessOrEqual(t, len(page.Messages), 16)
-		got = append(got, store.Column(page.Messages, func(m messages.MessageDetail) task.ID { return m.ID })...)
+		got = append(got, store.Column(page.Messages, func(m messages.Detail) task.ID { return m.ID })...)
 		more = page.More
 	}
 	require.Equal(t, want, got)
@@ -96,7 +96,7 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 			var got []string
 			pages := 0
 			for place, more := (subscribe.LogPlace{}), true; more; pages++ {
-				var page []subscribe.SubscribeLog
+				var page []subscribe.Log
 				var err error
 				page, more, err = db.Subscribe.FailedLogs(t.Context(), of, place, 200)
 				require.NoError(t, err)
@@ -112,9 +112,9 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 	t.Run("sends of a message", func(t *testing.T) {
 		seen, pages := map[task.ID]bool{}, 0
 		for place, more := (subscribe.SendPlace{}), true; more; pages++ {
-			var page []subscribe.SubscribeSend
+			var page []subscribe.Send
 			var err error
-			page, more, err = db.Subscribe.SubscribeHistory(t.Context(), 1, place, 200)
+			page, more, err = db.Subscribe.History(t.Context(), 1, place, 200)
 			require.NoError(t, err)
 			for _, s := range page {
 				require.False(t, seen[s.TaskID])
@@ -180,7 +180,7 @@ func TestARelayTakesAboutFourMebibytesAtATime(t *testing.T) {
 	var sizes []int
 	for relayed := (store.Relayed{More: true}); relayed.More; {
 		var err error
-		relayed, err = db.Messages.RelayMessages(t.Context(), 500, func(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+		relayed, err = db.Messages.Relay(t.Context(), 500, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 			sizes = append(sizes, len(due))
 			return make([]msg.Result, len(due)), nil
 		})

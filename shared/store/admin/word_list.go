@@ -21,10 +21,10 @@ const (
 	// through another instance counts here after that time at the latest, as long
 	// as the database answers.
 	blockedFor = time.Second
-	// blockedPatience is how long a known list waits for its newer one, so that a
+	// blockedWaitLimit is how long a known list waits for its newer one, so that a
 	// database that is stalled or away holds up no message that is accepted without it.
-	blockedPatience = 50 * time.Millisecond
-	blockedTimeout  = 5 * time.Second
+	blockedWaitLimit = 50 * time.Millisecond
+	blockedTimeout   = 5 * time.Second
 )
 
 // blockedWords keeps the list of blocked words, read again when it is needed
@@ -68,7 +68,7 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 
 	var patience <-chan time.Time
 	if known {
-		timer := time.NewTimer(time.Until(r.began.Add(blockedPatience)))
+		timer := time.NewTimer(time.Until(r.began.Add(blockedWaitLimit)))
 		defer timer.Stop()
 		patience = timer.C
 	}

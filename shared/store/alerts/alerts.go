@@ -67,14 +67,14 @@ const alertsJob = "alerts"
 // count.
 const alertCheckShare = 20
 
-// CheckAlerts looks at the queues, raises the alerts that are due and clears those that
+// Check looks at the queues, raises the alerts that are due and clears those that
 // are over, each with its event in the same commit. Any number of instances may
 // look: one raises. They look at most three times in task.AlertRules.Every; again
 // says that there will be something to see, an open alert or results that fail, or
-// that it was too early. Without thresholds it does not look: RunMaintenance clears what
+// that it was too early. Without thresholds it does not look: maintenance clears what
 // is open. What a look costs grows with the pending tasks and, when some failed, with
 // the results of the window, never with the history.
-func (st *Store) CheckAlerts(ctx context.Context) (again bool, err error) {
+func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.alerts.On() {
 		return false, nil
 	}
@@ -257,12 +257,12 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 	return nil
 }
 
-// CheckStreamAlerts raises the alerts of streams that are due and clears those that are
+// CheckStreams raises the alerts of streams that are due and clears those that are
 // over, each with its event in the same commit; open says that there is one now.
 // used is asked for the part of its bytes that each stream uses, after what is open
 // was read: an answer older than that could raise what has just been cleared. What
 // it leaves out stays as it is; its error is returned when the rest is written.
-func (st *Store) CheckStreamAlerts(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
+func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	var s alertSnapshot
 	s.ids = map[task.Alert]task.ID{}
 	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
@@ -292,9 +292,9 @@ func alertQueue(a task.Alert) string      { return a.Queue }
 func alertValue(a task.Alert) float64     { return a.Value }
 func alertThreshold(a task.Alert) float64 { return a.Threshold }
 
-// AlertPlace is where a page of alerts begins: after this one, which was open or
+// Place is where a page of alerts begins: after this one, which was open or
 // was not. The zero place is the first page's.
-type AlertPlace struct {
+type Place struct {
 	Open bool
 	ID   task.ID
 }
@@ -305,9 +305,9 @@ where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) a
 order by cleared_at is null desc, id desc
 limit $4`
 
-// Alerts lists the alerts of some queues, empty = all and those of streams, the open ones first, each part
+// List lists the alerts of some queues, empty = all and those of streams, the open ones first, each part
 // newest first; more says that there is another page.
-func (st *Store) Alerts(ctx context.Context, queues []string, after AlertPlace, limit int) (page []Alert, more bool, err error) {
+func (st *Store) List(ctx context.Context, queues []string, after Place, limit int) (page []Alert, more bool, err error) {
 	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.IDOrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)
 }

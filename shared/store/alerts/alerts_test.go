@@ -44,14 +44,14 @@ func look(t *testing.T, db *storetest.DB) (again bool) {
 	t.Helper()
 	db.Alerts.CheckSoon()
 	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'alerts'`)
-	again, err := db.Alerts.CheckAlerts(t.Context())
+	again, err := db.Alerts.Check(t.Context())
 	require.NoError(t, err)
 	return again
 }
 
 func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
 	t.Helper()
-	page, _, err := db.Alerts.Alerts(t.Context(), nil, alerts.AlertPlace{}, 50)
+	page, _, err := db.Alerts.List(t.Context(), nil, alerts.Place{}, 50)
 	require.NoError(t, err)
 	return page
 }
@@ -215,7 +215,7 @@ func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
 	require.False(t, look(t, db))
 	results(t, conn, "q", 100, 0, 3, 1, "")
 	for _, early := range []*storetest.DB{db, fresh} {
-		again, err := early.Alerts.CheckAlerts(t.Context())
+		again, err := early.Alerts.Check(t.Context())
 		require.NoError(t, err)
 		require.True(t, again, "it must come again")
 		require.Empty(t, alertList(t, db))
@@ -292,14 +292,14 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 	}
 	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
 	var got []task.ID
-	var after alerts.AlertPlace
+	var after alerts.Place
 	for more := true; more; {
 		var page []alerts.Alert
 		var err error
-		page, more, err = db.Alerts.Alerts(t.Context(), nil, after, 2)
+		page, more, err = db.Alerts.List(t.Context(), nil, after, 2)
 		require.NoError(t, err)
 		for _, a := range page {
-			got, after = append(got, a.ID), alerts.AlertPlace{Open: a.ClearedAt == nil, ID: a.ID}
+			got, after = append(got, a.ID), alerts.Place{Open: a.ClearedAt == nil, ID: a.ID}
 		}
 	}
 	require.Equal(t, want, got)

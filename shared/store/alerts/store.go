@@ -12,7 +12,7 @@ type Store struct {
 	db             *store.DB
 	alerts         task.AlertRules
 	onAlert        func(id task.ID, a task.Alert, cleared bool)
-	nextAlertCheck atomic.Int64 // when CheckAlerts may run again in this process, in Unix nanoseconds
+	nextAlertCheck atomic.Int64 // when Check may run again in this process, in Unix nanoseconds
 }
 
 // New returns the store of alerts. onAlert is called after the commit that raised or cleared an

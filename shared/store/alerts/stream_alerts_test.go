@@ -42,7 +42,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 		var found atomic.Bool
 		for _, db := range instances {
 			looks.Go(func() {
-				open, err := db.Alerts.CheckStreamAlerts(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
+				open, err := db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
 				if !errors.Is(err, asked) {
 					t.Error(err)
 				}
@@ -77,7 +77,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 
 	// It is no alert of a queue, not even of one that has the stream's name.
-	page, _, err := db.Alerts.Alerts(t.Context(), []string{"USERS"}, alerts.AlertPlace{}, 50)
+	page, _, err := db.Alerts.List(t.Context(), []string{"USERS"}, alerts.Place{}, 50)
 	require.NoError(t, err)
 	require.Empty(t, page)
 }
@@ -87,10 +87,10 @@ func TestStreamAlertsAreClearedWhenTheyAreOff(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	on, off := storetest.OpenAt(t, url, func(c *stores.Config) { c.Alerts.StreamFull = 0.8 }), storetest.OpenAt(t, url)
 	full := func(context.Context) (map[string]float64, error) { return map[string]float64{"USERS": 1}, nil }
-	open, err := on.Alerts.CheckStreamAlerts(t.Context(), full)
+	open, err := on.Alerts.CheckStreams(t.Context(), full)
 	require.NoError(t, err)
 	require.True(t, open)
-	open, err = off.Alerts.CheckStreamAlerts(t.Context(), func(context.Context) (map[string]float64, error) {
+	open, err = off.Alerts.CheckStreams(t.Context(), func(context.Context) (map[string]float64, error) {
 		t.Error("nobody needs to know")
 		return nil, nil
 	})

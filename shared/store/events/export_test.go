@@ -1,4 +1,4 @@
 package events
 
 // Stream is the stream that the event goes to.
-func (e *DueEvent) Stream() string { return e.stream }
+func (e *Due) Stream() string { return e.stream }

@@ -100,8 +100,8 @@ left join webhook_endpoints w on o.kind = '` + store.KindWebhookDisabled + `' an
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
 order by o.stream, o.turn, o.events, o.id, i.place`
 
-// DueEvent is one event to publish.
-type DueEvent struct {
+// Due is one event to publish.
+type Due struct {
 	Seq      int64           // grows with each event of one subject
 	Kind     string          // task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised or alert.cleared
 	Subject  task.ID         // the task, the endpoint, the message or the alert
@@ -128,15 +128,15 @@ type DueEvent struct {
 }
 
 // ID identifies the event. It stays the same when the event is published again.
-func (e *DueEvent) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
+func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
-func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, streams store.StreamStates, err error) {
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams store.StreamStates, err error) {
 	rows, err := tx.Query(ctx, lockEventsSQL, limit)
 	if err != nil {
 		return nil, nil, err
 	}
 	streams = store.StreamStates{}
-	var e DueEvent
+	var e Due
 	var metadata, url, disabled, alert *string
 	var room int
 	var failures *int32
@@ -172,14 +172,14 @@ const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 const keepEventsSQL = `
 update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// RelayEvents locks about limit events, the oldest of each stream and caller, calls publish,
+// Relay locks about limit events, the oldest of each stream and caller, calls publish,
 // and deletes what was accepted, all in one transaction. publish returns one result per event,
 // in order, within 3 s. An event whose stream is away stays, however often it was tried. One
-// that is refused becomes a dead letter. Streams that are away are paused as in RelayMessages.
+// that is refused becomes a dead letter. Streams that are away are paused as by messages.Store.Relay.
 //
 // When publish fails, the process dies or the commit is lost, the same events are published
 // again under the same ids, by which receivers recognise them.
-func (st *Store) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	var any bool
 	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
 		return relayed, store.Wrap("relay events", err)
@@ -218,7 +218,7 @@ type remainingEvents struct {
 
 // settleEvents adds the statements that delete or keep the rows of the published events. A row
 // that stays unchanged costs no statement.
-func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result, relayed *store.Relayed) {
+func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *store.Relayed) {
 	rows := map[int64]*remainingEvents{}
 	for i, e := range due {
 		row := rows[e.Seq]

@@ -175,9 +175,9 @@ func TestEventsOfOneCallerKeepNoOtherWaiting(t *testing.T) {
 	add(7, 40, 100)
 	add(8, 3, 1)
 	add(9, 30, 10)
-	var seen []events.DueEvent
+	var seen []events.Due
 	relay := func() store.Relayed {
-		relayed, err := db.Events.RelayEvents(t.Context(), 300, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), 300, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			seen = due
 			return slices.Repeat([]msg.Result{storetest.Taken}, len(due)), nil
 		})
@@ -265,7 +265,7 @@ func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T)
 	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
 	err := whileWaiting(t, db, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
 		func() error {
-			_, err := db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
+			_, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
 			return err
 		},
 		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })

@@ -21,7 +21,7 @@ import (
 
 // fullExcept refuses what is for a stream and takes the rest.
 func fullExcept(stream string) *storetest.Broker {
-	return &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+	return &storetest.Broker{Say: func(d messages.Due) msg.Result {
 		if d.To().Stream() == stream {
 			return storetest.Full
 		}
@@ -47,8 +47,8 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 		t.Run(full, func(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
-			address := map[string]func(*messages.NewMessage){msg.StreamUsers: storetest.SendTo(msg.User, "bob"), msg.StreamMessages: storetest.SendTo(msg.Subject, "msg.orders.paid")}
-			var waiting []*messages.NewMessage
+			address := map[string]func(*messages.Submission){msg.StreamUsers: storetest.SendTo(msg.User, "bob"), msg.StreamMessages: storetest.SendTo(msg.Subject, "msg.orders.paid")}
+			var waiting []*messages.Submission
 			var sends []string
 			for i := range 120 { // more than a batch
 				waiting = append(waiting, storetest.Message(fmt.Sprint(i), address[full]))
@@ -75,7 +75,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, relayed.Again[0].Equal(at), "the relay is woken at its end")
 
-				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.NewMessage) { m.Confirm = false })
+				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.Submission) { m.Confirm = false })
 				db.MustSave(t, good)
 				require.Equal(t, 1, db.RelayDue(t, b).Rows)
 				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "the other stream goes on")
@@ -107,7 +107,7 @@ func TestStreamThatTookSomethingIsPausedBriefly(t *testing.T) {
 		endPauses(t, db)
 	}
 	room := 1
-	db.RelayDue(t, &storetest.Broker{Say: func(messages.DueMessage) msg.Result {
+	db.RelayDue(t, &storetest.Broker{Say: func(messages.Due) msg.Result {
 		if room--; room >= 0 {
 			return storetest.Taken
 		}
@@ -122,7 +122,7 @@ func TestSubjectThatTakesNoMoreIsOvertaken(t *testing.T) {
 	bad, good := storetest.Message("bad", storetest.SendTo(msg.User, "ann")), storetest.Message("good", storetest.SendTo(msg.User, "bob"))
 	db.MustSave(t, bad)
 	db.MustSave(t, good)
-	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
 		if d.ID == bad.ID {
 			return storetest.Away
 		}
@@ -138,7 +138,7 @@ func TestSubjectThatTakesNoMoreIsOvertaken(t *testing.T) {
 func TestARedriveFindsTheStreamOfItsMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	addresses := []func(*messages.NewMessage){
+	addresses := []func(*messages.Submission){
 		storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.Subject, "msg.a.b"), storetest.SendTo(msg.Subject, "orders.paid"), storetest.SendTo(msg.Subject, "payments"), storetest.SendTo(msg.URL, "https://a.example/x"),
 	}
 	for i, address := range addresses {
@@ -149,9 +149,9 @@ func TestARedriveFindsTheStreamOfItsMessage(t *testing.T) {
 			return name
 		}
 		require.Equal(t, m.To.Stream(), stream())
-		_, err := db.Messages.AbandonMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+		_, err := db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops"})
 		require.NoError(t, err)
-		_, err = db.Messages.RedriveMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+		_, err = db.Messages.Redrive(t.Context(), m.ID, store.Operator{Name: "ops"})
 		require.NoError(t, err)
 		require.Equal(t, m.To.Stream(), stream())
 	}
@@ -189,11 +189,11 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			add := map[string]func(*testing.T, int){"USERS": func(t *testing.T, n int) { ackEvents(t, db, n) }, "EVENTS": func(t *testing.T, n int) { taskEvents(t, db, n) }}
 			add[full](t, 20) // far more than a batch, and first
 			add[other](t, 5)
-			var told []events.DueEvent
+			var told []events.Due
 			relay := func(except string) store.Relayed {
 				t.Helper()
-				relayed, err := db.Events.RelayEvents(t.Context(), 4, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
-					return store.Column(due, func(e events.DueEvent) msg.Result {
+				relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+					return store.Column(due, func(e events.Due) msg.Result {
 						if e.Stream() == except {
 							return storetest.Full
 						}
@@ -228,7 +228,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			endPauses(t, db)
 			told = nil
 			drain("")
-			require.True(t, slices.IsSortedFunc(told, func(a, b events.DueEvent) int { return int(a.Seq - b.Seq) }), "in their order")
+			require.True(t, slices.IsSortedFunc(told, func(a, b events.Due) int { return int(a.Seq - b.Seq) }), "in their order")
 			require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
 			require.Zero(t, db.Count(t, `select count(*) from stream_pauses`))
 		})
@@ -243,8 +243,8 @@ func TestEventsAwayByThemselvesAreOvertaken(t *testing.T) {
 	ackEvents(t, db, 1)
 	var away []task.ID
 	relay := func(limit int) (seen []task.ID, relayed store.Relayed) {
-		relayed, err := db.Events.RelayEvents(t.Context(), limit, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
-			return store.Column(due, func(e events.DueEvent) msg.Result {
+		relayed, err := db.Events.Relay(t.Context(), limit, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+			return store.Column(due, func(e events.Due) msg.Result {
 				seen = append(seen, e.Subject)
 				if slices.Contains(away, e.Subject) {
 					return storetest.Away
@@ -279,7 +279,7 @@ func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
 	taskEvents(t, db, 2)
 	before := versions(t, db, "USERS") + versions(t, db, "EVENTS")
 	for range 3 {
-		relayed, err := db.Events.RelayEvents(t.Context(), 4, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			return slices.Repeat([]msg.Result{storetest.NoStream}, len(due)), nil
 		})
 		require.NoError(t, err)
@@ -318,7 +318,7 @@ func TestMessagesCostTheSameWhateverWaits(t *testing.T) {
 	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
 	for i := range 5 {
 		endPauses(t, db)
-		good := storetest.Message(fmt.Sprint("good ", i), func(m *messages.NewMessage) { m.Confirm = false })
+		good := storetest.Message(fmt.Sprint("good ", i), func(m *messages.Submission) { m.Confirm = false })
 		db.MustSave(t, good)
 		require.Equal(t, store.ProbeMessages+1, db.RelayDue(t, b).Rows)
 		require.Equal(t, "sent", db.MustMessage(t, good.ID).State())

@@ -77,7 +77,7 @@ func TestAnArchivedTaskIsStillFoundByItsIDAndItsKey(t *testing.T) {
 	require.True(t, after.Archived)
 	after.Archived = false
 	require.Equal(t, before, after, "nothing of it is lost")
-	byKey, err := db.Tasks.TaskByKey(t.Context(), *s.Key)
+	byKey, err := db.Tasks.ByKey(t.Context(), *s.Key)
 	require.NoError(t, err)
 	require.True(t, byKey.Archived)
 	require.Equal(t, statistics, db.MustCount(t))
@@ -244,7 +244,7 @@ func TestALateReportAndTheArchiveNeverLoseOrSplitATask(t *testing.T) {
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
-		d, err := db.Tasks.Task(t.Context(), id)
+		d, err := db.Tasks.ByID(t.Context(), id)
 		require.NoError(t, err)
 		count[verdicts[i]]++
 		switch verdicts[i] {
@@ -331,12 +331,12 @@ func TestAnArchiveThatIsLeftGoesOnWhereItWas(t *testing.T) {
 	require.Equal(t, before, db.MustCount(t))
 	for more := true; more; {
 		var err error
-		_, more, err = db.Maintenance.RunMaintenance(t.Context())
+		_, more, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 	}
 	require.Equal(t, total, db.Count(t, `select count(*) from archived_tasks`))
 	require.Equal(t, before, db.MustCount(t))
-	_, more, err := db.Maintenance.RunMaintenance(t.Context())
+	_, more, err := db.Maintenance.Run(t.Context())
 	require.NoError(t, err)
 	require.False(t, more)
 }

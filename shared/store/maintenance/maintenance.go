@@ -13,14 +13,14 @@ const (
 	maintenanceEvery = 10 * time.Minute
 )
 
-// maintenanceSlice limits each part of RunMaintenance that may take long.
+// maintenanceSlice limits each part of Run that may take long.
 const maintenanceSlice = 500 * time.Millisecond
 
-// RunMaintenance makes the log partitions of the next months, closes finished days, clears
+// Run makes the log partitions of the next months, closes finished days, clears
 // open alerts when thresholds are switched off, and archives old rows. It runs at most every
 // ten minutes among all instances, and only for a short time: more reports that work is left,
 // which any instance may continue at once. A step that fails does not stop the other steps.
-func (st *Store) RunMaintenance(ctx context.Context) (done Archived, more bool, err error) {
+func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) {
 	stored, due, err := st.db.BeginJob(ctx, maintenanceJob, maintenanceEvery)
 	if err != nil || !due {
 		return done, false, store.Wrap("maintenance", err)

@@ -18,7 +18,7 @@ func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
 	keep := func(db *storetest.DB) (partitions int) {
 		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
 		require.NoError(t, err)
-		_, _, err = db.Maintenance.RunMaintenance(t.Context())
+		_, _, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 		err = owner.QueryRow(t.Context(), `select count(*) from pg_class where relname = 'send_logs_`+monthAgo(-3).Format("200601")+`'`).Scan(&partitions)
 		require.NoError(t, err)
@@ -42,14 +42,14 @@ func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	db, owner := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	_, err := owner.Exec(t.Context(), `alter function make_log_partitions(integer) rename to away`)
 	require.NoError(t, err)
-	_, _, err = db.Maintenance.RunMaintenance(t.Context())
+	_, _, err = db.Maintenance.Run(t.Context())
 	require.ErrorContains(t, err, "maintenance: ")
-	_, _, err = db.Maintenance.RunMaintenance(t.Context())
+	_, _, err = db.Maintenance.Run(t.Context())
 	require.Error(t, err, "it was not done")
 	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
 	require.NoError(t, err)
 	for range 2 {
-		_, _, err = db.Maintenance.RunMaintenance(t.Context())
+		_, _, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 	}
 }

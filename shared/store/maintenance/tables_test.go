@@ -87,7 +87,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	delete(taken, "alerts")
 	require.Len(t, taken, len(maintenance.Pages())-1)
 	var sources, queues []string
-	_, err := db.Events.RelayEvents(t.Context(), 100, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+	_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 		for _, e := range due {
 			if e.Alert == nil {
 				sources = append(sources, e.Source)
@@ -133,7 +133,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 	var failed []maintenance.UnarchivedRow
 	for more := true; more; {
 		var done maintenance.Archived
-		done, more, err = db.Maintenance.RunMaintenance(t.Context())
+		done, more, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 		failed = append(failed, done.Failed...)
 	}

@@ -28,7 +28,7 @@ const (
 // one of them is at fault the others are saved all the same. An error means that
 // none is known to be saved and the same call must be made again; it changes
 // nothing that an earlier one did, but may acknowledge once more.
-func (st *Store) SaveAccepted(ctx context.Context, rows []*NewMessage) ([]Saving, error) {
+func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && isPoison(err) {
 		return []Saving{SavePoisoned}, store.Wrap("bury an accepted message", st.buryAccepted(ctx, rows[0], err.Error()))
@@ -56,7 +56,7 @@ func isPoison(err error) bool {
 
 // buryAccepted keeps a message that the database will never take as a dead
 // letter, and has its sender told.
-func (st *Store) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
+func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
@@ -96,7 +96,7 @@ update message_live set delivered_at = least(message_live.delivered_at, d.delive
 	insertAcksSQL = `insert into event_outbox (kind, ids) values ($1, $2)`
 )
 
-func (st *Store) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Saving, err error) {
+func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Saving, err error) {
 	for i, m := range rows {
 		m.ahead = time.Duration(len(rows)-1-i) * time.Microsecond
 	}
@@ -136,7 +136,7 @@ left join lateral (
 // savedBefore gives the fingerprints of the rows that were inserted, and of what is
 // saved in place of the others; of these also the last place in the stream that was
 // already dealt with.
-func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]time.Time) (
+func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
 	prints map[task.ID]task.Hash, places map[task.ID]int64, err error,
 ) {
 	prints, places = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
@@ -165,7 +165,7 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted m
 	return prints, places, err
 }
 
-func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
+func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
 		switch {
@@ -183,7 +183,7 @@ func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints ma
 // usageOfAccepted counts everything that the stream took, what was rejected and what
 // had been saved before too, but not what comes again because an answer was lost:
 // that is known by its place.
-func usageOfAccepted(rows []*NewMessage, out []Saving, places map[task.ID]int64) streamUsage {
+func usageOfAccepted(rows []*Submission, out []Saving, places map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
 		if out[i] == SavedNow || m.AcceptSeq > places[m.ID] {
@@ -195,7 +195,7 @@ func usageOfAccepted(rows []*NewMessage, out []Saving, places map[task.ID]int64)
 
 // queueAcks adds what the senders are told and what is to be forgotten of the
 // stream.
-func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*NewMessage, out []Saving) {
+func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
 		if out[i] == SaveRejected {
@@ -204,8 +204,8 @@ func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*NewMessage, o
 		}
 		saved = append(saved, m.ID)
 	}
-	batch.Queue(rememberAcceptedSQL, store.Column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), store.Column(rows, func(m *NewMessage) task.ID { return m.ID }),
-		store.Column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }))
+	batch.Queue(rememberAcceptedSQL, store.Column(rows, func(m *Submission) int64 { return m.AcceptSeq }), store.Column(rows, func(m *Submission) task.ID { return m.ID }),
+		store.Column(rows, func(m *Submission) task.Hash { return m.Fingerprint }))
 	if len(saved) > 0 {
 		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageSaved, saved))
 	}

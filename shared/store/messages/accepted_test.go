@@ -14,11 +14,11 @@ import (
 )
 
 // accepted is a message as a stream has it at a place.
-func accepted(place int64, key string, change ...func(*messages.NewMessage)) *messages.NewMessage {
-	return storetest.Message(key, append(change, func(m *messages.NewMessage) { m.AcceptSeq, m.AcceptedAt, m.Producer = place, time.Now(), "host" })...)
+func accepted(place int64, key string, change ...func(*messages.Submission)) *messages.Submission {
+	return storetest.Message(key, append(change, func(m *messages.Submission) { m.AcceptSeq, m.AcceptedAt, m.Producer = place, time.Now(), "host" })...)
 }
 
-func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.NewMessage) []messages.Saving {
+func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.Submission) []messages.Saving {
 	t.Helper()
 	out, err := db.Messages.SaveAccepted(t.Context(), rows)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var rows []*messages.NewMessage
+	var rows []*messages.Submission
 	for i := range 50 {
 		rows = append(rows, accepted(int64(i+1), fmt.Sprint("k-", i)))
 	}
@@ -83,7 +83,7 @@ func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
 func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	bad := accepted(2, "bad", func(m *messages.NewMessage) { m.MaxSends = 21 })
+	bad := accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 })
 	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavePoisoned, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), bad, accepted(3, "b")))
 	require.Equal(t, 2, db.Count(t, `select count(*) from messages`))
 	buried, err := db.Messages.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})

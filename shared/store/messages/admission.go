@@ -31,32 +31,32 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_checked), 0)
 from w`
 
-// MessageAdmission is a message that is counted for its caller, and for the inbox of its user,
+// Admission is a message that is counted for its caller, and for the inbox of its user,
 // before it is saved or accepted. End must follow; Saved or Accepted before it keep the count.
-type MessageAdmission struct {
+type Admission struct {
 	quota.Admission
 	inbox *inboxPlace // of a message to a user
 }
 
 // Saved reports that the message is committed and was not before.
-func (a MessageAdmission) Saved() {
+func (a Admission) Saved() {
 	a.inbox.keep()
 	a.Admission.Saved()
 }
 
 // Accepted reports that a stream stored the message at this place, and had not before.
-func (a MessageAdmission) Accepted(seq int64) {
+func (a Admission) Accepted(seq int64) {
 	a.inbox.keep()
 	a.Admission.Accepted(seq)
 }
 
 // End reports that the call that brought the message has ended.
-func (a MessageAdmission) End() {
+func (a Admission) End() {
 	a.inbox.release()
 	a.Admission.End()
 }
 
-// AdmitMessage counts a message of a caller before it is saved, or accepted by a
+// Admit counts a message of a caller before it is saved, or accepted by a
 // stream first. The refusal (task.CodeQuota) says that the caller would have more
 // waiting than its quota, took more than its share of a stream, or sent more than a
 // quarter of an inbox to its user within 15 minutes; it must not keep a replay from
@@ -66,7 +66,7 @@ func (a MessageAdmission) End() {
 // counting itself takes more than 50 ms), and knows of other processes only what
 // was committed before it. So a caller may exceed its quota by what the other
 // processes take in within that time; in one process it does not.
-func (st *Store) AdmitMessage(ctx context.Context, caller callers.Caller, m *NewMessage, accepted bool) (MessageAdmission, *task.Error) {
+func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
 	q := st.messageQuotas
 	limit := q.ByDefault
 	if caller.MaxWaitingMessages != nil {
@@ -80,10 +80,10 @@ func (st *Store) AdmitMessage(ctx context.Context, caller callers.Caller, m *New
 		streams = append(streams, StreamAccepted)
 	}
 	if caller.ID == 0 { // the operator's own pair
-		return MessageAdmission{}, nil
+		return Admission{}, nil
 	}
 	if st.shares.exceeded(caller.Account(), streams) {
-		return MessageAdmission{}, quota.Refuse(shareRetry,
+		return Admission{}, quota.Refuse(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
 	var inbox *inboxPlace
@@ -94,21 +94,21 @@ func (st *Store) AdmitMessage(ctx context.Context, caller callers.Caller, m *New
 		}
 		inbox = st.inboxes.admit(inboxPair{sender, m.To.Name})
 		if inbox == nil {
-			return MessageAdmission{}, quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
+			return Admission{}, quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
 				"messages to this user are accepted again as these get older", m.From, st.inboxes.limit))
 		}
 	}
 	if limit == (quota.Waiting{}) {
-		return MessageAdmission{inbox: inbox}, nil
+		return Admission{inbox: inbox}, nil
 	}
 	q.AwaitCount(ctx, caller.Account(), limit)
 	admission, has := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
 	if admission.Items() == 0 {
 		inbox.release()
-		return MessageAdmission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
+		return Admission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
 			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
 	}
-	return MessageAdmission{admission, inbox}, nil
+	return Admission{admission, inbox}, nil
 }
 
 // countMessages is quotas.count of messages.

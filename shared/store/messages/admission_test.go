@@ -19,14 +19,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func from(caller int64) func(*messages.NewMessage) {
-	return func(m *messages.NewMessage) { m.CallerID = caller }
+func from(caller int64) func(*messages.Submission) {
+	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
 // take submits a message as a function does, and tells whether the quota let it.
-func take(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.NewMessage) bool {
+func take(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
 	t.Helper()
-	admission, refused := db.Messages.AdmitMessage(t.Context(), caller, m, false)
+	admission, refused := db.Messages.Admit(t.Context(), caller, m, false)
 	if refused != nil {
 		require.Equal(t, task.CodeQuota, refused.Code)
 		require.Positive(t, refused.RetryAfter)
@@ -48,11 +48,11 @@ func TestQuotaBoundsWhatACallerHasWaiting(t *testing.T) {
 	db := storetest.OpenAt(t, url, waitingAtMost(3, 0))
 	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
 	n := 0
-	next := func(caller callers.Caller, change ...func(*messages.NewMessage)) *messages.NewMessage {
+	next := func(caller callers.Caller, change ...func(*messages.Submission)) *messages.Submission {
 		n++
 		return storetest.Message(fmt.Sprint(n), append(change, from(caller.ID))...)
 	}
-	addresses := []func(*messages.NewMessage){storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.URL, "https://a.example/x"), storetest.SendTo(msg.Subject, "msg.a.b")}
+	addresses := []func(*messages.Submission){storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.URL, "https://a.example/x"), storetest.SendTo(msg.Subject, "msg.a.b")}
 	for _, address := range addresses {
 		require.True(t, take(t, db, greedy, next(greedy, address)))
 	}
@@ -99,12 +99,12 @@ func TestQuotaHoldsForCallsAtTheSameTime(t *testing.T) {
 	for i := range 100 {
 		calls.Go(func() {
 			m := storetest.Message(fmt.Sprint(i), from(1))
-			admission, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, m, false)
+			admission, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, m, false)
 			if refused != nil {
 				return
 			}
 			defer admission.End()
-			if _, errs := db.Messages.SubmitMessages([]*messages.NewMessage{m}); errs[0] == nil {
+			if _, errs := db.Messages.Submit([]*messages.Submission{m}); errs[0] == nil {
 				taken.Add(1)
 				admission.Saved()
 			}
@@ -120,7 +120,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0)), callers.Caller{ID: 1}
 	accept := func(seq int64) bool {
-		admission, refused := db.Messages.AdmitMessage(t.Context(), caller, storetest.Message(fmt.Sprint(seq), from(1)), true)
+		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message(fmt.Sprint(seq), from(1)), true)
 		if refused == nil {
 			admission.Accepted(seq)
 			admission.End()
@@ -145,7 +145,7 @@ func TestAMessageThatWasNotTakenInDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), callers.Caller{ID: 1}
 	for range 5 {
-		admission, refused := db.Messages.AdmitMessage(t.Context(), caller, storetest.Message("k", from(1)), false)
+		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message("k", from(1)), false)
 		require.Nil(t, refused)
 		admission.End()
 	}
@@ -161,10 +161,10 @@ func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
 	_, err = db.Admin.Blocked(t.Context(), "text")
 	require.NoError(t, err)
 	m := storetest.Message("k", from(1))
-	admission, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, m, false)
+	admission, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, m, false)
 	require.Nil(t, refused)
 	defer admission.End()
-	_, errs := db.Messages.SubmitMessages([]*messages.NewMessage{m})
+	_, errs := db.Messages.Submit([]*messages.Submission{m})
 	require.NoError(t, errs[0])
 	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
 }
@@ -178,14 +178,14 @@ func TestACallerMayNotTakeMoreThanItsShareOfAStreamThatFills(t *testing.T) {
 	db := storetest.OpenAt(t, url, sizes)
 	flood := func(caller int64, n int) {
 		for i := range n {
-			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), from(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *messages.NewMessage) { m.Confirm = false }))
+			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), from(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *messages.Submission) { m.Confirm = false }))
 		}
 		for db.RelayDue(t, storetest.Always(storetest.Taken)).More {
 		}
 	}
 	over := func(db *storetest.DB, caller int64) func() bool {
 		return func() bool {
-			_, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), from(caller)), false)
+			_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), from(caller)), false)
 			return refused != nil
 		}
 	}
@@ -194,7 +194,7 @@ func TestACallerMayNotTakeMoreThanItsShareOfAStreamThatFills(t *testing.T) {
 	flood(2, 2)
 	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
 	require.False(t, over(db, 2)(), "others go on")
-	_, refused := db.Messages.AdmitMessage(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), from(1)), false)
+	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), from(1)), false)
 	require.Nil(t, refused, "to other streams too")
 	again := storetest.OpenAt(t, url, sizes)
 	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "nothing is lost with a process")
@@ -212,7 +212,7 @@ func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
 	db.Exec(t, `update message_live set caller_id = 1`)
 	b := storetest.Always(storetest.Taken)
 	for i := range 5 {
-		modest := storetest.Message(fmt.Sprint(i), from(2), storetest.SendTo(msg.User, "carol"), func(m *messages.NewMessage) { m.Confirm = false })
+		modest := storetest.Message(fmt.Sprint(i), from(2), storetest.SendTo(msg.User, "carol"), func(m *messages.Submission) { m.Confirm = false })
 		db.MustSave(t, modest)
 		relayed := db.RelayDue(t, b)
 		require.Equal(t, "sent", db.MustMessage(t, modest.ID).State())
@@ -220,7 +220,7 @@ func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
 		require.True(t, relayed.More)
 	}
 	for caller := range int64(150) { // more callers than a batch has rows
-		db.MustSave(t, storetest.Message("many", from(100+caller), storetest.SendTo(msg.User, "dave"), func(m *messages.NewMessage) { m.Confirm = false }))
+		db.MustSave(t, storetest.Message("many", from(100+caller), storetest.SendTo(msg.User, "dave"), func(m *messages.Submission) { m.Confirm = false }))
 	}
 	relayed := db.RelayDue(t, b)
 	require.True(t, relayed.More)
@@ -230,8 +230,8 @@ func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
 	}
 }
 
-func sentTo(caller callers.Caller, user, key string) *messages.NewMessage {
-	return storetest.Message(key, func(m *messages.NewMessage) {
+func sentTo(caller callers.Caller, user, key string) *messages.Submission {
+	return storetest.Message(key, func(m *messages.Submission) {
 		m.CallerID, m.From, m.To, m.Confirm = caller.ID, caller.Name, msg.Address{Kind: msg.User, Name: user}, false
 	})
 }
@@ -253,9 +253,9 @@ func TestASenderTakesAQuarterOfAnInboxAtMost(t *testing.T) {
 	require.InDelta(t, 25, taken, 1, "a count may see one that is counted here too")
 	require.True(t, take(t, db, greedy, sentTo(greedy, "zoe", "other")))
 	require.True(t, take(t, db, modest, sentTo(modest, "vic", "1")))
-	_, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", "refused"), true)
+	_, refused := db.Messages.Admit(t.Context(), greedy, sentTo(greedy, "vic", "refused"), true)
 	require.ErrorContains(t, refused, "greedy has sent 25 messages to this user within the last 15 minutes, a quarter of what an inbox holds")
-	_, refused = db.Messages.AdmitMessage(t.Context(), callers.Caller{}, sentTo(callers.Caller{Name: "greedy"}, "vic", "operator"), false)
+	_, refused = db.Messages.Admit(t.Context(), callers.Caller{}, sentTo(callers.Caller{Name: "greedy"}, "vic", "operator"), false)
 	require.Nil(t, refused, "the operator is not bounded")
 
 	another := storetest.OpenAt(t, url, bounded)
@@ -274,7 +274,7 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
 	for n := range 30 {
-		admission, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), true)
+		admission, refused := db.Messages.Admit(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), true)
 		require.Equal(t, n >= 25, refused != nil, n)
 		if refused == nil {
 			admission.Accepted(int64(n))
@@ -287,12 +287,12 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 func TestMessagesToAUserThatComeTogetherDoNotExceedTheShare(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
-	together := func() (admitted []messages.MessageAdmission) {
+	together := func() (admitted []messages.Admission) {
 		var mu sync.Mutex
 		var calls sync.WaitGroup
 		for n := range 250 {
 			calls.Go(func() {
-				admission, refused := db.Messages.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), false)
+				admission, refused := db.Messages.Admit(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), false)
 				if refused == nil {
 					mu.Lock()
 					defer mu.Unlock()

@@ -37,7 +37,7 @@ const messageLockTimeout = "4s"
 // lockedMessages is the set of messages that a transaction holds, and the
 // database's now.
 type lockedMessages struct {
-	byID  map[task.ID]MessageDetail
+	byID  map[task.ID]Detail
 	exist map[task.ID]bool // those that were found at all
 	now   time.Time
 }
@@ -45,9 +45,9 @@ type lockedMessages struct {
 // queueMessageLocks locks messages, wherever they are in their lives; what it
 // returns is filled once the batch was read.
 func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
-	held := &lockedMessages{byID: make(map[task.ID]MessageDetail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
+	held := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
-		return scanMessages(rows, func(m MessageDetail, now time.Time) { held.byID[m.ID], held.now = m, now })
+		return scanMessages(rows, func(m Detail, now time.Time) { held.byID[m.ID], held.now = m, now })
 	}
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	batch.Queue(lockLiveMessagesSQL, ids).Query(keep)
@@ -58,7 +58,7 @@ func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 
 // of gives one message. One that exists and is not held came back to life
 // between the two looks: busy for this moment.
-func (h *lockedMessages) of(id task.ID) (MessageDetail, error) {
+func (h *lockedMessages) of(id task.ID) (Detail, error) {
 	m, found := h.byID[id]
 	switch {
 	case found:

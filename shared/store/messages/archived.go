@@ -18,14 +18,14 @@ select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromAr
 
 // archivedMessage finds an archived message with its receipts; task.CodeNotFound
 // when there is none.
-func archivedMessage(ctx context.Context, q store.Querier, id task.ID) (MessageDetail, error) {
+func archivedMessage(ctx context.Context, q store.Querier, id task.ID) (Detail, error) {
 	return readArchivedMessage(ctx, q, archivedMessageSQL, id)
 }
 
-func readArchivedMessage(ctx context.Context, q store.Querier, sql string, id task.ID) (found MessageDetail, err error) {
+func readArchivedMessage(ctx context.Context, q store.Querier, sql string, id task.ID) (found Detail, err error) {
 	rows, err := q.Query(ctx, sql, id)
 	if err == nil {
-		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+		err = scanMessages(rows, func(m Detail, _ time.Time) { found = m })
 	}
 	if err == nil && found.ID.IsZero() {
 		err = errNoMessage()
@@ -48,9 +48,9 @@ delete from messages where id = any(array(select id from a)) returning id`
 
 // queueNewMessages adds the statements that save messages; inserted has the ids of
 // those that were new, and the time, once the batch was read.
-func queueNewMessages(batch *pgx.Batch, rows []*NewMessage, inserted map[task.ID]time.Time) {
+func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID]time.Time) {
 	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(store.CollectTimes(inserted))
-	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *NewMessage) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
+	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *Submission) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
 			delete(inserted, id)
@@ -64,7 +64,7 @@ const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, aband
 
 // decideArchivedMessage answers an operator's decision on an archived message, which may
 // be asked for what it is already, and for nothing else.
-func decideArchivedMessage(m MessageDetail, how decideMessage) error {
+func decideArchivedMessage(m Detail, how decideMessage) error {
 	after, err := how(m.Message, m.UpdatedAt)
 	switch {
 	case err != nil:

@@ -27,11 +27,11 @@ func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
 func TestArchivedMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
-	m := storetest.Message("k", func(m *messages.NewMessage) {
+	m := storetest.Message("k", func(m *messages.Submission) {
 		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
 	})
 	db.SaveReceived(t, m)
-	_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("stock"))
+	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("stock"))
 	require.NoError(t, err)
 	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
 	before := db.MustMessage(t, m.ID)
@@ -53,21 +53,21 @@ func TestArchivedMessage(t *testing.T) {
 		require.Equal(t, before, after, "nothing of it is lost")
 	})
 	t.Run("is answered to its repeats", func(t *testing.T) {
-		want := messages.SavedMessage{State: "received", Status: msg.Received, Replayed: true, Archived: true}
-		outs := db.MustSave(t, storetest.Message("k", func(r *messages.NewMessage) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
-		require.Equal(t, []messages.SavedMessage{want, {State: "sending"}}, outs)
+		want := messages.Submitted{State: "received", Status: msg.Received, Replayed: true, Archived: true}
+		outs := db.MustSave(t, storetest.Message("k", func(r *messages.Submission) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
+		require.Equal(t, []messages.Submitted{want, {State: "sending"}}, outs)
 		other := storetest.Message("k", data(`8`))
 		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
 		want.Replayed = false
-		require.Equal(t, []messages.SavedMessage{want}, db.MustSave(t, m), "the very call whose answer was lost")
+		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "the very call whose answer was lost")
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
-			accepted(1, "k", func(r *messages.NewMessage) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
+			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
 		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "it is not sent again")
 	})
 	t.Run("has its late acknowledgements addressed", func(t *testing.T) {
 		var from []string
-		_, err := db.Events.RelayEvents(t.Context(), 100, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+		_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			for _, e := range due {
 				if e.Subject == m.ID {
 					from = append(from, e.Kind+" to "+e.From)
@@ -80,22 +80,22 @@ func TestArchivedMessage(t *testing.T) {
 	})
 	t.Run("is confirmed still", func(t *testing.T) {
 		for range 2 {
-			after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("late"))
+			after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("late"))
 			require.NoError(t, err)
 			require.Equal(t, "received", after.State())
 		}
 		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	})
 	t.Run("is over for whoever trims its stream", func(t *testing.T) {
-		finished, err := db.Messages.FinishedMessages(t.Context(), []task.ID{m.ID, sending.ID})
+		finished, err := db.Messages.Finished(t.Context(), []task.ID{m.ID, sending.ID})
 		require.NoError(t, err)
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
 	})
 	t.Run("is not redriven", func(t *testing.T) {
 		by := store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
-		_, err := db.Messages.RedriveMessage(t.Context(), m.ID, by)
+		_, err := db.Messages.Redrive(t.Context(), m.ID, by)
 		require.Equal(t, task.CodeConflict, task.CodeOf(err))
-		_, err = db.Messages.AbandonMessage(t.Context(), m.ID, by)
+		_, err = db.Messages.Abandon(t.Context(), m.ID, by)
 		require.Equal(t, task.CodeConflict, task.CodeOf(err))
 		require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
 	})
@@ -109,23 +109,23 @@ func TestArchivedAbandonedMessageIsReceivedWhenItIsConfirmed(t *testing.T) {
 	db.Relay(t, storetest.Always(storetest.Taken))
 	db.MustSave(t, unsent)
 	for _, id := range []task.ID{m.ID, unsent.ID} {
-		_, err := db.Messages.AbandonMessage(t.Context(), id, by)
+		_, err := db.Messages.Abandon(t.Context(), id, by)
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2, archiveMessages(t, db))
-	again, err := db.Messages.AbandonMessage(t.Context(), m.ID, by)
+	again, err := db.Messages.Abandon(t.Context(), m.ID, by)
 	require.NoError(t, err, "it is abandoned already")
 	require.Equal(t, "abandoned", again.State())
-	_, err = db.Messages.RedriveMessage(t.Context(), m.ID, by)
+	_, err = db.Messages.Redrive(t.Context(), m.ID, by)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "archived")
-	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 	d := db.MustMessage(t, m.ID)
 	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
 
-	_, err = db.Messages.ReceiveMessage(t.Context(), unsent.ID, storetest.Addressee("points"))
+	_, err = db.Messages.Confirm(t.Context(), unsent.ID, storetest.Addressee("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "nobody has what was never sent")
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
@@ -141,9 +141,9 @@ func TestRepeatThatWaitsForTheArchiveIsStillARepeat(t *testing.T) {
 	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
 	repeat := storetest.Message("k")
-	answered := make(chan messages.SavedMessage, 1)
+	answered := make(chan messages.Submitted, 1)
 	go func() {
-		outs, errs := db.Messages.SubmitMessages([]*messages.NewMessage{repeat})
+		outs, errs := db.Messages.Submit([]*messages.Submission{repeat})
 		if errs[0] == nil {
 			answered <- outs[0]
 		}
@@ -178,7 +178,7 @@ func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 3)
 	require.Equal(t, []string{"k4", "k3", "k2"}, keys(page))
-	require.Equal(t, []bool{false, false, true}, store.Column(page.Messages, func(m messages.MessageDetail) bool { return m.Archived }))
+	require.Equal(t, []bool{false, false, true}, store.Column(page.Messages, func(m messages.Detail) bool { return m.Archived }))
 	require.True(t, page.More)
 	require.Equal(t, []int{2, 2}, []int{page.Read[0].Unread, page.Read[1].Unread}, "a message is unread until it is read")
 	rest := db.MustConverse(t, "ann", "bob", page.Messages[2].ID, 3)

@@ -91,12 +91,12 @@ const consumersSQL = `select consumer from message_receipts where message_id = $
 
 const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
 
-// ReceiveMessage takes in a confirmation and gives the message as it is then. It
+// Confirm takes in a confirmation and gives the message as it is then. It
 // may come any number of times, late, after the message was abandoned and after it
 // was archived; it counts once, and not before the message was sent.
 // task.CodeNotFound when there is no such message, or it was never sent;
 // task.CodeServerBusy while its first send may be under way.
-func (st *Store) ReceiveMessage(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
+func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
 		conn, err := st.db.Hot.Acquire(ctx)
 		if err != nil {

@@ -40,14 +40,14 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 		require.Equal(t, tokens, m, "also when several ask at once")
 	}
 
-	_, err = db.Messages.AbandonMessage(t.Context(), a.ID, storetest.Tester)
+	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester)
 	require.NoError(t, err)
 	require.Equal(t, 1, archiveMessages(t, db))
 	r, found, err = db.Messages.Recipient(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
-	after, err := db.Messages.ReceiveMessage(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Ground: msg.HasToken})
+	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Ground: msg.HasToken})
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 
@@ -59,24 +59,24 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	m, unsent := storetest.Message("k", func(m *messages.NewMessage) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
+	m, unsent := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Taken))
 	db.MustSave(t, unsent)
 	byHand := messages.Confirmation{Consumer: "points", Ground: msg.ByHand, By: storetest.Tester}
 	for range 2 {
-		_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, byHand)
+		_, err := db.Messages.Confirm(t.Context(), m.ID, byHand)
 		require.NoError(t, err)
 	}
 	log := db.Actions(t, m.ID.String())
 	require.Equal(t, []string{"message.receive"}, storetest.ActionNames(log))
 	require.JSONEq(t, `{"state":"sent","status":1,"consumer":"points"}`, string(log[0].After))
 
-	_, err := db.Messages.ReceiveMessage(t.Context(), unsent.ID, byHand)
+	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byHand)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be on its way")
-	_, err = db.Messages.AbandonMessage(t.Context(), unsent.ID, storetest.Tester)
+	_, err = db.Messages.Abandon(t.Context(), unsent.ID, storetest.Tester)
 	require.NoError(t, err)
-	_, err = db.Messages.ReceiveMessage(t.Context(), unsent.ID, byHand)
+	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byHand)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, unsent.ID.String())))
 }

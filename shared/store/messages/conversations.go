@@ -16,9 +16,9 @@ const MaxUnread = 100
 // Conversation is one page of the messages that two users, its members, sent to
 // each other, and how far each of them has read.
 type Conversation struct {
-	Messages []MessageDetail // newest first: by creation, then id; with their receipts
-	More     bool            // there are older ones
-	Read     [2]ReadCursor   // of the members, in the order in which they were asked for
+	Messages []Detail      // newest first: by creation, then id; with their receipts
+	More     bool          // there are older ones
+	Read     [2]ReadCursor // of the members, in the order in which they were asked for
 }
 
 // ReadCursor is how far one member has read a conversation.

@@ -21,7 +21,7 @@ import (
 
 // keys are the client_msg_ids of a page.
 func keys(c messages.Conversation) []string {
-	return store.Column(c.Messages, func(m messages.MessageDetail) string { return m.ClientMsgID })
+	return store.Column(c.Messages, func(m messages.Detail) string { return m.ClientMsgID })
 }
 
 func TestAConversationIsPagedNewestFirst(t *testing.T) {
@@ -47,7 +47,7 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	}
 	db.Chat(t, "ann", "cid", "other")
 	db.Chat(t, "ann", "ann", "self")
-	db.MustSave(t, storetest.Message("subject", func(m *messages.NewMessage) { m.From, m.To.Name = "ann", "bob" }))
+	db.MustSave(t, storetest.Message("subject", func(m *messages.Submission) { m.From, m.To.Name = "ann", "bob" }))
 	db.Relay(t, storetest.Always(storetest.Taken)) // some are at their end, the rest on its way
 	db.Chat(t, "bob", "ann", "fresh")
 	want = append([]string{"fresh"}, want...)
@@ -65,7 +65,7 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	}
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
 	require.False(t, page.More, "it ends at the limit")
-	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.MessageDetail) string { return m.State() }))
+	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.Detail) string { return m.State() }))
 	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "as when it is read alone")
 	require.Empty(t, db.MustConverse(t, "bob", "cid", task.ID{}, 2))
 }
@@ -158,9 +158,9 @@ func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {
 func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	rows := make([]*messages.NewMessage, messages.MaxUnread+1)
+	rows := make([]*messages.Submission, messages.MaxUnread+1)
 	for i := range rows {
-		rows[i] = storetest.Message(fmt.Sprint(i), func(m *messages.NewMessage) {
+		rows[i] = storetest.Message(fmt.Sprint(i), func(m *messages.Submission) {
 			m.From, m.To, m.Confirm = "ann", msg.Address{Kind: msg.User, Name: "bob"}, false
 		})
 	}
@@ -199,7 +199,7 @@ func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
 	db.Chat(t, "ann", "dan", "3")
 	db.Chat(t, "ann", "ann", "self")
 	last := db.Chat(t, "bob", "ann", "4")
-	db.MustSave(t, storetest.Message("subject", func(m *messages.NewMessage) { m.From, m.To.Name = "eve", "ann" }))
+	db.MustSave(t, storetest.Message("subject", func(m *messages.Submission) { m.From, m.To.Name = "eve", "ann" }))
 	for _, limit := range []int{1, 2, 3} {
 		require.Equal(t, []string{"bob 2", "cid 1"}, allPeers(t, db, "ann", limit))
 	}
@@ -210,7 +210,7 @@ func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
 	_, _, err := db.Messages.Peers(t.Context(), "bob", second, 1)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
 
-	db.MustSave(t, storetest.Message("archived", func(m *messages.NewMessage) {
+	db.MustSave(t, storetest.Message("archived", func(m *messages.Submission) {
 		m.From, m.To, m.Confirm = "fay", msg.Address{Kind: msg.User, Name: "ann"}, false
 	}))
 	_, err = db.Owner(t).Exec(t.Context(), `

@@ -14,17 +14,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*messages.NewMessage) {
+func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*messages.Submission) {
 	t.Helper()
-	require.NoError(t, db.Messages.RecordDelivered(t.Context(), store.Column(rows, func(m *messages.NewMessage) task.ID { return m.ID }),
-		store.Column(rows, func(m *messages.NewMessage) task.Hash { return m.Fingerprint }), at))
+	require.NoError(t, db.Messages.RecordDelivered(t.Context(), store.Column(rows, func(m *messages.Submission) task.ID { return m.ID }),
+		store.Column(rows, func(m *messages.Submission) task.Hash { return m.Fingerprint }), at))
 }
 
 func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-	delivered := func(m *messages.NewMessage) time.Time { t.Helper(); return db.MustMessage(t, m.ID).DeliveredAt }
+	delivered := func(m *messages.Submission) time.Time { t.Helper(); return db.MustMessage(t, m.ID).DeliveredAt }
 	early, late, byHand, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "by-hand"), accepted(4, "other", data(`"other"`))
 
 	mustRecordDelivered(t, db, at, early)
@@ -55,9 +55,9 @@ func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
 	require.Zero(t, delivered(other), "another message under its id was not the one that was delivered")
 
 	// What is at its end has it too, and keeps the time of that.
-	ended := accepted(5, "ended", func(m *messages.NewMessage) { m.Confirm = false })
+	ended := accepted(5, "ended", func(m *messages.Submission) { m.Confirm = false })
 	mustSaveAccepted(t, db, ended)
-	_, err = db.Messages.RelayMessages(t.Context(), 100, storetest.Always(storetest.Taken).Publish)
+	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Taken).Publish)
 	require.NoError(t, err)
 	before := db.MustMessage(t, ended.ID)
 	require.True(t, before.Final())
@@ -72,11 +72,11 @@ func TestNoTimeOfADeliveryIsLostBesideSavingAndSending(t *testing.T) {
 	db := storetest.Open(t)
 	const rounds, each = 20, 20
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-	var all []*messages.NewMessage
+	var all []*messages.Submission
 	for round := range rounds {
-		rows := make([]*messages.NewMessage, each)
+		rows := make([]*messages.Submission, each)
 		for i := range rows {
-			rows[i] = accepted(int64(round*each+i+1), fmt.Sprint(round, ".", i), func(m *messages.NewMessage) { m.Confirm = false })
+			rows[i] = accepted(int64(round*each+i+1), fmt.Sprint(round, ".", i), func(m *messages.Submission) { m.Confirm = false })
 		}
 		all = append(all, rows...)
 		var both sync.WaitGroup
@@ -84,7 +84,7 @@ func TestNoTimeOfADeliveryIsLostBesideSavingAndSending(t *testing.T) {
 			if _, err := db.Messages.SaveAccepted(t.Context(), rows); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.Messages.RelayMessages(t.Context(), 500, storetest.Always(storetest.Taken).Publish); err != nil {
+			if _, err := db.Messages.Relay(t.Context(), 500, storetest.Always(storetest.Taken).Publish); err != nil {
 				t.Error(err)
 			}
 		})

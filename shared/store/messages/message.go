@@ -54,8 +54,8 @@ const bodyOfListed = ` cross join lateral (
     from messages where messages.id = l.id offset 0
 ) m `
 
-// MessageDetail is a reliable message with its body.
-type MessageDetail struct {
+// Detail is a reliable message with its body.
+type Detail struct {
 	msg.Message
 	ID          task.ID // the server_msg_id
 	CallerID    int64
@@ -85,13 +85,13 @@ type Receipt struct {
 }
 
 // To is where the message goes.
-func (m *MessageDetail) To() msg.Address {
+func (m *Detail) To() msg.Address {
 	return msg.Address{Kind: m.Kind, Name: m.Destination}
 }
 
 // scanMessages reads rows of messageBody, what follows it, receipts and now(),
 // followed by what more is read.
-func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more ...any) error {
+func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) error {
 	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		m, now, err := readMessage(row, more...)
 		if err == nil {
@@ -102,12 +102,12 @@ func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more
 	return err
 }
 
-func scanMessage(row pgx.CollectableRow) (MessageDetail, error) {
+func scanMessage(row pgx.CollectableRow) (Detail, error) {
 	m, _, err := readMessage(row)
 	return m, err
 }
 
-func readMessage(row pgx.CollectableRow, more ...any) (m MessageDetail, now time.Time, err error) {
+func readMessage(row pgx.CollectableRow, more ...any) (m Detail, now time.Time, err error) {
 	var sent, accepted, next, delivered *time.Time
 	targets := []any{
 		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
@@ -129,12 +129,12 @@ select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
 from messages m join message_done d on d.id = m.id where m.id = $1
 union all` + archivedMessageSQL
 
-// Message finds a message with its receipts, live, final or archived, with one
+// ByID finds a message with its receipts, live, final or archived, with one
 // statement for all ids; task.CodeNotFound when there is none.
-func (st *Store) Message(ctx context.Context, id task.ID) (found MessageDetail, err error) {
+func (st *Store) ByID(ctx context.Context, id task.ID) (found Detail, err error) {
 	rows, err := st.db.Hot.Query(ctx, messageSQL, id)
 	if err == nil {
-		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+		err = scanMessages(rows, func(m Detail, _ time.Time) { found = m })
 	}
 	if err == nil && found.ID.IsZero() {
 		err = errNoMessage()
@@ -151,12 +151,12 @@ where l.remaining_sends = 0 and l.status = $1 and l.id > $2 and l.updated_at <= 
 order by l.id
 limit $4`
 
-// StuckMessages lists, by id, messages that wait for an operator with no send
+// ListStuck lists, by id, messages that wait for an operator with no send
 // left: those that no broker took (msg.Sending), or those that were sent
 // and not confirmed (msg.Sent); with their receipts. They have been so for
 // olderThan. after is the last id of the page before, zero for the first page;
 // more says that there is another page.
-func (st *Store) StuckMessages(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []MessageDetail, more bool, err error) {
+func (st *Store) ListStuck(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []Detail, more bool, err error) {
 	rows, err := st.db.Read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	if err == nil {
 		page, more, err = store.CollectPage(ctx, rows, limit, scanMessage)

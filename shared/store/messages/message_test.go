@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func data(text string) func(*messages.NewMessage) {
-	return func(m *messages.NewMessage) { m.Data = []byte(text) }
+func data(text string) func(*messages.Submission) {
+	return func(m *messages.Submission) { m.Data = []byte(text) }
 }
 
 func TestAMessageLivesFromSubmitThroughTheRelayToItsConfirmation(t *testing.T) {
@@ -36,10 +36,10 @@ func TestAMessageLivesFromSubmitThroughTheRelayToItsConfirmation(t *testing.T) {
 func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	ctx := t.Context()
 	sentAt := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	m := storetest.Message("k", func(m *messages.NewMessage) {
+	m := storetest.Message("k", func(m *messages.Submission) {
 		m.SentAt, m.Exchange, m.RoutingKey, m.ExpectedReceipts = sentAt, "orders", "paid", 2
 	})
-	require.Equal(t, []messages.SavedMessage{{State: "sending"}}, db.MustSave(t, m))
+	require.Equal(t, []messages.Submitted{{State: "sending"}}, db.MustSave(t, m))
 	d := db.MustMessage(t, m.ID)
 	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "as it was sent")
 	require.Equal(t, sentAt, d.SentAt.UTC())
@@ -48,26 +48,26 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 		and content = '{"order": 7, "b":1e400}' and remaining_sends = 2 and status = 0`, m.ID))
 
 	b := storetest.Always(storetest.Taken)
-	relayed, err := db.Messages.RelayMessages(ctx, 100, b.Publish)
+	relayed, err := db.Messages.Relay(ctx, 100, b.Publish)
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows)
 	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
 	require.Equal(t, []string{storetest.Send(m, "1.1")}, b.MsgIDs())
 	require.Equal(t, "order.paid.v1", b.Sends[0].Type)
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
-	relayed, err = db.Messages.RelayMessages(ctx, 100, b.Publish)
+	relayed, err = db.Messages.Relay(ctx, 100, b.Publish)
 	require.NoError(t, err)
 	require.Zero(t, relayed.Rows, "not before its time")
 
 	for range 2 {
-		after, err := db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("points"))
+		after, err := db.Messages.Confirm(ctx, m.ID, storetest.Addressee("points"))
 		require.NoError(t, err)
 		require.Equal(t, "sent", after.State(), "one consumer counts once")
 	}
-	after, err := db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("stock"))
+	after, err := db.Messages.Confirm(ctx, m.ID, storetest.Addressee("stock"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
-	_, err = db.Messages.ReceiveMessage(ctx, m.ID, storetest.Addressee("late"))
+	_, err = db.Messages.Confirm(ctx, m.ID, storetest.Addressee("late"))
 	require.NoError(t, err)
 	d = db.MustMessage(t, m.ID)
 	require.Equal(t, []string{"points", "stock", "late"}, store.Column(d.Receipts, func(r messages.Receipt) string { return r.Consumer }))
@@ -78,9 +78,9 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where status = 2 and remaining_sends = 1`))
 	require.Zero(t, db.Relay(t, b).Rows)
 
-	_, err = db.Messages.ReceiveMessage(ctx, task.NewID(), storetest.Addressee("points"))
+	_, err = db.Messages.Confirm(ctx, task.NewID(), storetest.Addressee("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
-	_, err = db.Messages.Message(ctx, task.NewID())
+	_, err = db.Messages.ByID(ctx, task.NewID())
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
@@ -88,13 +88,13 @@ func TestTheSameMessageIsSavedOnceAndAnotherUnderItsNameRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSave(t, storetest.Message("k"))
-	require.Equal(t, []messages.SavedMessage{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
+	require.Equal(t, []messages.Submitted{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
 	db.Relay(t, storetest.Always(storetest.Taken))
-	require.Equal(t, []messages.SavedMessage{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay tells the state of now")
+	require.Equal(t, []messages.Submitted{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay tells the state of now")
 
 	other := db.MustSave(t, storetest.Message("k", data(`8`)))[0]
 	require.Equal(t, task.CodeKeyReused, other.Refused.Code)
-	outs := db.MustSave(t, storetest.Message("l"), storetest.Message("l"), storetest.Message("l", data(`8`)), storetest.Message("k", func(m *messages.NewMessage) { m.From = "bank" }))
+	outs := db.MustSave(t, storetest.Message("l"), storetest.Message("l"), storetest.Message("l", data(`8`)), storetest.Message("k", func(m *messages.Submission) { m.From = "bank" }))
 	require.False(t, outs[0].Replayed)
 	require.True(t, outs[1].Replayed)
 	require.Equal(t, task.CodeKeyReused, outs[2].Refused.Code)
@@ -107,7 +107,7 @@ func TestWhatWasSavedOnceIsAReplayEvenWhenItIsRefusedNow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	blocked := task.Refuse(task.CodeBlocked, "blocked")
-	refused := func(m *messages.NewMessage) { m.Refused = blocked }
+	refused := func(m *messages.Submission) { m.Refused = blocked }
 	db.MustSave(t, storetest.Message("k"))
 	outs := db.MustSave(t, storetest.Message("k", refused), storetest.Message("l", refused), storetest.Message("k", refused, data(`8`)))
 	require.True(t, outs[0].Replayed)
@@ -125,7 +125,7 @@ func TestTheSameMessageAtTheSameMomentIsSavedOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range first {
 			all.Go(func() {
-				outs, errs := doors[i%2].Messages.SubmitMessages([]*messages.NewMessage{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
+				outs, errs := doors[i%2].Messages.Submit([]*messages.Submission{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
 				first[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
 			})
 		}
@@ -143,9 +143,9 @@ func TestAMessageInFlightElsewhereIsTold(t *testing.T) {
 	tx, err := slow.Begin(t.Context())
 	require.NoError(t, err)
 	m := storetest.Message("k")
-	_, err = tx.Exec(t.Context(), messages.InsertMessagesSQL, messages.MessageColumns([]*messages.NewMessage{m})...)
+	_, err = tx.Exec(t.Context(), messages.InsertMessagesSQL, messages.MessageColumns([]*messages.Submission{m})...)
 	require.NoError(t, err)
-	outs, errs := db.Messages.SubmitMessages([]*messages.NewMessage{storetest.Message("k"), storetest.Message("bystander")})
+	outs, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("k"), storetest.Message("bystander")})
 	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
 	require.NoError(t, errs[1])
 	require.False(t, outs[1].Replayed)
@@ -164,7 +164,7 @@ func TestASavedMessageWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	fired := proxy.LoseAnswer(sandbox.Containing("insert into messages"))
 	outs := db.MustSave(t, storetest.Message("k"), storetest.Message("known"))
 	<-fired
-	require.Equal(t, messages.SavedMessage{State: "sending"}, outs[0], "the caller made one call")
+	require.Equal(t, messages.Submitted{State: "sending"}, outs[0], "the caller made one call")
 	require.True(t, outs[1].Replayed)
 	require.Equal(t, 2, db.Count(t, `select count(*) from message_live`))
 }
@@ -173,11 +173,11 @@ func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
-	m := storetest.Message("k", func(m *messages.NewMessage) { m.ExpectedReceipts = 2 })
+	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Taken))
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
-	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
 	<-fired
 	require.Equal(t, "sent", after.State())
@@ -187,10 +187,10 @@ func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
 func TestTheEndStateFollowsTheAddress(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	to := func(kind msg.Kind, confirm bool) func(*messages.NewMessage) {
-		return func(m *messages.NewMessage) { m.To.Kind, m.Confirm, m.MaxSends = kind, confirm, 1 }
+	to := func(kind msg.Kind, confirm bool) func(*messages.Submission) {
+		return func(m *messages.Submission) { m.To.Kind, m.Confirm, m.MaxSends = kind, confirm, 1 }
 	}
-	want := map[*messages.NewMessage]string{
+	want := map[*messages.Submission]string{
 		storetest.Message("a", to(msg.Subject, false)): "sent",
 		storetest.Message("b", to(msg.URL, false)):     "received",
 		storetest.Message("c", to(msg.User, false)):    "sent",

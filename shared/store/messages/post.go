@@ -85,7 +85,7 @@ from l` + bodyOfLive
 
 // Post is a message to be sent to its URL now, in the hands of one until its
 // NextAt.
-type Post struct{ MessageDetail }
+type Post struct{ Detail }
 
 // Destination is what a receiver that does not answer may keep waiting.
 func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
@@ -112,9 +112,9 @@ func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, l
 	var posts []Post
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
 		store.Column(inHand, func(p Post) int64 { return p.CallerID }), store.Column(inHand, func(p Post) string { return p.DestinationKey() }),
-		places.Lane, places.Caller, lease.Seconds())
+		places.Destination, places.Caller, lease.Seconds())
 	if err == nil {
-		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { posts = append(posts, Post{m}) })
+		err = scanMessages(rows, func(m Detail, _ time.Time) { posts = append(posts, Post{m}) })
 	}
 	return posts, store.Wrap("claim posts", err)
 }
@@ -158,8 +158,8 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (again []time
 
 // Places bounds what one process has under way of one kind.
 type Places struct {
-	All     int
-	Caller  int // of these for one caller
-	Lane    int // of these for one lane
-	Failing int // webhooks only: for endpoints that fail, with a quarter of them for one caller
+	All         int
+	Caller      int // of these for one caller
+	Destination int // of these for one lane
+	Failing     int // webhooks only: for endpoints that fail, with a quarter of them for one caller
 }

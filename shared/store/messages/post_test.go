@@ -16,7 +16,7 @@ import (
 )
 
 // wide has room for all that these tests post.
-var wide = messages.Places{All: 100, Caller: 100, Lane: 16}
+var wide = messages.Places{All: 100, Caller: 100, Destination: 16}
 
 // postAll claims what is due for URLs and settles all of it alike.
 func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
@@ -32,7 +32,7 @@ func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
 	return again
 }
 
-func toURL(m *messages.NewMessage) {
+func toURL(m *messages.Submission) {
 	m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
 }
 
@@ -41,7 +41,7 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
 	db.MustSave(t, m)
-	relayed, err := db.Messages.RelayMessages(t.Context(), 10, storetest.Always(storetest.Taken).Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 10, storetest.Always(storetest.Taken).Publish)
 	require.NoError(t, err)
 	require.Zero(t, relayed.Rows, "it is not the relay's")
 
@@ -78,13 +78,13 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 func TestAReceiverOfAURLThatStaysDownLeavesTheMessageStuckAndARedriveSendsIt(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	m := storetest.Message("k", toURL, func(m *messages.NewMessage) { m.MaxSends = 1 })
+	m := storetest.Message("k", toURL, func(m *messages.Submission) { m.MaxSends = 1 })
 	db.MustSave(t, m)
 	require.Empty(t, postAll(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}))
 	d := db.MustMessage(t, m.ID)
 	require.True(t, d.Stuck())
 	require.Equal(t, "sending", d.State())
-	_, err := db.Messages.RedriveMessage(t.Context(), m.ID, store.Operator{Name: "ops"})
+	_, err := db.Messages.Redrive(t.Context(), m.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	postAll(t, db, msg.Result{Outcome: msg.Taken})
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
@@ -97,7 +97,7 @@ func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
 	db.MustSave(t, m)
 	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
-	_, err = db.Messages.AbandonMessage(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
+	_, err = db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	for n := range 40 {
 		db.MustSave(t, storetest.Message(fmt.Sprint("busy", n), toURL))
 	}
-	other := storetest.Message("calm", toURL, func(m *messages.NewMessage) { m.To.Name = "https://calm.example:8443/in?x=1" })
+	other := storetest.Message("calm", toURL, func(m *messages.Submission) { m.To.Name = "https://calm.example:8443/in?x=1" })
 	db.MustSave(t, other)
 	lanes := func(posts []messages.Post) map[string]int {
 		n := map[string]int{}

@@ -33,20 +33,20 @@ const (
 	abandonAction = "message.abandon"
 )
 
-// RedriveMessage gives a message all its sends again, at once.
+// Redrive gives a message all its sends again, at once.
 // task.CodeNotFound when there is no such message, task.CodeConflict when it came
 // to its end other than by being abandoned, or is archived.
-func (st *Store) RedriveMessage(ctx context.Context, id task.ID, by store.Operator) (MessageDetail, error) {
+func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, redriveAction, redrive, by)
 }
 
-// AbandonMessage gives a message up; one abandoned already stays so. The errors
-// are those of RedriveMessage.
-func (st *Store) AbandonMessage(ctx context.Context, id task.ID, by store.Operator) (MessageDetail, error) {
+// Abandon gives a message up; one abandoned already stays so. The errors
+// are those of Redrive.
+func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
 }
 
-func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by store.Operator) (MessageDetail, error) {
+func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by store.Operator) (Detail, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var locks pgx.Batch
 		held := queueMessageLocks(&locks, id)
@@ -71,9 +71,9 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, h
 		return store.AuditEntry{Action: action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
-		return MessageDetail{}, store.Wrap(action, err)
+		return Detail{}, store.Wrap(action, err)
 	}
-	return st.Message(ctx, id)
+	return st.ByID(ctx, id)
 }
 
 // StuckFilter narrows the stuck messages; a zero field does not.
@@ -99,8 +99,8 @@ where l.remaining_sends = 0 and ($1::smallint is null or l.status = $1) and ($2:
 
 const countStuckMessagesSQL = `select count(*)` + stuckFilter
 
-// CountStuckMessages counts the messages that a bulk decision would reach.
-func (st *Store) CountStuckMessages(ctx context.Context, f StuckFilter) (n int, err error) {
+// CountStuck counts the messages that a bulk decision would reach.
+func (st *Store) CountStuck(ctx context.Context, f StuckFilter) (n int, err error) {
 	err = st.db.Read.QueryRow(ctx, countStuckMessagesSQL, f.args()...).Scan(&n)
 	return n, store.Wrap("count stuck messages", err)
 }
@@ -115,16 +115,16 @@ with l as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
 
-// RedriveMessages is RedriveMessage for up to limit stuck messages, all or none,
+// RedriveStuck is Redrive for up to limit stuck messages, all or none,
 // each with its own record. It gives how many were changed: those that somebody
 // else changes at this moment are left out.
-func (st *Store) RedriveMessages(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
+func (st *Store) RedriveStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
 	return st.decideStuck(ctx, f, limit, redriveAction, redrive, by)
 }
 
-// AbandonMessages is AbandonMessage for up to limit stuck messages, as
-// RedriveMessages is RedriveMessage.
-func (st *Store) AbandonMessages(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
+// AbandonStuck is Abandon for up to limit stuck messages, as
+// RedriveStuck is Redrive.
+func (st *Store) AbandonStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
 	return st.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
 }
 
@@ -151,7 +151,7 @@ func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, how 
 		return nil, err
 	}
 	var refused error
-	err = scanMessages(rows, func(m MessageDetail, now time.Time) {
+	err = scanMessages(rows, func(m Detail, now time.Time) {
 		after, err := how(m.Message, now)
 		if err != nil {
 			refused = err

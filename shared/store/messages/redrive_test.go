@@ -20,9 +20,9 @@ func stuckKeys(t *testing.T, db *storetest.DB, status msg.Status, olderThan time
 	t.Helper()
 	keys := []string{}
 	for after, more := (task.ID{}), true; more; {
-		var page []messages.MessageDetail
+		var page []messages.Detail
 		var err error
-		page, more, err = db.Messages.StuckMessages(t.Context(), status, olderThan, after, 1)
+		page, more, err = db.Messages.ListStuck(t.Context(), status, olderThan, after, 1)
 		require.NoError(t, err)
 		for _, m := range page {
 			keys, after = append(keys, m.ClientMsgID), m.ID
@@ -38,7 +38,7 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 	for _, key := range keys {
 		db.MustSave(t, storetest.Message(key))
 	}
-	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
 		if strings.HasPrefix(d.ClientMsgID, "r") {
 			return refuses
 		}
@@ -70,22 +70,22 @@ func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
 	saveStuck(t, db, "s1")
 	by := storetest.Tester
 	by.Reason = "the points service is back"
-	d, err := db.Messages.RedriveMessage(t.Context(), idOf("s1"), by)
+	d, err := db.Messages.Redrive(t.Context(), idOf("s1"), by)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, d.Remaining)
 	require.Equal(t, "sent", d.State(), "the status does not go back")
 	b := storetest.Always(storetest.Taken)
-	relayed, err := db.Messages.RelayMessages(t.Context(), 10, b.Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 10, b.Publish)
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows, "at once")
 	again := storetest.Message("s1")
 	require.Equal(t, []string{storetest.Send(again, "2.1")}, b.MsgIDs())
 
-	_, err = db.Messages.ReceiveMessage(t.Context(), idOf("s1"), storetest.Addressee("points"))
+	_, err = db.Messages.Confirm(t.Context(), idOf("s1"), storetest.Addressee("points"))
 	require.NoError(t, err)
-	_, err = db.Messages.RedriveMessage(t.Context(), idOf("s1"), by)
+	_, err = db.Messages.Redrive(t.Context(), idOf("s1"), by)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	_, err = db.Messages.RedriveMessage(t.Context(), task.NewID(), by)
+	_, err = db.Messages.Redrive(t.Context(), task.NewID(), by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	log := db.Actions(t, idOf("s1").String())
 	require.Equal(t, []string{"message.redrive"}, storetest.ActionNames(log))
@@ -101,7 +101,7 @@ func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts
 	saveStuck(t, db, "s1", "s2")
 	db.MustSave(t, storetest.Message("on its way"))
 	for _, key := range []string{"s1", "s2", "on its way", "s1"} {
-		d, err := db.Messages.AbandonMessage(ctx, idOf(key), storetest.Tester)
+		d, err := db.Messages.Abandon(ctx, idOf(key), storetest.Tester)
 		require.NoError(t, err)
 		require.Equal(t, "abandoned", d.State())
 		require.Equal(t, "tester", d.FinishedBy)
@@ -111,16 +111,16 @@ func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts
 	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
 	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
 
-	after, err := db.Messages.ReceiveMessage(ctx, idOf("s1"), storetest.Addressee("points"))
+	after, err := db.Messages.Confirm(ctx, idOf("s1"), storetest.Addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 	d := db.MustMessage(t, idOf("s1"))
 	require.Equal(t, "received", d.State())
 	require.Equal(t, "points", d.FinishedBy)
-	_, err = db.Messages.AbandonMessage(ctx, idOf("s1"), storetest.Tester)
+	_, err = db.Messages.Abandon(ctx, idOf("s1"), storetest.Tester)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 
-	d, err = db.Messages.RedriveMessage(ctx, idOf("s2"), storetest.Tester)
+	d, err = db.Messages.Redrive(ctx, idOf("s2"), storetest.Tester)
 	require.NoError(t, err)
 	require.Equal(t, "sent", d.State())
 	require.Empty(t, d.FinishedBy)
@@ -139,7 +139,7 @@ func TestStuckMessagesAreCountedRedrivenAndAbandonedInBulk(t *testing.T) {
 			db.MustSave(t, storetest.Message("fresh"))
 			sending := msg.Sending
 			count := func(f messages.StuckFilter) int {
-				n, err := db.Messages.CountStuckMessages(ctx, f)
+				n, err := db.Messages.CountStuck(ctx, f)
 				require.NoError(t, err)
 				return n
 			}
@@ -148,11 +148,11 @@ func TestStuckMessagesAreCountedRedrivenAndAbandonedInBulk(t *testing.T) {
 			require.Equal(t, 1, count(messages.StuckFilter{Status: &sending, IDs: []task.ID{idOf("r1"), idOf("s1"), idOf("fresh")}}))
 			require.Zero(t, count(messages.StuckFilter{OlderThan: time.Hour}))
 
-			n, err := db.Messages.RedriveMessages(ctx, messages.StuckFilter{Status: &sending}, 2, storetest.Tester)
+			n, err := db.Messages.RedriveStuck(ctx, messages.StuckFilter{Status: &sending}, 2, storetest.Tester)
 			require.NoError(t, err)
 			require.Equal(t, 2, n)
 			require.Len(t, stuckKeys(t, db, msg.Sending, 0), 1)
-			n, err = db.Messages.AbandonMessages(ctx, messages.StuckFilter{}, 10, storetest.Tester)
+			n, err = db.Messages.AbandonStuck(ctx, messages.StuckFilter{}, 10, storetest.Tester)
 			require.NoError(t, err)
 			require.Equal(t, 3, n)
 			require.Zero(t, count(messages.StuckFilter{}))
@@ -160,7 +160,7 @@ func TestStuckMessagesAreCountedRedrivenAndAbandonedInBulk(t *testing.T) {
 			require.Equal(t, 3, db.Relay(t, storetest.Always(storetest.Taken)).Rows, "two redriven and the fresh one")
 			require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())))
 			require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'message.redrive'`))
-			n, err = db.Messages.RedriveMessages(ctx, messages.StuckFilter{}, 2, storetest.Tester)
+			n, err = db.Messages.RedriveStuck(ctx, messages.StuckFilter{}, 2, storetest.Tester)
 			require.NoError(t, err)
 			require.Zero(t, n)
 		})

@@ -67,15 +67,15 @@ const lockDueMessagesSQL = DueStreams + `, due as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
 from l` + bodyOfLive
 
-// DueMessage is a message to be sent now.
-type DueMessage struct {
-	MessageDetail
+// Due is a message to be sent now.
+type Due struct {
+	Detail
 	MsgID string // names this send; the same again when it met nobody
 
 	stream string
 }
 
-// RelayMessages sends about limit due messages of the broker, of each caller and
+// Relay sends about limit due messages of the broker, of each caller and
 // stream the earliest, and settles all of them in one transaction. publish is called with
 // their locks held: it gives one result per message, in their order, and must
 // return within 3 s, else confirmations stop waiting and, after 10 s, the database
@@ -93,7 +93,7 @@ type DueMessage struct {
 // When publish fails, the process dies or the settling is lost, nothing is
 // settled: the messages are due as before and will be sent again with the same
 // MsgID, by which a broker recognises them.
-func (st *Store) RelayMessages(ctx context.Context, limit int, publish func(ctx context.Context, due []DueMessage) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return relayed, store.Wrap("relay", err)
@@ -103,7 +103,7 @@ func (st *Store) RelayMessages(ctx context.Context, limit int, publish func(ctx 
 	return relayed, store.Wrap("relay", store.RollbackOn(conn.Conn(), err))
 }
 
-func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []DueMessage) ([]msg.Result, error)) (store.Relayed, error) {
+func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []Due) ([]msg.Result, error)) (store.Relayed, error) {
 	due, streams, now, err := lockDueMessages(ctx, conn, limit)
 	if err != nil || len(due) == 0 {
 		return store.Relayed{}, err
@@ -146,7 +146,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 
 // lockDueMessages begins a transaction and locks what is due; it leaves none
 // open when that is nothing.
-func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueMessage, streams store.StreamStates, now time.Time, err error) {
+func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, err error) {
 	var any bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&any); err != nil || !any {
 		return nil, nil, now, err
@@ -158,8 +158,8 @@ func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueM
 		var stream string
 		var room int
 		var failures *int32
-		return scanMessages(rows, func(m MessageDetail, at time.Time) {
-			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
+		return scanMessages(rows, func(m Detail, at time.Time) {
+			due, now = append(due, Due{Detail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
 			streams.AddRow(stream, m.CallerID, room, failures)
 		}, &stream, &room, &failures)
 	})

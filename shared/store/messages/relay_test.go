@@ -30,12 +30,12 @@ func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Away)) // it was stored, and the answer lost
 	before := db.MustMessage(t, m.ID)
-	_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDue(t)
 	db.Relay(t, storetest.Always(storetest.Taken))
-	after, err := db.Messages.ReceiveMessage(t.Context(), m.ID, storetest.Addressee("points"))
+	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 	db.MakeDue(t)
@@ -50,9 +50,9 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	confirmed := make(chan error, 1)
-	_, err := db.Messages.RelayMessages(t.Context(), 10, func(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(t.Context(), 10, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 		go func() {
-			_, err := db.Messages.ReceiveMessage(context.Background(), m.ID, storetest.Addressee("points"))
+			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.Addressee("points"))
 			confirmed <- err
 		}()
 		require.Eventually(t, func() bool {
@@ -87,7 +87,7 @@ func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
 func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var rows []*messages.NewMessage
+	var rows []*messages.Submission
 	var sends []string
 	for i := range 5 {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
@@ -98,7 +98,7 @@ func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
 	db.MustSave(t, rows[2])
 	before := db.MustMessage(t, rows[0].ID)
 	relay := func(b *storetest.Broker) store.Relayed {
-		relayed, err := db.Messages.RelayMessages(t.Context(), 100, b.Publish)
+		relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
 		require.NoError(t, err)
 		return relayed
 	}
@@ -126,19 +126,19 @@ func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) 
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	b := storetest.Always(storetest.Taken)
-	_, err := db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, errors.New("killed")
 	})
 	require.ErrorContains(t, err, "killed")
 	require.Panics(t, func() {
-		_, _ = db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+		_, _ = db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 			_, _ = b.Publish(ctx, due)
 			panic("killed")
 		})
 	})
 	db.MakeDue(t) // waits until the database has noticed
-	_, err = db.Messages.RelayMessages(t.Context(), 10, func(ctx context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+	_, err = db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, nil
 	})
@@ -154,7 +154,7 @@ func TestWhatWasPublishedIsSettledWhenTheRelaysTimeIsUp(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := db.Messages.RelayMessages(ctx, 10, func(context.Context, []messages.DueMessage) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(ctx, 10, func(context.Context, []messages.Due) ([]msg.Result, error) {
 		cancel()
 		return []msg.Result{storetest.Taken}, nil
 	})
@@ -167,19 +167,19 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	relays := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
 	const n = 300
-	var rows []*messages.NewMessage
+	var rows []*messages.Submission
 	for i := range n {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
 	}
 	relays[0].MustSave(t, rows...)
-	b := &storetest.Broker{Say: func(d messages.DueMessage) msg.Result {
+	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
 		return map[byte]msg.Result{0: storetest.Taken, 1: refuses, 2: storetest.Away}[d.ID[15]%3]
 	}}
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
 			for {
-				relayed, err := relays[i%2].Messages.RelayMessages(context.Background(), 20, b.Publish)
+				relayed, err := relays[i%2].Messages.Relay(context.Background(), 20, b.Publish)
 				if err != nil || relayed.Rows == 0 && b.Sent() >= n {
 					return
 				}
@@ -215,7 +215,7 @@ func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
 	}
 	save(7, 50, 4)
 	save(8, 1, 120)
-	b, of := storetest.Always(storetest.Taken), func(d messages.DueMessage) int64 { return d.CallerID }
+	b, of := storetest.Always(storetest.Taken), func(d messages.Due) int64 { return d.CallerID }
 	db.RelayDue(t, b)
 	require.Equal(t, map[int64]int{7: 50, 8: 50}, storetest.ByCaller(b.Sends, of), "half of the batch for each")
 	save(7, 250, 1)

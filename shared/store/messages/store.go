@@ -16,7 +16,7 @@ type Config struct {
 type Store struct {
 	db *store.DB
 
-	messages      *store.Coalescer[*NewMessage, SavedMessage]
+	messages      *store.Coalescer[*Submission, Submitted]
 	messageQuotas *quota.Quotas
 	shares        streamShares
 	inboxes       inboxShares
@@ -25,7 +25,7 @@ type Store struct {
 // New returns the store of messages.
 func New(db *store.DB, cfg Config) *Store {
 	s := &Store{db: db}
-	s.messages = store.NewCoalescer(func(m *NewMessage) int64 { return m.CallerID }, s.flushMessages)
+	s.messages = store.NewCoalescer(func(m *Submission) int64 { return m.CallerID }, s.flushMessages)
 	s.messageQuotas = quota.New(cfg.Waiting, s.countMessages)
 	s.shares.look = s.sharesExceeded(cfg.StreamBytes)
 	s.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, saved: s.sentToUser}

@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// NewMessage is one message to be saved, or one refused request whose id may
+// Submission is one message to be saved, or one refused request whose id may
 // be known.
-type NewMessage struct {
+type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
 	CallID      task.ID   // made for this call alone, before its commit
 	Fingerprint task.Hash // of the decoded request
@@ -45,8 +45,8 @@ type NewMessage struct {
 	Refused *task.Error
 }
 
-// SavedMessage is the answer to a NewMessage.
-type SavedMessage struct {
+// Submitted is the answer to a Submission.
+type Submitted struct {
 	State    string // of this moment, as msg.Message.State
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
@@ -57,15 +57,15 @@ type SavedMessage struct {
 	err error // of this row alone
 }
 
-// SubmitMessages saves the messages, together with those of other calls, and returns
+// Submit saves the messages, together with those of other calls, and returns
 // when all are committed: each is then due to be sent. The two slices answer
-// each in order; a refusal is in SavedMessage, an error means that the outcome is
+// each in order; a refusal is in Submitted, an error means that the outcome is
 // not known or that the database was away.
 //
 // The primary keys of messages and archived_messages are the only judges of a
 // repeat: a message of the same caller, sender and client_msg_id has the same id on
 // whichever path it comes.
-func (st *Store) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
+func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := st.messages.Do(rows)
 	for i, err := range errs {
 		if err == nil {
@@ -115,7 +115,7 @@ where m.id = any($1::uuid[])`
 // flushMessages commits the rows in one transaction. When the answer to the
 // commit is lost they are run again, and their calls tell whose they are. What
 // follows the commit can fail only the rows that it did not save.
-func (st *Store) flushMessages(ctx context.Context, rows []*NewMessage, alone bool) ([]SavedMessage, error) {
+func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	saved := map[task.ID]time.Time{} // by call
 	if fresh := freshMessages(rows); len(fresh) > 0 {
 		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.insertMessages(ctx, fresh, alone, saved) })
@@ -123,11 +123,11 @@ func (st *Store) flushMessages(ctx context.Context, rows []*NewMessage, alone bo
 			return nil, err
 		}
 	}
-	out := make([]SavedMessage, len(rows))
+	out := make([]Submitted, len(rows))
 	var open []int
 	for i, r := range rows {
 		if at, ok := saved[r.CallID]; ok {
-			out[i] = SavedMessage{State: msg.Sending.String(), Status: msg.Sending, SavedAt: at}
+			out[i] = Submitted{State: msg.Sending.String(), Status: msg.Sending, SavedAt: at}
 		} else {
 			open = append(open, i)
 		}
@@ -141,13 +141,13 @@ func (st *Store) flushMessages(ctx context.Context, rows []*NewMessage, alone bo
 }
 
 // freshMessages are the rows to insert, one for each id, by id.
-func freshMessages(rows []*NewMessage) []*NewMessage {
-	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *NewMessage) bool { return m.Refused != nil })
-	slices.SortStableFunc(fresh, func(a, b *NewMessage) int { return a.ID.Compare(b.ID) })
-	return slices.CompactFunc(fresh, func(a, b *NewMessage) bool { return a.ID == b.ID })
+func freshMessages(rows []*Submission) []*Submission {
+	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *Submission) bool { return m.Refused != nil })
+	slices.SortStableFunc(fresh, func(a, b *Submission) int { return a.ID.Compare(b.ID) })
+	return slices.CompactFunc(fresh, func(a, b *Submission) bool { return a.ID == b.ID })
 }
 
-func (st *Store) insertMessages(ctx context.Context, rows []*NewMessage, alone bool, saved map[task.ID]time.Time) error {
+func (st *Store) insertMessages(ctx context.Context, rows []*Submission, alone bool, saved map[task.ID]time.Time) error {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (st *Store) insertMessages(ctx context.Context, rows []*NewMessage, alone b
 }
 
 // destinationKey is that of a message to a URL, null for others.
-func (m *NewMessage) destinationKey() *string {
+func (m *Submission) destinationKey() *string {
 	if m.To.Kind != msg.URL {
 		return nil
 	}
@@ -183,30 +183,30 @@ func (m *NewMessage) destinationKey() *string {
 }
 
 // messageColumns gives insertMessagesSQL its arrays.
-func messageColumns(rows []*NewMessage) []any {
+func messageColumns(rows []*Submission) []any {
 	return []any{
-		store.Column(rows, func(m *NewMessage) task.ID { return m.ID }),
-		store.Column(rows, func(m *NewMessage) task.ID { return m.CallID }),
-		store.Column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }),
-		store.Column(rows, func(m *NewMessage) int64 { return m.CallerID }),
-		store.Column(rows, func(m *NewMessage) string { return m.From }),
-		store.Column(rows, func(m *NewMessage) string { return m.ClientMsgID }),
-		store.Column(rows, func(m *NewMessage) int16 { return int16(m.To.Kind) }),
-		store.Column(rows, func(m *NewMessage) string { return m.To.Name }),
-		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(m.Exchange) }),
-		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(m.RoutingKey) }),
-		store.Column(rows, func(m *NewMessage) string { return m.Type }),
-		store.Column(rows, func(m *NewMessage) string { return string(m.Data) }),
-		store.Column(rows, func(m *NewMessage) *time.Time { return store.TimeOrNull(m.SentAt) }),
-		store.Column(rows, func(m *NewMessage) bool { return m.Confirm }),
-		store.Column(rows, func(m *NewMessage) int16 { return m.MaxSends }),
-		store.Column(rows, func(m *NewMessage) int16 { return m.ExpectedReceipts }),
-		store.Column(rows, func(m *NewMessage) *int64 { return store.OrNull(m.AcceptSeq) }),
-		store.Column(rows, func(m *NewMessage) *time.Time { return store.TimeOrNull(m.AcceptedAt) }),
-		store.Column(rows, func(m *NewMessage) *string { return store.OrNull(store.Storable(m.Producer)) }),
-		store.Column(rows, func(m *NewMessage) time.Duration { return m.ahead }),
-		store.Column(rows, func(m *NewMessage) *string { return m.destinationKey() }),
-		store.Column(rows, func(m *NewMessage) string { return m.To.Stream() }),
+		store.Column(rows, func(m *Submission) task.ID { return m.ID }),
+		store.Column(rows, func(m *Submission) task.ID { return m.CallID }),
+		store.Column(rows, func(m *Submission) task.Hash { return m.Fingerprint }),
+		store.Column(rows, func(m *Submission) int64 { return m.CallerID }),
+		store.Column(rows, func(m *Submission) string { return m.From }),
+		store.Column(rows, func(m *Submission) string { return m.ClientMsgID }),
+		store.Column(rows, func(m *Submission) int16 { return int16(m.To.Kind) }),
+		store.Column(rows, func(m *Submission) string { return m.To.Name }),
+		store.Column(rows, func(m *Submission) *string { return store.OrNull(m.Exchange) }),
+		store.Column(rows, func(m *Submission) *string { return store.OrNull(m.RoutingKey) }),
+		store.Column(rows, func(m *Submission) string { return m.Type }),
+		store.Column(rows, func(m *Submission) string { return string(m.Data) }),
+		store.Column(rows, func(m *Submission) *time.Time { return store.TimeOrNull(m.SentAt) }),
+		store.Column(rows, func(m *Submission) bool { return m.Confirm }),
+		store.Column(rows, func(m *Submission) int16 { return m.MaxSends }),
+		store.Column(rows, func(m *Submission) int16 { return m.ExpectedReceipts }),
+		store.Column(rows, func(m *Submission) *int64 { return store.OrNull(m.AcceptSeq) }),
+		store.Column(rows, func(m *Submission) *time.Time { return store.TimeOrNull(m.AcceptedAt) }),
+		store.Column(rows, func(m *Submission) *string { return store.OrNull(store.Storable(m.Producer)) }),
+		store.Column(rows, func(m *Submission) time.Duration { return m.ahead }),
+		store.Column(rows, func(m *Submission) *string { return m.destinationKey() }),
+		store.Column(rows, func(m *Submission) string { return m.To.Stream() }),
 	}
 }
 
@@ -222,7 +222,7 @@ type knownMessage struct {
 // resolveMessages answers the rows that were not inserted: their messages were
 // saved by an earlier call, or by an earlier try of this very flush, or they are
 // refused.
-func (st *Store) resolveMessages(ctx context.Context, rows []*NewMessage, open []int, out []SavedMessage) error {
+func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open []int, out []Submitted) error {
 	if len(open) == 0 {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*NewMessage, open [
 		switch {
 		case found && first.fingerprint == m.Fingerprint:
 			replayed = true
-			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
+			out[i] = Submitted{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
 		case found:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 		case m.Refused != nil:

@@ -113,10 +113,10 @@ select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
 union all
 select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
-// FinishedMessages gives those of the messages that are over: true where all who
+// Finished gives those of the messages that are over: true where all who
 // had to have confirmed, or where it was given up; false where it was over because
 // a stream had it.
-func (st *Store) FinishedMessages(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
+func (st *Store) Finished(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
 	rows, err := st.db.Hot.Query(ctx, finishedMessagesSQL, ids)
 	if err != nil {
 		return nil, store.Wrap("finished messages", err)

@@ -53,9 +53,9 @@ func FromCaller(id int64) func(*tasks.Submission) {
 func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/told" }
 
 // RelayEvents publishes with one outcome for each, and gives what was published.
-func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []events.DueEvent) {
+func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []events.Due) {
 	t.Helper()
-	_, err := db.Events.RelayEvents(t.Context(), 10, func(_ context.Context, due []events.DueEvent) ([]msg.Result, error) {
+	_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 		seen = due
 		results := make([]msg.Result, len(due))
 		for i := range results {

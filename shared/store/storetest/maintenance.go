@@ -15,7 +15,7 @@ func (db *DB) Maintain(t *testing.T) {
 	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
 	for more := true; more; {
 		var err error
-		_, more, err = db.Maintenance.RunMaintenance(t.Context())
+		_, more, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 	}
 }

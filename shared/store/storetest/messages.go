@@ -22,7 +22,7 @@ var Taken = msg.Result{Outcome: msg.Taken}
 // Chat saves a message from one user to another.
 func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	t.Helper()
-	m := Message(key, func(m *messages.NewMessage) {
+	m := Message(key, func(m *messages.Submission) {
 		m.From, m.To, m.Confirm = from, msg.Address{Kind: msg.User, Name: to}, false
 	})
 	db.MustSave(t, m)
@@ -32,11 +32,11 @@ func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 // Broker is a publisher that remembers what it was given.
 type Broker struct {
 	mu    sync.Mutex
-	Sends []messages.DueMessage
-	Say   func(messages.DueMessage) msg.Result
+	Sends []messages.Due
+	Say   func(messages.Due) msg.Result
 }
 
-func (b *Broker) Publish(_ context.Context, due []messages.DueMessage) ([]msg.Result, error) {
+func (b *Broker) Publish(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Sends = append(b.Sends, due...)
@@ -46,7 +46,7 @@ func (b *Broker) Publish(_ context.Context, due []messages.DueMessage) ([]msg.Re
 func (b *Broker) MsgIDs() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return store.Column(b.Sends, func(d messages.DueMessage) string { return d.MsgID })
+	return store.Column(b.Sends, func(d messages.Due) string { return d.MsgID })
 }
 
 func (b *Broker) Sent() int {
@@ -56,7 +56,7 @@ func (b *Broker) Sent() int {
 }
 
 func Always(r msg.Result) *Broker {
-	return &Broker{Say: func(messages.DueMessage) msg.Result { return r }}
+	return &Broker{Say: func(messages.Due) msg.Result { return r }}
 }
 
 var Away = msg.Result{Outcome: msg.Away, Reason: "no more of this subject"}
@@ -67,8 +67,8 @@ var NoStream = msg.Result{Outcome: msg.Away, Reason: "no connection", Scope: msg
 
 // Message is a message to a subject that waits for one confirmation; change
 // edits it.
-func Message(key string, change ...func(*messages.NewMessage)) *messages.NewMessage {
-	m := &messages.NewMessage{
+func Message(key string, change ...func(*messages.Submission)) *messages.Submission {
+	m := &messages.Submission{
 		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
 		Type: "order.paid.v1", Data: []byte(`{"order": 7, "b":1e400}`), Confirm: true, MaxSends: 2, ExpectedReceipts: 1,
 	}
@@ -87,17 +87,17 @@ func (db *DB) MustConverse(t *testing.T, a, b string, after task.ID, limit int) 
 	return page
 }
 
-func (db *DB) MustMessage(t *testing.T, id task.ID) messages.MessageDetail {
+func (db *DB) MustMessage(t *testing.T, id task.ID) messages.Detail {
 	t.Helper()
-	m, err := db.Messages.Message(t.Context(), id)
+	m, err := db.Messages.ByID(t.Context(), id)
 	require.NoError(t, err)
 	return m
 }
 
 // MustSave gives the answers without their times, which it holds to the rows.
-func (db *DB) MustSave(t *testing.T, rows ...*messages.NewMessage) []messages.SavedMessage {
+func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Submitted {
 	t.Helper()
-	outs, errs := db.Messages.SubmitMessages(rows)
+	outs, errs := db.Messages.Submit(rows)
 	for i, err := range errs {
 		require.NoError(t, err)
 		if outs[i].Refused == nil {
@@ -109,7 +109,7 @@ func (db *DB) MustSave(t *testing.T, rows ...*messages.NewMessage) []messages.Sa
 }
 
 // Send is the MsgID of a send, given as <epoch>.<number>.
-func Send(m *messages.NewMessage, name string) string {
+func Send(m *messages.Submission, name string) string {
 	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
 }
 
@@ -128,12 +128,12 @@ func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]
 }
 
 // SaveReceived saves messages, sends them and confirms each.
-func (db *DB) SaveReceived(t *testing.T, rows ...*messages.NewMessage) {
+func (db *DB) SaveReceived(t *testing.T, rows ...*messages.Submission) {
 	t.Helper()
 	db.MustSave(t, rows...)
 	db.Relay(t, Always(Taken))
 	for _, m := range rows {
-		_, err := db.Messages.ReceiveMessage(t.Context(), m.ID, Addressee("points"))
+		_, err := db.Messages.Confirm(t.Context(), m.ID, Addressee("points"))
 		require.NoError(t, err)
 	}
 }
@@ -142,7 +142,7 @@ func (db *DB) SaveReceived(t *testing.T, rows ...*messages.NewMessage) {
 func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
 	t.Helper()
 	db.MakeDue(t)
-	relayed, err := db.Messages.RelayMessages(t.Context(), 100, b.Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
 	require.NoError(t, err)
 	return relayed
 }

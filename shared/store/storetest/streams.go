@@ -15,7 +15,7 @@ import (
 // RelayDue lets one relay send what is due, as it is.
 func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
 	t.Helper()
-	relayed, err := db.Messages.RelayMessages(t.Context(), 100, b.Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
 	require.NoError(t, err)
 	return relayed
 }
@@ -34,6 +34,6 @@ func SaveMany(t *testing.T, conn *pgx.Conn, n int) {
 	}
 }
 
-func SendTo(kind msg.Kind, name string) func(*messages.NewMessage) {
-	return func(m *messages.NewMessage) { m.To = msg.Address{Kind: kind, Name: name} }
+func SendTo(kind msg.Kind, name string) func(*messages.Submission) {
+	return func(m *messages.Submission) { m.To = msg.Address{Kind: kind, Name: name} }
 }

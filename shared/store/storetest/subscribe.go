@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Subscription) subscribe.Subscribed {
+func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Submission) subscribe.Submitted {
 	t.Helper()
-	out, err := db.Subscribe.Subscribe(t.Context(), s)
+	out, err := db.Subscribe.Submit(t.Context(), s)
 	require.NoError(t, err)
 	return out
 }
@@ -32,8 +32,8 @@ func (db *DB) Try(t *testing.T, r task.Report) task.Task {
 }
 
 // Booking is the order for the confirmation of a booking.
-func Booking(id uint64, data string) *subscribe.Subscription {
-	return &subscribe.Subscription{
+func Booking(id uint64, data string) *subscribe.Submission {
+	return &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
 		ReceiverOpenID: "openid", Data: []byte(data), Page: "pages/booking", CallerID: 7, Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
 	}
@@ -47,7 +47,7 @@ func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
 }
 
 // SettledBooking orders a message 100 days ago and reports on it 99 days ago.
-func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (ordered subscribe.Subscribed) {
+func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (ordered subscribe.Submitted) {
 	t.Helper()
 	ordered = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
 	db.Try(t, task.Report{Outcome: outcome})
@@ -57,7 +57,7 @@ func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (ord
 }
 
 // OldBooking is an order that was made 100 days ago.
-func OldBooking(id uint64, data string) *subscribe.Subscription {
+func OldBooking(id uint64, data string) *subscribe.Submission {
 	s := Booking(id, data)
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
 	copy(s.TaskID[:8], floor[:8])

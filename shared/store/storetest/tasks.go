@@ -42,7 +42,7 @@ func (db *DB) MustSubmit(t *testing.T, subs ...*tasks.Submission) []tasks.Submit
 
 func (db *DB) MustTask(t *testing.T, id task.ID) tasks.Detail {
 	t.Helper()
-	d, err := db.Tasks.Task(t.Context(), id)
+	d, err := db.Tasks.ByID(t.Context(), id)
 	require.NoError(t, err)
 	return d
 }

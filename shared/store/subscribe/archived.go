@@ -29,7 +29,7 @@ const restoreLogSQL = `select restore_subscribe_message($1)`
 // subscribeArchived decides an order for a message that has no row in the main
 // table. One that was sent is skipped as ever; one that failed comes back, to be
 // decided there.
-func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Subscription) (out Subscribed, err error) {
+func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool
 	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.name(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
@@ -43,7 +43,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Subscription) (ou
 	case err != nil || out.TaskID == s.TaskID: // an earlier try of this very call
 		return out, err
 	case s.isRefused(owner):
-		return Subscribed{}, ErrOthersMessage()
+		return Submitted{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent:
 		out.Skipped, out.DataDiffers = true, !same && s.mayCompare(owner)
 		return out, nil

@@ -28,16 +28,16 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Run("is found by its id, its name and its business event", func(t *testing.T) {
 		found := mustLog(t, db, sent.ID)
 		require.True(t, found.Archived)
-		byName, err := db.Subscribe.SubscribeLogOf(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
+		byName, err := db.Subscribe.FindLog(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
 		require.NoError(t, err)
 		require.Equal(t, found, byName)
 		listed, more, err := db.Subscribe.BusinessLogs(t.Context(), "course_booking", 1, nil, 0, 10)
 		require.NoError(t, err)
 		require.False(t, more)
-		require.Equal(t, []subscribe.SubscribeLog{found}, listed)
+		require.Equal(t, []subscribe.Log{found}, listed)
 		found.Archived = false
 		require.Equal(t, before, found, "nothing of it is lost")
-		history, _, err := db.Subscribe.SubscribeHistory(t.Context(), sent.ID, subscribe.SendPlace{}, 10)
+		history, _, err := db.Subscribe.History(t.Context(), sent.ID, subscribe.SendPlace{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
@@ -46,13 +46,13 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		for _, id := range []uint64{1, 2} {
 			other := storetest.Booking(id, `{}`)
 			other.CallerID, other.OwnOnly = 8, true
-			out, err := db.Subscribe.Subscribe(t.Context(), other)
+			out, err := db.Subscribe.Submit(t.Context(), other)
 			require.Equal(t, subscribe.ErrOthersMessage(), err)
 			require.Zero(t, out)
 		}
 	})
 	t.Run("is skipped when it was sent", func(t *testing.T) {
-		want := subscribe.Subscribed{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}
+		want := subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}
 		require.Equal(t, want, db.MustSubscribe(t, storetest.Booking(1, `{"thing1": {"value": "Tea"}}`)))
 		want.DataDiffers = true
 		require.Equal(t, want, db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`)))
@@ -67,7 +67,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Run("is sent again when it failed", func(t *testing.T) {
 		other := storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`)
 		other.CallerID = 8
-		_, err := db.Subscribe.Subscribe(t.Context(), other)
+		_, err := db.Subscribe.Submit(t.Context(), other)
 		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "by who ordered it")
 		again := db.MustSubscribe(t, storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`))
 		require.Equal(t, failed.ID, again.ID, "on its row")
@@ -77,16 +77,16 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.False(t, l.Archived)
 		require.Equal(t, 1, l.RetryCount)
 		require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
-		history, _, err := db.Subscribe.SubscribeHistory(t.Context(), failed.ID, subscribe.SendPlace{}, 10)
+		history, _, err := db.Subscribe.History(t.Context(), failed.ID, subscribe.SendPlace{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 2)
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_subscribe_message_logs`))
 	})
 	t.Run("is resent by hand", func(t *testing.T) {
-		_, err := db.Subscribe.ResendSubscription(t.Context(), sent.ID, &subscribe.Subscription{TaskID: task.NewID(), Metadata: []byte(`{}`)}, false, store.Operator{})
+		_, err := db.Subscribe.Resend(t.Context(), sent.ID, &subscribe.Submission{TaskID: task.NewID(), Metadata: []byte(`{}`)}, false, store.Operator{})
 		require.ErrorContains(t, err, "force")
 		require.True(t, mustLog(t, db, sent.ID).Archived, "a refusal changes nothing")
-		out, err := db.Subscribe.ResendSubscription(t.Context(), sent.ID, &subscribe.Subscription{TaskID: task.NewID(), Metadata: []byte(`{}`)}, true, store.Operator{})
+		out, err := db.Subscribe.Resend(t.Context(), sent.ID, &subscribe.Submission{TaskID: task.NewID(), Metadata: []byte(`{}`)}, true, store.Operator{})
 		require.NoError(t, err)
 		require.True(t, out.Again)
 		require.False(t, mustLog(t, db, sent.ID).Archived)
@@ -118,9 +118,9 @@ func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
 	db.Exec(t, `delete from task_done`)
 	db.Exec(t, `delete from tasks`)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
-	answered := make(chan subscribe.Subscribed, 1)
+	answered := make(chan subscribe.Submitted, 1)
 	go func() {
-		out, err := db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+		out, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 		if err == nil {
 			answered <- out
 		}
@@ -130,7 +130,7 @@ func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
 	release()
 	out, ok := <-answered
 	require.True(t, ok)
-	require.Equal(t, subscribe.Subscribed{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
+	require.Equal(t, subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
 	require.Zero(t, db.Count(t, `select count(*) from subscribe_message_logs`))
 	require.Zero(t, db.Count(t, `select count(*) from task_live`), "nothing is sent twice")
 }

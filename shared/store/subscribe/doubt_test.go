@@ -15,9 +15,9 @@ import (
 
 func TestDoubtIsOfOneTemplateAndOneUserAndEndsWithASuccess(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*subscribe.Subscription){
-		"another template": func(s *subscribe.Subscription) { s.TemplateID = "other" },
-		"another openid":   func(s *subscribe.Subscription) { s.ReceiverOpenID = "other" },
+	for name, change := range map[string]func(*subscribe.Submission){
+		"another template": func(s *subscribe.Submission) { s.TemplateID = "other" },
+		"another openid":   func(s *subscribe.Submission) { s.ReceiverOpenID = "other" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestDoubtIsOfOneTemplateAndOneUserAndEndsWithASuccess(t *testing.T) {
 		second := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 		require.True(t, doubtful(t, db, second.TaskID))
 		db.Try(t, task.Report{Outcome: task.SentOK})
-		out, err := db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann", Reason: "lost phone"})
+		out, err := db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann", Reason: "lost phone"})
 		require.NoError(t, err)
 		require.False(t, doubtful(t, db, out.TaskID))
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SubscribeLog is a row of subscribe_message_logs.
-type SubscribeLog struct {
+// Log is a row of subscribe_message_logs.
+type Log struct {
 	ID             int64
 	TemplateID     string
 	TemplateType   string
@@ -37,7 +37,7 @@ type SubscribeLog struct {
 }
 
 // logFields are the columns of a row g of subscribe_message_logs, or of its archive,
-// that make a SubscribeLog.
+// that make a Log.
 const logFields = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
     g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
     coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
@@ -47,7 +47,7 @@ const (
 	archivedLogColumns = logFields + `, true`
 )
 
-func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
+func scanLog(row pgx.CollectableRow) (l Log, err error) {
 	var business, receiver, data string
 	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, &data, &l.Page, &l.Status,
 		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt,
@@ -64,7 +64,7 @@ func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
 }
 
 // logs reads a page of at most limit rows.
-func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []SubscribeLog, more bool, err error) {
+func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []Log, more bool, err error) {
 	rows, err := st.db.Read.Query(ctx, sql, args...)
 	if err == nil {
 		page, more, err = store.CollectPage(ctx, rows, limit, scanLog)
@@ -73,13 +73,13 @@ func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, 
 }
 
 // oneLog reads the one row that sql gives; task.CodeNotFound when there is none.
-func (st *Store) oneLog(ctx context.Context, sql string, args ...any) (SubscribeLog, error) {
+func (st *Store) oneLog(ctx context.Context, sql string, args ...any) (Log, error) {
 	found, _, err := st.logs(ctx, "subscribe log", 1, sql, args...)
 	if err == nil && len(found) == 0 {
 		err = store.NotFound("subscribe message")
 	}
 	if err != nil {
-		return SubscribeLog{}, err
+		return Log{}, err
 	}
 	return found[0], nil
 }
@@ -89,8 +89,8 @@ select ` + logColumns + ` from subscribe_message_logs g where g.id = $1
 union all
 select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g.id = $1`
 
-// SubscribeLog finds a row by its id; task.CodeNotFound when there is none.
-func (st *Store) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) {
+// LogByID finds a row by its id; task.CodeNotFound when there is none.
+func (st *Store) LogByID(ctx context.Context, id int64) (Log, error) {
 	return st.oneLog(ctx, logSQL, id)
 }
 
@@ -101,9 +101,9 @@ select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofN
 
 const ofName = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
 
-// SubscribeLogOf finds the row of a message by what names it; task.CodeNotFound
+// FindLog finds the row of a message by what names it; task.CodeNotFound
 // when it was never ordered.
-func (st *Store) SubscribeLogOf(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (SubscribeLog, error) {
+func (st *Store) FindLog(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (Log, error) {
 	return st.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
 
@@ -118,7 +118,7 @@ const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::num
 
 // BusinessLogs pages the rows of one business event by id, archived ones too; of is whose, nil =
 // everybody's.
-func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
+func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
 }
 
@@ -144,7 +144,7 @@ type LogPlace struct {
 
 // FailedLogs pages the failures, newest first; of is
 // whose, nil = everybody's.
-func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []SubscribeLog, more bool, err error) {
+func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
 	if of != nil {
 		sql, args = failedLogsOfSQL, append(args, *of)
@@ -152,8 +152,8 @@ func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limi
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }
 
-// SubscribeSend is one send of a row.
-type SubscribeSend struct {
+// Send is one send of a row.
+type Send struct {
 	TaskID           task.ID
 	LogID            int64
 	CallerID         int64 // who ordered this send; only BeginSends says so
@@ -170,7 +170,7 @@ type SubscribeSend struct {
 }
 
 // CallerTemplate is the template of a send that BeginSends gave.
-func (s *SubscribeSend) CallerTemplate() CallerTemplate {
+func (s *Send) CallerTemplate() CallerTemplate {
 	return CallerTemplate{s.TemplateID, s.CallerID}
 }
 
@@ -193,8 +193,8 @@ where s.task_id = any($1::uuid[])`
 
 // BeginSends gives what the claimed tasks send, and takes their rows for being
 // sent.
-func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]SubscribeSend, err error) {
-	sends = make(map[task.ID]SubscribeSend, len(ids))
+func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]Send, err error) {
+	sends = make(map[task.ID]Send, len(ids))
 	var batch pgx.Batch
 	batch.Queue(beginSendsSQL, ids)
 	batch.Queue(claimedSendsSQL, ids).Query(func(rows pgx.Rows) error {
@@ -207,18 +207,18 @@ func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.
 	return sends, store.Wrap("begin sends", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
-func scanSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+func scanSend(row pgx.CollectableRow) (s Send, err error) {
 	err = s.scan(row)
 	return s, err
 }
 
-func scanClaimedSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+func scanClaimedSend(row pgx.CollectableRow) (s Send, err error) {
 	err = s.scan(row, &s.CallerID)
 	return s, err
 }
 
 // scan reads sendColumns, and the columns after them into more.
-func (s *SubscribeSend) scan(row pgx.CollectableRow, more ...any) error {
+func (s *Send) scan(row pgx.CollectableRow, more ...any) error {
 	var data string
 	err := row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
 		&s.Doubtful, &s.Sent}, more...)...)
@@ -252,15 +252,15 @@ order by created_at desc, task_id desc limit $4`
 
 const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3)`
 
-// SendPlace is the last send of a page of SubscribeHistory; zero asks for the first
+// SendPlace is the last send of a page of History; zero asks for the first
 // page.
 type SendPlace struct {
 	At     time.Time // its CreatedAt
 	TaskID task.ID
 }
 
-// SubscribeHistory pages the sends of a row, newest first.
-func (st *Store) SubscribeHistory(ctx context.Context, id int64, after SendPlace, limit int) (page []SubscribeSend, more bool, err error) {
+// History pages the sends of a row, newest first.
+func (st *Store) History(ctx context.Context, id int64, after SendPlace, limit int) (page []Send, more bool, err error) {
 	rows, err := st.db.Read.Query(ctx, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
 	if err == nil {
 		page, more, err = store.CollectPage(ctx, rows, limit, scanSend)

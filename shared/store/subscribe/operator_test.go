@@ -61,7 +61,7 @@ func TestAResendHeedsASuccessThatItWaitedFor(t *testing.T) {
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	resend := func() error {
-		_, err := db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, false, store.Operator{Name: "ann"})
+		_, err := db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, false, store.Operator{Name: "ann"})
 		return err
 	}
 	overtaken := func() error {

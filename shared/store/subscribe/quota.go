@@ -7,17 +7,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SubscribeWithinQuota is Subscribe for such a caller. An order that is skipped is
+// SubmitWithinQuota is Subscribe for such a caller. An order that is skipped is
 // answered all the same.
-func (st *Store) SubscribeWithinQuota(ctx context.Context, caller callers.Caller, s *Subscription) (out Subscribed, err error) {
+func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, s *Submission) (out Submitted, err error) {
 	if s.Refused != nil {
-		return st.Subscribe(ctx, s)
+		return st.Submit(ctx, s)
 	}
 	st.tasks.WithinQuota(caller, 1, func(fit int, refusal *task.Error) (saved int) {
 		if fit == 0 {
 			s.Refused = refusal
 		}
-		out, err = st.Subscribe(ctx, s)
+		out, err = st.Submit(ctx, s)
 		if err == nil && !out.Skipped {
 			saved = 1
 		}

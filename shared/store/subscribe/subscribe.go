@@ -14,9 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Subscription is an order to send one subscribe message. Business, type of
+// Submission is an order to send one subscribe message. Business, type of
 // template and receiver together name the message: there is at most one row for them.
-type Subscription struct {
+type Submission struct {
 	TaskID task.ID // made before the commit, so that a commit whose answer was lost is recognised
 
 	TemplateID       string
@@ -53,8 +53,8 @@ type Subscription struct {
 	OwnOnly bool
 }
 
-// Subscribed is what became of an order.
-type Subscribed struct {
+// Submitted is what became of an order.
+type Submitted struct {
 	ID          int64 // of the row
 	TaskID      task.ID
 	Status      task.SendStatus
@@ -143,21 +143,21 @@ const (
 	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
 )
 
-func (s *Subscription) newSQL(m store.EventMode) string {
+func (s *Submission) newSQL(m store.EventMode) string {
 	if s.Lease > 0 {
 		return m.Pick(newClaimedSQL, newClaimedWithEventsSQL)
 	}
 	return m.Pick(newLogSQL, newLogWithEventsSQL)
 }
 
-func (s *Subscription) againSQL(m store.EventMode) string {
+func (s *Submission) againSQL(m store.EventMode) string {
 	if s.Lease > 0 {
 		return m.Pick(againClaimedSQL, againClaimedWithEventsSQL)
 	}
 	return m.Pick(againLogSQL, againLogWithEventsSQL)
 }
 
-func (s *Subscription) args(claimID int64) []any {
+func (s *Submission) args(claimID int64) []any {
 	return []any{
 		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), store.OrNull(s.Page), store.OrNull(s.Lang), store.OrNull(s.MiniprogramState), s.CallerID,
 		s.Queue, s.MaxRetries, int16(s.OnUnknown), store.OrNull(s.CallbackURL), store.TimeOrNull(s.SendAt), store.OrNull(s.TTL), store.OrNull(s.AppID),
@@ -166,17 +166,17 @@ func (s *Subscription) args(claimID int64) []any {
 }
 
 // summary is the text of the task, for people: what is sent is kept apart.
-func (s *Subscription) summary() string {
+func (s *Submission) summary() string {
 	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
 }
 
-func (s *Subscription) name() []any {
+func (s *Submission) name() []any {
 	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
 }
 
-// Subscribe makes the row of a message, or sends one again that failed, or finds
+// Submit makes the row of a message, or sends one again that failed, or finds
 // that it is sent or being sent and does nothing.
-func (st *Store) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, err error) {
+func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
 		if claimID, err = st.tasks.NextClaimID(ctx); err != nil {
@@ -193,14 +193,14 @@ func (st *Store) Subscribe(ctx context.Context, s *Subscription) (out Subscribed
 	return out, store.Wrap("subscribe", err)
 }
 
-func (st *Store) subscribeOnce(ctx context.Context, s *Subscription, claimID int64) (out Subscribed, err error) {
+func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64) (out Submitted, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return out, err
 	}
 	defer conn.Release()
 	if s.Refused == nil {
-		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
+		out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
 		var batch pgx.Batch
 		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
 		batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
@@ -226,7 +226,7 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Subscription, claimID int
 var errOvertaken = errors.New("another order was faster")
 
 // scan reads what subscribeBody gives; no row leaves all as it is.
-func (o *Subscribed) scan(row pgx.Row) error {
+func (o *Submitted) scan(row pgx.Row) error {
 	var state int16
 	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -251,7 +251,7 @@ select task_id, send_status, caller_id,
 from subscribe_message_logs where id = $1 for update`
 
 // subscribeAgain decides an order for a message that has its row.
-func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, claimID int64) (out Subscribed, err error) {
+func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	var newest task.ID
 	err = conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest)
 	switch {
@@ -279,10 +279,10 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscrip
 	case out.TaskID != newest:
 		return out, errOvertaken
 	case newest == s.TaskID: // an earlier try of this very call
-		out = Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
+		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
 		return out, store.Commit(ctx, conn)
 	case s.isRefused(owner):
-		return Subscribed{}, ErrOthersMessage()
+		return Submitted{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent, found && !before.SendAgain():
 		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same && s.mayCompare(owner)
 		return out, store.Commit(ctx, conn)
@@ -295,13 +295,13 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscrip
 }
 
 // isRefused tells whether the order must not even be told about a message of owner.
-func (s *Subscription) isRefused(owner int64) bool {
+func (s *Submission) isRefused(owner int64) bool {
 	return s.OwnOnly && !s.Anybodys && owner != s.CallerID
 }
 
 // mayCompare tells whether the order may be told that a message of owner has other
 // data: the data of another caller could be guessed so.
-func (s *Subscription) mayCompare(owner int64) bool { return s.Anybodys || owner == s.CallerID }
+func (s *Submission) mayCompare(owner int64) bool { return s.Anybodys || owner == s.CallerID }
 
 // ErrOthersMessage refuses what concerns a message that another caller ordered, and
 // is the same whatever became of it.
@@ -323,9 +323,9 @@ func endOf(t task.Task, found bool, status task.SendStatus) task.State {
 
 // sendAgain gives the locked row its next send; a task that waits for another try
 // makes way.
-func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id int64, before task.Task, claimID int64, now time.Time,
-	extra func(*pgx.Batch)) (Subscribed, error) {
-	out := Subscribed{TaskID: s.TaskID, ClaimID: claimID, Again: true}
+func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
+	extra func(*pgx.Batch)) (Submitted, error) {
+	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
 	var batch pgx.Batch
 	var notifier *store.Notifier
 	retries := 1
@@ -354,10 +354,10 @@ func (st *Store) ordered() *store.Notifier {
 	return n
 }
 
-// ResendSubscription sends the message of a row again as it is, by hand: one that failed,
+// Resend sends the message of a row again as it is, by hand: one that failed,
 // or, with force, one that was sent. One that is being sent is a conflict. s is
 // completed from the row: it needs no more than TaskID, MaxRetries and OnUnknown.
-func (st *Store) ResendSubscription(ctx context.Context, id int64, s *Subscription, force bool, by store.Operator) (out Subscribed, err error) {
+func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)
 		if err != nil {
@@ -375,8 +375,8 @@ select g.task_id, g.send_status, coalesce((select lang from subscribe_message_se
     coalesce((select miniprogram_state from subscribe_message_sends where task_id = g.task_id), '')
 from subscribe_message_logs g where g.id = $1 for update`
 
-func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subscription, force bool, by store.Operator) (out Subscribed, err error) {
-	l, err := st.SubscribeLog(ctx, id)
+func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
+	l, err := st.LogByID(ctx, id)
 	if err != nil {
 		return out, err
 	}

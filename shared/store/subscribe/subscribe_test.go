@@ -17,9 +17,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.SubscribeLog {
+func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.Log {
 	t.Helper()
-	l, err := db.Subscribe.SubscribeLog(t.Context(), id)
+	l, err := db.Subscribe.LogByID(t.Context(), id)
 	require.NoError(t, err)
 	return l
 }
@@ -32,7 +32,7 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	require.False(t, first.Skipped)
 	require.Equal(t, task.Pending, first.State)
 	again := db.MustSubscribe(t, storetest.Booking(largest, `{"thing1": {"value": "Tea"}}`))
-	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, again)
+	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, again)
 	require.True(t, db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Coffee"}}`)).DataDiffers)
 	l := mustLog(t, db, first.ID)
 	require.Equal(t, largest, l.BusinessID)
@@ -40,7 +40,7 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 
 	db.Try(t, task.Report{Outcome: task.SentOK})
 	again = db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Tea"}}`))
-	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true}, again)
+	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true}, again)
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 }
@@ -52,9 +52,9 @@ func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
 	var callers sync.WaitGroup
 	order := func() {
 		defer callers.Done()
-		var out subscribe.Subscribed
+		var out subscribe.Submitted
 		err := storetest.RetryBusy(func() (err error) {
-			out, err = db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{}`))
+			out, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{}`))
 			return err
 		})
 		switch {
@@ -96,7 +96,7 @@ func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
 	require.Empty(t, l.ErrorCode)
 	require.Equal(t, 1, l.RetryCount)
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs where retries_before = retry_count`))
-	history, _, err := db.Subscribe.SubscribeHistory(t.Context(), first.ID, subscribe.SendPlace{}, 10)
+	history, _, err := db.Subscribe.History(t.Context(), first.ID, subscribe.SendPlace{}, 10)
 	require.NoError(t, err)
 	require.Len(t, history, 2)
 	require.JSONEq(t, `{"thing1":{"value":"Tea"}}`, string(history[1].Data))
@@ -111,7 +111,7 @@ func TestAMessageThatWaitsAfterAFailedTryMakesWayForANewOrder(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
 	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the retry that it takes the place of was counted")
-	old, err := db.Tasks.Task(t.Context(), first.TaskID)
+	old, err := db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Cancelled, old.Reason)
 	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{second.TaskID})
@@ -149,7 +149,7 @@ func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
 func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	record := func() subscribe.Subscribed {
+	record := func() subscribe.Submitted {
 		s := storetest.Booking(1, `{"a":1}`)
 		s.Queue, s.AppID, s.Lease, s.OnUnknown = task.RecordedQueue, "shop", time.Minute, task.Resend
 		return db.MustSubscribe(t, s)
@@ -178,8 +178,8 @@ func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	by := store.Operator{CallerID: 1, Name: "ann", Reason: "the user asked"}
-	resend := func(force bool) (subscribe.Subscribed, error) {
-		return db.Subscribe.ResendSubscription(t.Context(), first.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, force, by)
+	resend := func(force bool) (subscribe.Submitted, error) {
+		return db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, force, by)
 	}
 	_, err := resend(true)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
@@ -198,22 +198,22 @@ func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
 	_, err = resend(true)
 	require.NoError(t, err)
 	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'subscribe.resend' and reason = 'the user asked'`))
-	_, err = db.Subscribe.ResendSubscription(t.Context(), 99, &subscribe.Subscription{TaskID: task.NewID()}, false, by)
+	_, err = db.Subscribe.Resend(t.Context(), 99, &subscribe.Submission{TaskID: task.NewID()}, false, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
 func TestARefusedOrderIsSkippedWhereItsMessageIsKnownAndDoesNothingElse(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	refuse := func(id uint64) (subscribe.Subscribed, error) {
+	refuse := func(id uint64) (subscribe.Submitted, error) {
 		s := storetest.Booking(id, `{"a":2}`)
 		s.Refused = task.Refuse(task.CodeBlocked, "blocked")
-		return db.Subscribe.Subscribe(t.Context(), s)
+		return db.Subscribe.Submit(t.Context(), s)
 	}
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	out, err := refuse(1)
 	require.NoError(t, err)
-	require.Equal(t, subscribe.Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true, DataDiffers: true}, out)
+	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true, DataDiffers: true}, out)
 	_, err = refuse(2)
 	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
 	db.Try(t, task.Report{Outcome: task.SentFailed})
@@ -231,7 +231,7 @@ func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
 	other.CallerID = 8
 	require.True(t, db.MustSubscribe(t, other).Skipped)
 	db.Try(t, task.Report{Outcome: task.SentFailed})
-	_, err := db.Subscribe.Subscribe(t.Context(), other)
+	_, err := db.Subscribe.Submit(t.Context(), other)
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
 	other.Anybodys = true
 	require.True(t, db.MustSubscribe(t, other).Again)

@@ -20,8 +20,8 @@ type CallerTemplate struct {
 // each caller's own.
 const AllCallers int64 = -1
 
-// SubscribeTemplate counts the errors of one caller's messages with a template.
-type SubscribeTemplate struct {
+// Template counts the errors of one caller's messages with a template.
+type Template struct {
 	CallerTemplate
 	CallerName string     // "" = it is no stored caller
 	Strikes    int        // errors in a row
@@ -79,7 +79,7 @@ func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[
 	return paused, store.Wrap("paused templates", err)
 }
 
-// TemplatePlace is where a page of SubscribeTemplates ends.
+// TemplatePlace is where a page of Templates ends.
 type TemplatePlace struct {
 	CallerTemplate
 	PausedAt *time.Time // nil = it is not paused yet
@@ -92,10 +92,10 @@ from template_pauses p left join callers c on c.id = p.caller_id
 where $1 = '' or (coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id) > (coalesce($3::timestamptz, 'infinity'), $1::varchar, $2::bigint)
 order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
 
-// SubscribeTemplates pages the templates that have strikes: the paused ones, longest
+// Templates pages the templates that have strikes: the paused ones, longest
 // paused first, and then the others.
-func (st *Store) SubscribeTemplates(ctx context.Context, after TemplatePlace, limit int) (page []SubscribeTemplate, more bool, err error) {
-	page, more, err = store.QueryPage[SubscribeTemplate](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
+func (st *Store) Templates(ctx context.Context, after TemplatePlace, limit int) (page []Template, more bool, err error) {
+	page, more, err = store.QueryPage[Template](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
 	return page, more, store.Wrap("subscribe templates", err)
 }
 

@@ -61,7 +61,7 @@ func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
 	require.Equal(t, map[subscribe.CallerTemplate]bool{of(7, "a"): true}, mustPausedTemplates(t, db, all...), "a late success lifts nothing")
 	require.Empty(t, mustPausedTemplates(t, db))
 
-	list, more, err := db.Subscribe.SubscribeTemplates(t.Context(), subscribe.TemplatePlace{}, 10)
+	list, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplatePlace{}, 10)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, list, 2)
@@ -99,13 +99,13 @@ func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
 	db := storetest.Open(t)
 	db.Exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
 		select 't' || n % 3, n, 3, case when n % 2 = 0 then now() - interval '1 minute' * (n / 4) end, 'x' from generate_series(1, 20) n`)
-	all, more, err := db.Subscribe.SubscribeTemplates(t.Context(), subscribe.TemplatePlace{}, 20)
+	all, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplatePlace{}, 20)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, all, 20)
-	var paged []subscribe.SubscribeTemplate
+	var paged []subscribe.Template
 	for place := (subscribe.TemplatePlace{}); ; {
-		page, more, err := db.Subscribe.SubscribeTemplates(t.Context(), place, 3)
+		page, more, err := db.Subscribe.Templates(t.Context(), place, 3)
 		require.NoError(t, err)
 		paged = append(paged, page...)
 		if !more {
@@ -132,13 +132,13 @@ func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	release := task.Report{Outcome: task.Released, RetryAfter: time.Hour, Message: "the template is paused"}
-	order := func(id uint64, template string, caller int64) *subscribe.Subscription {
+	order := func(id uint64, template string, caller int64) *subscribe.Submission {
 		s := storetest.Booking(id, `{}`)
 		s.TemplateID, s.CallerID = template, caller
 		return s
 	}
 	released, other, failed, neighbour := order(1, "a", 7), order(2, "b", 7), order(3, "a", 7), order(5, "a", 8)
-	for s, r := range map[*subscribe.Subscription]task.Report{released: release, other: release, failed: {Outcome: task.SentFailed}, neighbour: release} {
+	for s, r := range map[*subscribe.Submission]task.Report{released: release, other: release, failed: {Outcome: task.SentFailed}, neighbour: release} {
 		db.MustSubscribe(t, s)
 		db.Try(t, r)
 	}

@@ -337,7 +337,7 @@ func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Exte
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return out, store.Wrap("extend", err)
 	}
-	t, err := st.Task(ctx, e.TaskID)
+	t, err := st.ByID(ctx, e.TaskID)
 	if err != nil {
 		return out, err
 	}

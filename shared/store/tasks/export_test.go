@@ -57,10 +57,10 @@ func (f *Flush) Commit(ctx context.Context, again bool) error { return f.commit(
 
 func (f *Flush) Resolve(ctx context.Context) ([]Submitted, error) { return f.out, f.resolve(ctx) }
 
-func (f *TaskFilter) Bounds() (low, high task.ID) { return f.bounds() }
+func (f *Filter) Bounds() (low, high task.ID) { return f.bounds() }
 
-func (f *TaskFilter) Driver(low, high task.ID) (list, edge string, edgeArgs []any) {
+func (f *Filter) Driver(low, high task.ID) (list, edge string, edgeArgs []any) {
 	return f.driver(low, high)
 }
 
-func (f *TaskFilter) Args(low, high task.ID) []any { return f.args(low, high) }
+func (f *Filter) Args(low, high task.ID) []any { return f.args(low, high) }

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TaskFilter narrows a list of tasks; a zero field does not.
-type TaskFilter struct {
+// Filter narrows a list of tasks; a zero field does not.
+type Filter struct {
 	State    *task.State
 	Reason   task.Reason // of a failure
 	Phone    string
@@ -28,8 +28,8 @@ type TaskFilter struct {
 	Limit    int
 }
 
-// TaskPage is one page of a list of tasks, newest first.
-type TaskPage struct {
+// Page is one page of a list of tasks, newest first.
+type Page struct {
 	Tasks []Detail
 	Next  task.ID // what the next page comes After; zero = this is the last page
 }
@@ -87,10 +87,10 @@ select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_n
 const walkIndexSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
-// ListTasks lists tasks that pass a filter, newest first. A page looks through
+// List lists tasks that pass a filter, newest first. A page looks through
 // at most scanRows tasks of the index that fits the filter best, so it may be
 // shorter than its limit and yet not the last.
-func (st *Store) ListTasks(ctx context.Context, f TaskFilter) (page TaskPage, err error) {
+func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
 			return err
@@ -103,11 +103,11 @@ func (st *Store) ListTasks(ctx context.Context, f TaskFilter) (page TaskPage, er
 
 // listSpellings joins the lists of each spelling of a phone number. Its page ends
 // where the first of them does.
-func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f TaskFilter) (page TaskPage, err error) {
+func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page Page, err error) {
 	for _, f.Phone = range st.phones.Spellings(f.Phone) {
 		found, err := listTasks(ctx, tx, f)
 		if err != nil {
-			return TaskPage{}, err
+			return Page{}, err
 		}
 		page.Tasks = append(page.Tasks, found.Tasks...)
 		if found.Next.Compare(page.Next) > 0 {
@@ -123,7 +123,7 @@ func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f TaskFilter) (pa
 	return page, nil
 }
 
-func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
+func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	low, high := f.bounds()
 	list, edge, edgeArgs := f.driver(low, high)
 	var next task.ID
@@ -136,21 +136,21 @@ func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
 	case err == nil:
 		low = next
 	case !errors.Is(err, pgx.ErrNoRows):
-		return TaskPage{}, err
+		return Page{}, err
 	}
 	rows, err := tx.Query(ctx, list, f.args(low, high)...)
 	if err != nil {
-		return TaskPage{}, err
+		return Page{}, err
 	}
 	found, more, err := store.CollectPage(ctx, rows, f.Limit, scanDetail)
 	if more {
 		next = found[len(found)-1].ID
 	}
-	return TaskPage{Tasks: found, Next: next}, err
+	return Page{Tasks: found, Next: next}, err
 }
 
 // bounds are the ids between which the filter looks, the upper excluded.
-func (f *TaskFilter) bounds() (low, high task.ID) {
+func (f *Filter) bounds() (low, high task.ID) {
 	for i := range high {
 		high[i] = 0xff
 	}
@@ -168,7 +168,7 @@ func (f *TaskFilter) bounds() (low, high task.ID) {
 
 // driver picks the index to walk: the one that leaves the least to look
 // through.
-func (f *TaskFilter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
+func (f *Filter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
 	switch {
 	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):
 		return listFailedSQL, edgeOfFailedSQL, []any{low, high, scanRows - 1}
@@ -180,7 +180,7 @@ func (f *TaskFilter) driver(low, high task.ID) (list, edge string, edgeArgs []an
 }
 
 // args are the parameters of a list.
-func (f *TaskFilter) args(low, high task.ID) []any {
+func (f *Filter) args(low, high task.ID) []any {
 	return []any{low, high, store.OrNull(f.Phone), f.State, store.OrNull(f.Reason), store.OrNull(f.Source), store.OrNull(f.Queue), f.CallerID, f.Limit + 1, store.NotNull(f.Queues)}
 }
 

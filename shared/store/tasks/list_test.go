@@ -13,17 +13,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func mustList(t *testing.T, db *storetest.DB, f tasks.TaskFilter) tasks.TaskPage {
+func mustList(t *testing.T, db *storetest.DB, f tasks.Filter) tasks.Page {
 	t.Helper()
 	if f.Limit == 0 {
 		f.Limit = 50
 	}
-	page, err := db.Tasks.ListTasks(t.Context(), f)
+	page, err := db.Tasks.List(t.Context(), f)
 	require.NoError(t, err)
 	return page
 }
 
-func ids(page tasks.TaskPage) (ids []task.ID) {
+func ids(page tasks.Page) (ids []task.ID) {
 	for _, d := range page.Tasks {
 		ids = append(ids, d.ID)
 	}
@@ -52,28 +52,28 @@ func TestAListHoldsWhatEachFilterNamesNewestFirst(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct {
-		filter tasks.TaskFilter
+		filter tasks.Filter
 		want   []*tasks.Submission
 	}{
-		"everything":               {tasks.TaskFilter{}, []*tasks.Submission{processing, sent, rejected, theirs, phone, bulk, scheduled}},
-		"scheduled":                {tasks.TaskFilter{State: pointer(task.Scheduled)}, []*tasks.Submission{scheduled}},
-		"pending":                  {tasks.TaskFilter{State: pointer(task.Pending)}, []*tasks.Submission{theirs, phone, bulk}},
-		"pending of a queue":       {tasks.TaskFilter{State: pointer(task.Pending), Queue: "bulk"}, []*tasks.Submission{bulk}},
-		"processing":               {tasks.TaskFilter{State: pointer(task.Processing)}, []*tasks.Submission{processing}},
-		"held":                     {tasks.TaskFilter{State: pointer(task.Held)}, nil},
-		"succeeded":                {tasks.TaskFilter{State: pointer(task.Succeeded)}, []*tasks.Submission{sent}},
-		"failed":                   {tasks.TaskFilter{State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
-		"a reason":                 {tasks.TaskFilter{Reason: task.Rejected}, []*tasks.Submission{rejected}},
-		"another reason":           {tasks.TaskFilter{Reason: task.Expired}, nil},
-		"a phone number":           {tasks.TaskFilter{Phone: "+8613900139000"}, []*tasks.Submission{phone}},
-		"a phone number's failed":  {tasks.TaskFilter{Phone: "13800138000", State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
-		"a source":                 {tasks.TaskFilter{Source: "crm"}, []*tasks.Submission{phone}},
-		"a caller":                 {tasks.TaskFilter{CallerID: pointer(int64(5))}, []*tasks.Submission{theirs}},
-		"the caller 0":             {tasks.TaskFilter{CallerID: pointer(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
-		"from a time":              {tasks.TaskFilter{From: rejected.ID.Time()}, []*tasks.Submission{processing, sent, rejected}},
-		"before a time":            {tasks.TaskFilter{To: phone.ID.Time()}, []*tasks.Submission{bulk, scheduled}},
-		"after the page before":    {tasks.TaskFilter{After: bulk.ID}, []*tasks.Submission{scheduled}},
-		"after a page, in a range": {tasks.TaskFilter{After: sent.ID, To: processing.ID.Time(), From: rejected.ID.Time()}, []*tasks.Submission{rejected}},
+		"everything":               {tasks.Filter{}, []*tasks.Submission{processing, sent, rejected, theirs, phone, bulk, scheduled}},
+		"scheduled":                {tasks.Filter{State: pointer(task.Scheduled)}, []*tasks.Submission{scheduled}},
+		"pending":                  {tasks.Filter{State: pointer(task.Pending)}, []*tasks.Submission{theirs, phone, bulk}},
+		"pending of a queue":       {tasks.Filter{State: pointer(task.Pending), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"processing":               {tasks.Filter{State: pointer(task.Processing)}, []*tasks.Submission{processing}},
+		"held":                     {tasks.Filter{State: pointer(task.Held)}, nil},
+		"succeeded":                {tasks.Filter{State: pointer(task.Succeeded)}, []*tasks.Submission{sent}},
+		"failed":                   {tasks.Filter{State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"a reason":                 {tasks.Filter{Reason: task.Rejected}, []*tasks.Submission{rejected}},
+		"another reason":           {tasks.Filter{Reason: task.Expired}, nil},
+		"a phone number":           {tasks.Filter{Phone: "+8613900139000"}, []*tasks.Submission{phone}},
+		"a phone number's failed":  {tasks.Filter{Phone: "13800138000", State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"a source":                 {tasks.Filter{Source: "crm"}, []*tasks.Submission{phone}},
+		"a caller":                 {tasks.Filter{CallerID: pointer(int64(5))}, []*tasks.Submission{theirs}},
+		"the caller 0":             {tasks.Filter{CallerID: pointer(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"from a time":              {tasks.Filter{From: rejected.ID.Time()}, []*tasks.Submission{processing, sent, rejected}},
+		"before a time":            {tasks.Filter{To: phone.ID.Time()}, []*tasks.Submission{bulk, scheduled}},
+		"after the page before":    {tasks.Filter{After: bulk.ID}, []*tasks.Submission{scheduled}},
+		"after a page, in a range": {tasks.Filter{After: sent.ID, To: processing.ID.Time(), From: rejected.ID.Time()}, []*tasks.Submission{rejected}},
 	} {
 		var want []task.ID
 		for _, s := range c.want {
@@ -83,7 +83,7 @@ func TestAListHoldsWhatEachFilterNamesNewestFirst(t *testing.T) {
 		require.Equal(t, want, ids(page), name)
 		require.True(t, page.Next.IsZero(), name)
 	}
-	for _, d := range mustList(t, db, tasks.TaskFilter{}).Tasks {
+	for _, d := range mustList(t, db, tasks.Filter{}).Tasks {
 		require.Equal(t, db.MustTask(t, d.ID), d, "a listed task is the task")
 	}
 }
@@ -97,7 +97,7 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 		db.MustSubmit(t, s)
 		want = append([]task.ID{s.ID}, want...)
 	}
-	for _, f := range []tasks.TaskFilter{{}, {State: pointer(task.Pending)}, {Phone: "13800138000"}} {
+	for _, f := range []tasks.Filter{{}, {State: pointer(task.Pending)}, {Phone: "13800138000"}} {
 		var got []task.ID
 		f.Limit = 3
 		for more := true; more; more = !f.After.IsZero() {
@@ -138,17 +138,17 @@ func TestNoListWalksTheHistory(t *testing.T) {
 	fill(t, url, 50_000)
 	check := func(when string) {
 		for _, c := range []struct {
-			filter tasks.TaskFilter
+			filter tasks.Filter
 			index  string
 		}{
-			{tasks.TaskFilter{}, "tasks_pkey"},
-			{tasks.TaskFilter{Source: "rare", Queue: "default"}, "tasks_pkey"},
-			{tasks.TaskFilter{State: pointer(task.Succeeded)}, "tasks_pkey"},
-			{tasks.TaskFilter{Phone: "999"}, "idx_sms_tasks_phone"},
-			{tasks.TaskFilter{Phone: "13800000005", State: pointer(task.Failed)}, "idx_sms_tasks_phone"},
-			{tasks.TaskFilter{State: pointer(task.Pending)}, "task_live_pkey"},
-			{tasks.TaskFilter{State: pointer(task.Failed), Source: "rare"}, "task_done_failed"},
-			{tasks.TaskFilter{Reason: task.Rejected}, "task_done_failed"},
+			{tasks.Filter{}, "tasks_pkey"},
+			{tasks.Filter{Source: "rare", Queue: "default"}, "tasks_pkey"},
+			{tasks.Filter{State: pointer(task.Succeeded)}, "tasks_pkey"},
+			{tasks.Filter{Phone: "999"}, "idx_sms_tasks_phone"},
+			{tasks.Filter{Phone: "13800000005", State: pointer(task.Failed)}, "idx_sms_tasks_phone"},
+			{tasks.Filter{State: pointer(task.Pending)}, "task_live_pkey"},
+			{tasks.Filter{State: pointer(task.Failed), Source: "rare"}, "task_done_failed"},
+			{tasks.Filter{Reason: task.Rejected}, "task_done_failed"},
 		} {
 			low, high := c.filter.Bounds()
 			list, edge, edgeArgs := c.filter.Driver(low, high)
@@ -174,7 +174,7 @@ func TestAFilterThatFewTasksPassGivesShortPagesThatLeadOn(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
 	fill(t, url, 2*tasks.ScanRows+1)
-	f := tasks.TaskFilter{Source: "rare"}
+	f := tasks.Filter{Source: "rare"}
 	for range 2 {
 		page := mustList(t, db, f)
 		require.Empty(t, page.Tasks)
@@ -185,7 +185,7 @@ func TestAFilterThatFewTasksPassGivesShortPagesThatLeadOn(t *testing.T) {
 	require.Len(t, page.Tasks, 1)
 	require.Equal(t, "rare", page.Tasks[0].Source)
 	require.True(t, page.Next.IsZero())
-	require.Len(t, mustList(t, db, tasks.TaskFilter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
+	require.Len(t, mustList(t, db, tasks.Filter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
 }
 
 func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
@@ -195,7 +195,7 @@ func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
 	fill(t, url, 2*tasks.ScanRows+1)
 	mine := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.Queue = "mine" })
 	db.MustSubmit(t, mine)
-	f := tasks.TaskFilter{Queues: []string{"mine"}, Limit: 10}
+	f := tasks.Filter{Queues: []string{"mine"}, Limit: 10}
 	var found []task.ID
 	for range 4 {
 		page := mustList(t, db, f)
@@ -205,7 +205,7 @@ func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
 		if f.After = page.Next; f.After.IsZero() {
 			break
 		}
-		_, err := db.Tasks.Task(t.Context(), f.After)
+		_, err := db.Tasks.ByID(t.Context(), f.After)
 		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor is the id of a foreign task")
 	}
 	require.True(t, f.After.IsZero(), "the pages end")

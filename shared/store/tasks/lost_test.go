@@ -194,7 +194,7 @@ func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 	proxy.Cut()
 	require.Eventually(t, func() bool { // it has noticed
-		_, err := db.Tasks.Task(t.Context(), s.ID)
+		_, err := db.Tasks.ByID(t.Context(), s.ID)
 		return task.CodeOf(err) == task.CodeServerBusy
 	}, 10*time.Second, time.Millisecond)
 	began := time.Now()
@@ -371,7 +371,7 @@ func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
 	db, direct := storetest.OpenAt(t, proxy.URL()), storetest.OpenAt(t, url)
-	record := func() subscribe.Subscribed {
+	record := func() subscribe.Submitted {
 		s := storetest.Booking(1, `{"a":1}`)
 		s.Queue, s.AppID, s.Lease = task.RecordedQueue, "shop", time.Minute
 		fired := proxy.LoseAnswer(sandbox.Containing("insert into subscribe_message_sends"))

@@ -84,11 +84,11 @@ func TestWhatWasCommittedWithoutAStandbyIsNotAnsweredBeforeThatHasIt(t *testing.
 			return errs[0]
 		},
 		"message": func() error {
-			_, errs := db.Messages.SubmitMessages([]*messages.NewMessage{storetest.Message("m")})
+			_, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("m")})
 			return errs[0]
 		},
 		"order": func() error {
-			_, err := db.Subscribe.Subscribe(context.Background(), storetest.Booking(1, `{}`))
+			_, err := db.Subscribe.Submit(context.Background(), storetest.Booking(1, `{}`))
 			return err
 		},
 	} {

@@ -13,12 +13,12 @@ import (
 // Statistics counts tasks by what they are doing, all at one instant: SMS, and
 // apart from them the sends of subscribe messages.
 type Statistics struct {
-	TaskCounts
-	Subscribe TaskCounts
+	Counts
+	Subscribe Counts
 }
 
-// TaskCounts are the tasks of some queues.
-type TaskCounts struct {
+// Counts are the tasks of some queues.
+type Counts struct {
 	Live      LiveCounts    // over all of these queues
 	Succeeded int64         // ever
 	Failed    int64         // ever
@@ -125,7 +125,7 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 		q := QueueCounts{*queue, LiveCounts{
 			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
 		}}
-		of := &s.TaskCounts
+		of := &s.Counts
 		if task.IsSubscription(q.Queue) {
 			of = &s.Subscribe
 		}

@@ -34,9 +34,9 @@ select ` + bodyColumns + `, ` + liveColumns + `, now() from tasks t join task_li
 union all
 select ` + bodyColumns + `, ` + doneColumns + `, now() from tasks t join task_done d on d.id = t.id where t.id = $1`
 
-// Task finds a task by its id, live, final or archived; task.CodeNotFound when
+// ByID finds a task by its id, live, final or archived; task.CodeNotFound when
 // there is none.
-func (st *Store) Task(ctx context.Context, id task.ID) (Detail, error) {
+func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	rows, err := st.db.Hot.Query(ctx, detailSQL, id)
 	if err != nil {
 		return Detail{}, store.Wrap("task", err)
@@ -68,9 +68,9 @@ func scanDetail(row pgx.CollectableRow) (d Detail, err error) {
 	return d, err
 }
 
-// TaskByKey finds the task that a submission's key stands for;
+// ByKey finds the task that a submission's key stands for;
 // task.CodeNotFound when no such call was committed.
-func (st *Store) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
+func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID
 	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)
 	switch {
@@ -79,7 +79,7 @@ func (st *Store) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	case err != nil:
 		return Detail{}, store.Wrap("task by key", err)
 	}
-	return st.Task(ctx, id)
+	return st.ByID(ctx, id)
 }
 
 // Cancel withdraws a task that no sender has. by is nil when the submitter

@@ -80,9 +80,9 @@ func TestATaskThatIsNeverFoundStillIsAnsweredBusy(t *testing.T) {
 
 	order := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	db.Exec(t, `delete from task_live where id = $1`, order.TaskID)
-	_, err = db.Subscribe.Subscribe(t.Context(), storetest.Booking(1, `{"a":1}`))
+	_, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"a":1}`))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be being sent")
-	_, err = db.Subscribe.ResendSubscription(t.Context(), order.ID, &subscribe.Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
+	_, err = db.Subscribe.Resend(t.Context(), order.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`), "none was sent twice")
 }

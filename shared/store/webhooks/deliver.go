@@ -152,7 +152,7 @@ func (st *Store) ClaimDeliveries(ctx context.Context, places messages.Places, in
 		store.Column(inHand, func(d DueDelivery) task.ID { return d.EndpointID }),
 		store.Column(inHand, func(d DueDelivery) string { return d.Host }),
 		store.Column(inHand, func(d DueDelivery) bool { return d.Failing }),
-		places.Lane, places.Caller, places.Failing, lease.Seconds())
+		places.Destination, places.Caller, places.Failing, lease.Seconds())
 	if err != nil {
 		return nil, store.Wrap("claim deliveries", err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // fewPlaces is what the processes of these tests have.
-var fewPlaces = messages.Places{All: 16, Caller: 4, Lane: 2, Failing: 4}
+var fewPlaces = messages.Places{All: 16, Caller: 4, Destination: 2, Failing: 4}
 
 // pend adds deliveries that are due, n to each of the hosts.
 func pend(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
