@@ -171,6 +171,9 @@ func (req *request) readBodyWithoutSeat(ctx context.Context, p *mountedRoute) er
 	if err := req.readBody(ctx, p); err != nil {
 		return err
 	}
+	if _, err := req.call.Recheck(ctx); err != nil { // the caller may have changed while its body arrived
+		return err
+	}
 	if err := req.call.seat.endReading(); err != nil {
 		return err
 	}
@@ -206,7 +209,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if !p.event { // events are of all callers
-		ctx = store.WithCaller(ctx, caller.Account())
+		ctx = store.WithCaller(ctx, req.call.Caller.Account())
 	}
 	if p.pages {
 		if err := req.call.memory.take(ctx, 0, true); err != nil {

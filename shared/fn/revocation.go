@@ -17,9 +17,9 @@ import (
 // How a revoked caller is shut out. A change of a caller is published to every
 // process that is connected to NATS (bus.SubjectCallers), which then looks the caller
 // up anew. Without NATS, and for what NATS lost, callerTTL ends what is remembered.
-// Calls that last look again themselves: a stream or socket before each event and
-// every recheckEvery, a poll before it claims, and all of them as soon as their
-// process learns of a change.
+// Calls that last look again themselves: any call after its body has arrived, a stream or
+// socket before each event and every recheckInterval, a poll before it claims, and streams,
+// sockets and polls as soon as their process learns of a change.
 const (
 	recheckInterval = 10 * time.Second
 	recheckRetry    = time.Second // when the database did not answer
@@ -79,16 +79,15 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	}
 	l, err := e.callers.get(ctx, callerQuery{name: was.Name})
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound:
-	case err != nil:
-		return was, nil, errors.Join(Busy("the service is busy, try again"), err)
-	case !l.caller.Revoked && bytes.Equal(l.caller.Proof, was.Proof):
+	case err == nil && !l.caller.Revoked && bytes.Equal(l.caller.Proof, was.Proof):
 		return l.caller, l.changed, nil
+	case err != nil && task.CodeOf(err) != task.CodeNotFound:
+		return was, nil, errors.Join(Busy("the service is busy, try again"), err)
 	}
 	return was, nil, task.Refuse(codeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
-// Recheck looks the caller of a call that waits up again, before the call acts:
+// Recheck looks up the caller of a call that has waited again, before the call acts:
 // c.Caller is then what the caller is now. The error is what the call would be
 // answered if it were made now. changed is closed when it is time to look again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {

@@ -6,9 +6,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +25,10 @@ import (
 
 // changing is knownCallers with changes.
 type changing struct {
-	mu    sync.Mutex
-	apply func(*callers.Caller)
-	err   error
+	mu      sync.Mutex
+	apply   func(*callers.Caller)
+	err     error
+	lookups atomic.Int64
 }
 
 func (h *testServer) changing() *changing {
@@ -33,6 +36,7 @@ func (h *testServer) changing() *changing {
 	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.lookups.Add(1)
 		caller, err := knownCallers(ctx, name, list)
 		if name != "receiver" {
 			c.apply(&caller)
@@ -274,4 +278,80 @@ func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
 		c.forget("submitter")
 		<-first.changed
 	})
+}
+
+// slowCall is a call whose last byte of the body is not sent yet.
+type slowCall struct{ conn net.Conn }
+
+func (p *pipes) beginCall(t *testing.T, name string) slowCall {
+	conn := p.dial()
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err := io.WriteString(conn, "POST /api/v1/say HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\nAuthorization: Basic "+
+		base64.StdEncoding.EncodeToString([]byte(name+":token"))+"\r\n\r\n{")
+	require.NoError(t, err)
+	return slowCall{conn}
+}
+
+// finish sends the last byte and returns the answer.
+func (c slowCall) finish(t *testing.T) (status int, body string) {
+	_, err := io.WriteString(c.conn, "}")
+	require.NoError(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(c.conn), nil)
+	require.NoError(t, err)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, string(text)
+}
+
+func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
+	t.Parallel()
+	want := map[string]int{"is revoked": 401, "has another token": 401, "lost its role": 403, "has another queue": 200, "has one role beside": 200}
+	for name, change := range changesOfACaller {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				handled := map[string][]string{} // the queues of callers whose calls reached the function
+				h, server, stop := serveInMemory(t, HTTP("sayer", func(*Env, struct{}) Routes {
+					return Routes{"POST /api/v1/say": JSON(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
+						handled[c.Caller.Name] = c.Caller.Queues
+						return nil, nil
+					}).Or(Receiver)}
+				}))
+				registry := h.changing()
+				slow, other := server.beginCall(t, "submitter"), server.beginCall(t, "receiver")
+				time.Sleep(bodyTimeout / 2)
+				lookups := registry.lookups.Load()
+				require.EqualValues(t, 2, lookups)
+				registry.change(change)
+				h.env.CallersChanged(t.Context(), "submitter")
+
+				status, body := slow.finish(t)
+				require.Equal(t, want[name], status, body)
+				if status == 200 {
+					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call acts as what the caller is now")
+				} else {
+					require.NotContains(t, handled, "submitter")
+				}
+				require.EqualValues(t, lookups+1, registry.lookups.Load())
+
+				status, body = other.finish(t)
+				require.Equal(t, 200, status, body)
+				require.Contains(t, handled, "receiver")
+				require.EqualValues(t, lookups+1, registry.lookups.Load(), "a caller that was not changed is not looked up again")
+				stop()
+			})
+		})
+	}
+}
+
+func TestRecheckOfUnchangedCallerAllocatesNothing(t *testing.T) {
+	h := &testServer{t: t, env: &Env{callers: newCallerCache(knownCallers)}}
+	caller, err := h.env.callers.byName(t.Context(), "submitter", false)
+	require.NoError(t, err)
+	c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if _, err := c.Recheck(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}))
 }
