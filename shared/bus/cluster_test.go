@@ -65,19 +65,6 @@ func (c *cluster) bus(copies int) *Bus {
 	return b
 }
 
-// stopLeader stops whoever leads the stream of accepted messages.
-func (c *cluster) stopLeader(b *Bus) {
-	c.t.Helper()
-	has, err := b.acceptInfo(within(c.t, soon))
-	require.NoError(c.t, err)
-	require.Equal(c.t, 3, has.Config.Replicas)
-	for _, server := range c.servers {
-		if server.Name() == has.Cluster.Leader {
-			server.Shutdown()
-		}
-	}
-}
-
 func TestClusterAcceptsOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
