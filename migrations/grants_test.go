@@ -118,7 +118,7 @@ func TestRolesAreDenied(t *testing.T) {
 		`INSERT INTO archived_messages SELECT`, `UPDATE subscribe_message_logs SET caller_id = 7`, `UPDATE subscribe_message_logs SET receiver_user_id = 7`,
 		`DELETE FROM subscribe_message_logs`, `UPDATE archived_subscribe_message_logs SET message_data = '{}'`, `INSERT INTO archived_subscribe_message_logs SELECT`,
 		`UPDATE provider_tokens SET app_id = 'x'`, `UPDATE event_outbox SET kind = 'task.pending'`, `UPDATE dead_letters SET event = '{}'`,
-		`UPDATE alerts SET value = 0`,
+		`UPDATE alerts SET value = 0`, `UPDATE upkeep SET what = what || '.gone'`, `DELETE FROM upkeep`, `INSERT INTO upkeep (what) VALUES ('x')`,
 	}
 	work := []string{`INSERT INTO submission_keys VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid())`, `DELETE FROM task_live`, `UPDATE message_live SET epoch = 2`}
 	join := func(lists ...[]string) (one []string) {

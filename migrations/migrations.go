@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"regexp"
@@ -84,7 +85,20 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	if err := grantAll(ctx, conn, all); err != nil {
 		return applied, err
 	}
-	return applied, makePartitions(ctx, conn)
+	return applied, errors.Join(makeJobs(ctx, conn), makePartitions(ctx, conn))
+}
+
+// makeJobs inserts the rows of upkeep that are missing. A function can neither insert nor
+// rename one, and a job without its row is never run.
+func makeJobs(ctx context.Context, conn *pgx.Conn) error {
+	var exists bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('upkeep') IS NOT NULL").Scan(&exists); err != nil || !exists {
+		return err
+	}
+	if _, err := conn.Exec(ctx, "INSERT INTO upkeep (what) VALUES ('house'), ('events'), ('alerts') ON CONFLICT DO NOTHING"); err != nil {
+		return fmt.Errorf("insert the jobs into upkeep: %w", err)
+	}
+	return nil
 }
 
 // load reads the files in order. Their versions must be 1, 2, 3 …

@@ -552,11 +552,17 @@ CREATE SEQUENCE subscribe_message_logs_id_seq AS bigint INCREMENT 1 START 1 CACH
 
 CREATE SEQUENCE tasks_seq_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
+ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_bounds CHECK ((((stream_created >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (stream_created <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((looked_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (looked_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_one_check CHECK (one);
 
 ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_pkey PRIMARY KEY (one);
 
+ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_bounds CHECK ((((saved_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (saved_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(sender) <= 65536) AND (octet_length(client_msg_id) <= 65536) AND ((delivered_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (delivered_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE alerts ADD CONSTRAINT alerts_bounds CHECK (((octet_length(kind) <= 65536) AND (octet_length(queue) <= 65536) AND ((value >= ('-1000000000000000'::numeric)::double precision) AND (value <= ('1000000000000000'::numeric)::double precision)) AND ((threshold >= ('-1000000000000000'::numeric)::double precision) AND (threshold <= ('1000000000000000'::numeric)::double precision)) AND ((since >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (since <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((cleared_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (cleared_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((cleared_value >= ('-1000000000000000'::numeric)::double precision) AND (cleared_value <= ('1000000000000000'::numeric)::double precision))));
 
 ALTER TABLE alerts ADD CONSTRAINT alerts_check CHECK (((cleared_at IS NULL) = (cleared_value IS NULL)));
 
@@ -564,15 +570,27 @@ ALTER TABLE alerts ADD CONSTRAINT alerts_kind_check CHECK ((kind = ANY (ARRAY['f
 
 ALTER TABLE alerts ADD CONSTRAINT alerts_pkey PRIMARY KEY (id);
 
+ALTER TABLE archived_messages ADD CONSTRAINT archived_messages_bounds CHECK (((octet_length(sender) <= 65536) AND (octet_length(destination) <= 65536) AND (octet_length(exchange_name) <= 65536) AND (octet_length(routing_key) <= 65536) AND (octet_length(data) <= 131072) AND ((sent_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (sent_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((accepted_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (accepted_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(producer) <= 65536) AND ((finished_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (finished_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(finished_by) <= 65536) AND ((delivered_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (delivered_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (pg_column_size(receipts) <= 1048576) AND (jsonb_typeof(receipts) = 'array'::text) AND ((archived_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (archived_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(confirm_token) <= 65536)));
+
 ALTER TABLE archived_messages ADD CONSTRAINT archived_messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_operator_actions ADD CONSTRAINT archived_operator_actions_bounds CHECK (((octet_length(action) <= 65536) AND (octet_length(subject) <= 65536) AND (octet_length(reason) <= 65536) AND (pg_column_size(before) <= 1048576) AND (pg_column_size(after) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE archived_operator_actions ADD CONSTRAINT archived_operator_actions_pkey PRIMARY KEY (id);
 
+ALTER TABLE archived_subscribe_message_logs ADD CONSTRAINT archived_subscribe_message_logs_bounds CHECK (((pg_column_size(message_data) <= 1048576) AND ((send_time >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (send_time <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(error_message) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((archived_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (archived_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE archived_subscribe_message_logs ADD CONSTRAINT archived_subscribe_message_logs_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_subscribe_message_sends ADD CONSTRAINT archived_subscribe_message_sends_bounds CHECK (((pg_column_size(message_data) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE archived_subscribe_message_sends ADD CONSTRAINT archived_subscribe_message_sends_pkey PRIMARY KEY (task_id);
 
+ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_bounds CHECK (((octet_length(queue) <= 65536) AND ((send_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (send_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((expires_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(callback_url) <= 65536) AND (pg_column_size(metadata) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((reported_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (reported_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((sent_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (sent_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((archived_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (archived_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_bounds CHECK (((octet_length(folded) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
 
@@ -581,6 +599,8 @@ ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
 ALTER TABLE callers ADD CONSTRAINT callers_account_id_fkey FOREIGN KEY (account_id) REFERENCES callers(id);
 
 ALTER TABLE callers ADD CONSTRAINT callers_best_priority_check CHECK (((best_priority >= 0) AND (best_priority <= 5)));
+
+ALTER TABLE callers ADD CONSTRAINT callers_bounds CHECK (((octet_length(token_hash) <= 65536) AND (pg_column_size(roles) <= 1048576) AND (array_position(roles, NULL::text) IS NULL) AND (pg_column_size(queues) <= 1048576) AND (array_position(queues, NULL::text) IS NULL) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((rotated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (rotated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((revoked_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (revoked_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (pg_column_size(business_types) <= 1048576) AND (array_position(business_types, NULL::text) IS NULL) AND (pg_column_size(receives) <= 1048576) AND (array_position(receives, NULL::text) IS NULL)));
 
 ALTER TABLE callers ADD CONSTRAINT callers_made_by_fkey FOREIGN KEY (made_by) REFERENCES callers(id);
 
@@ -596,19 +616,31 @@ ALTER TABLE callers ADD CONSTRAINT callers_pkey PRIMARY KEY (id);
 
 ALTER TABLE callers ADD CONSTRAINT callers_token_hash_check CHECK ((octet_length(token_hash) = 32));
 
+ALTER TABLE dead_letters ADD CONSTRAINT dead_letters_bounds CHECK (((octet_length(function) <= 65536) AND (octet_length(event_id) <= 65536) AND (octet_length(event_type) <= 65536) AND (octet_length(event) <= 2097152) AND (octet_length(reason) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE dead_letters ADD CONSTRAINT dead_letters_function_event_id_key UNIQUE (function, event_id);
 
 ALTER TABLE dead_letters ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (id);
+
+ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_bounds CHECK ((((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_phone_number_key UNIQUE (phone_number);
 
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (id);
 
+ALTER TABLE event_outbox ADD CONSTRAINT event_outbox_bounds CHECK (((octet_length(kind) <= 65536) AND (pg_column_size(ids) <= 1048576) AND (cardinality(ids) > 0) AND (array_position(ids, NULL::uuid) IS NULL) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (next_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)));
+
 ALTER TABLE event_outbox ADD CONSTRAINT event_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE inbox_trims ADD CONSTRAINT inbox_trims_bounds CHECK (((octet_length(user_name) <= 65536) AND ((trimmed_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (trimmed_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE inbox_trims ADD CONSTRAINT inbox_trims_pkey PRIMARY KEY (user_name);
 
+ALTER TABLE message_cursors ADD CONSTRAINT message_cursors_bounds CHECK (((octet_length(reader) <= 65536) AND (octet_length(peer) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((read_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (read_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE message_cursors ADD CONSTRAINT message_cursors_pkey PRIMARY KEY (reader, peer);
+
+ALTER TABLE message_done ADD CONSTRAINT message_done_bounds CHECK ((((finished_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (finished_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(finished_by) <= 65536) AND ((delivered_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (delivered_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE message_done ADD CONSTRAINT message_done_check CHECK (
 CASE
@@ -620,6 +652,8 @@ ALTER TABLE message_done ADD CONSTRAINT message_done_pkey PRIMARY KEY (id);
 
 ALTER TABLE message_done ADD CONSTRAINT message_done_status_check CHECK (((status >= 0) AND (status <= 2)));
 
+ALTER TABLE message_live ADD CONSTRAINT message_live_bounds CHECK ((((next_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (next_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(lane) <= 65536) AND ((delivered_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (delivered_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(stream) <= 65536)));
+
 ALTER TABLE message_live ADD CONSTRAINT message_live_check CHECK (((remaining_sends = 0) = (next_at IS NULL)));
 
 ALTER TABLE message_live ADD CONSTRAINT message_live_kind_check CHECK (((kind >= 0) AND (kind <= 2)));
@@ -630,7 +664,11 @@ ALTER TABLE message_live ADD CONSTRAINT message_live_remaining_sends_check CHECK
 
 ALTER TABLE message_live ADD CONSTRAINT message_live_status_check CHECK ((status = ANY (ARRAY[0, 1])));
 
+ALTER TABLE message_receipts ADD CONSTRAINT message_receipts_bounds CHECK (((octet_length(consumer) <= 65536) AND ((confirmed_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (confirmed_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE message_receipts ADD CONSTRAINT message_receipts_pkey PRIMARY KEY (message_id, consumer);
+
+ALTER TABLE messages ADD CONSTRAINT messages_bounds CHECK (((octet_length(sender) <= 65536) AND (octet_length(destination) <= 65536) AND (octet_length(exchange_name) <= 65536) AND (octet_length(routing_key) <= 65536) AND (octet_length(data) <= 131072) AND ((sent_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (sent_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((accepted_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (accepted_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(producer) <= 65536) AND (octet_length(confirm_token) <= 65536)));
 
 ALTER TABLE messages ADD CONSTRAINT messages_check CHECK ((confirm OR (expected_receipts = 1)));
 
@@ -642,9 +680,15 @@ ALTER TABLE messages ADD CONSTRAINT messages_max_sends_check CHECK (((max_sends 
 
 ALTER TABLE messages ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
+ALTER TABLE operator_actions ADD CONSTRAINT operator_actions_bounds CHECK (((octet_length(action) <= 65536) AND (octet_length(subject) <= 65536) AND (octet_length(reason) <= 65536) AND (pg_column_size(before) <= 1048576) AND (pg_column_size(after) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE operator_actions ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (id);
 
+ALTER TABLE provider_tokens ADD CONSTRAINT provider_tokens_bounds CHECK (((octet_length(provider) <= 65536) AND (octet_length(app_id) <= 65536) AND (octet_length(token) <= 65536) AND ((expires_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((version >= 1) AND (version <= '1000000000000000'::bigint)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE provider_tokens ADD CONSTRAINT provider_tokens_pkey PRIMARY KEY (provider, app_id);
+
+ALTER TABLE queue_pauses ADD CONSTRAINT queue_pauses_bounds CHECK (((octet_length(queue) <= 65536) AND ((until >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (until <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(reason) <= 65536) AND (octet_length(paused_by) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE queue_pauses ADD CONSTRAINT queue_pauses_pkey PRIMARY KEY (queue);
 
@@ -652,13 +696,21 @@ ALTER TABLE queue_pauses ADD CONSTRAINT queue_pauses_queue_check CHECK (((octet_
 
 ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
 
+ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_bounds CHECK ((((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
 
+ALTER TABLE stream_pauses ADD CONSTRAINT stream_pauses_bounds CHECK (((octet_length(stream) <= 65536) AND ((until >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (until <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(reason) <= 65536) AND ((since >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (since <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE stream_pauses ADD CONSTRAINT stream_pauses_pkey PRIMARY KEY (stream);
+
+ALTER TABLE stream_usage ADD CONSTRAINT stream_usage_bounds CHECK ((((since >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (since <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(stream) <= 65536)));
 
 ALTER TABLE stream_usage ADD CONSTRAINT stream_usage_pkey PRIMARY KEY (since, stream, caller_id);
 
 ALTER TABLE submission_keys ADD CONSTRAINT submission_keys_pkey PRIMARY KEY (key);
+
+ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_bounds CHECK (((pg_column_size(message_data) <= 1048576) AND ((send_time >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (send_time <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(error_message) <= 65536) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_business_id_check CHECK (((business_id >= (0)::numeric) AND (business_id <= '18446744073709551615'::numeric)));
 
@@ -668,7 +720,13 @@ ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_receive
 
 ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_send_status_check CHECK (((send_status >= 0) AND (send_status <= 2)));
 
+ALTER TABLE subscribe_message_sends ADD CONSTRAINT subscribe_message_sends_bounds CHECK (((pg_column_size(message_data) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE subscribe_message_sends ADD CONSTRAINT subscribe_message_sends_pkey PRIMARY KEY (task_id);
+
+ALTER TABLE subscribe_totals ADD CONSTRAINT subscribe_totals_bounds CHECK (((day >= '0001-01-01'::date) AND (day <= '9999-12-31'::date)));
+
+ALTER TABLE task_done ADD CONSTRAINT task_done_bounds CHECK ((((reported_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (reported_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((sent_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (sent_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE task_done ADD CONSTRAINT task_done_check CHECK (((status = 2) = (reason = 0)));
 
@@ -678,6 +736,8 @@ ALTER TABLE task_done ADD CONSTRAINT task_done_reason_check CHECK (((reason >= 0
 
 ALTER TABLE task_done ADD CONSTRAINT task_done_status_check CHECK ((status = ANY (ARRAY[2, 3])));
 
+ALTER TABLE task_live ADD CONSTRAINT task_live_bounds CHECK (((octet_length(queue) <= 65536) AND ((due_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (due_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((expires_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((sending_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (sending_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE task_live ADD CONSTRAINT task_live_check CHECK (((state <> 0) OR (due_at IS NOT NULL)));
 
 ALTER TABLE task_live ADD CONSTRAINT task_live_check1 CHECK (((state <> 2) OR ((due_at IS NOT NULL) AND (claim_id IS NOT NULL) AND (app_id IS NOT NULL))));
@@ -686,7 +746,11 @@ ALTER TABLE task_live ADD CONSTRAINT task_live_pkey PRIMARY KEY (id);
 
 ALTER TABLE task_live ADD CONSTRAINT task_live_state_check CHECK (((state >= 0) AND (state <= 3)));
 
+ALTER TABLE task_totals ADD CONSTRAINT task_totals_bounds CHECK ((((day >= '0001-01-01'::date) AND (day <= '9999-12-31'::date)) AND ((counted_to >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (counted_to <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE task_totals ADD CONSTRAINT task_totals_pkey PRIMARY KEY (day);
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_bounds CHECK (((octet_length(queue) <= 65536) AND ((send_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (send_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((expires_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(callback_url) <= 65536) AND (pg_column_size(metadata) <= 1048576) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE tasks ADD CONSTRAINT tasks_max_retries_check CHECK (((max_retries >= 0) AND (max_retries <= 10)));
 
@@ -698,15 +762,23 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AN
 
 ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
 
+ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_bounds CHECK ((((paused_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (paused_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(reason) <= 65536) AND ((updated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (updated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
+
 ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_pkey PRIMARY KEY (template_id, caller_id);
 
+ALTER TABLE upkeep ADD CONSTRAINT upkeep_bounds CHECK (((octet_length(what) <= 65536) AND (begun_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone) AND (pg_column_size(place) <= 1048576)));
+
 ALTER TABLE upkeep ADD CONSTRAINT upkeep_pkey PRIMARY KEY (what);
+
+ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_bounds CHECK (((octet_length(event_id) <= 65536) AND (octet_length(event_type) <= 65536) AND (octet_length(lane) <= 65536) AND (octet_length(url) <= 65536) AND (octet_length(own_payload) <= 2097152) AND (pg_column_size(tries) <= 1048576) AND (jsonb_typeof(tries) = 'array'::text) AND ((next_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (next_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((finished_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (finished_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_check CHECK ((((state = 0) = (next_at IS NOT NULL)) AND ((state = 0) = (finished_at IS NULL))));
 
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (event_id, endpoint_id);
 
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_state_check CHECK (((state >= 0) AND (state <= 2)));
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_bounds CHECK (((octet_length(url) <= 65536) AND (pg_column_size(events) <= 1048576) AND (array_position(events, NULL::text) IS NULL) AND (octet_length(disabled_reason) <= 65536) AND ((disabled_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (disabled_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((failing_since >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (failing_since <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND (octet_length(secret) <= 65536) AND (octet_length(old_secret) <= 65536) AND ((old_secret_until >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (old_secret_until <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((created_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (created_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) AND ((rotated_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (rotated_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_check CHECK (((enabled = (disabled_reason IS NULL)) AND (enabled = (disabled_at IS NULL))));
 
@@ -717,6 +789,8 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_disabled_reason_c
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id);
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_registered_caller_fkey FOREIGN KEY (registered_caller) REFERENCES callers(id);
+
+ALTER TABLE webhook_events ADD CONSTRAINT webhook_events_bounds CHECK (((octet_length(id) <= 65536) AND (octet_length(payload) <= 2097152) AND ((recorded_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (recorded_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone))));
 
 ALTER TABLE webhook_events ADD CONSTRAINT webhook_events_pkey PRIMARY KEY (id);
 

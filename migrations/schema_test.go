@@ -85,6 +85,8 @@ var catalogue = []string{
 // describe returns the schema from the catalogues, in the same form on every version.
 func describe(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
+	_, err := conn.Exec(t.Context(), "SET TimeZone = 'UTC'") // constants are written in it
+	require.NoError(t, err)
 	var b strings.Builder
 	for _, query := range catalogue {
 		rows, err := conn.Query(t.Context(), query)

@@ -31,7 +31,7 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	const largeLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
 	exec(t, conn, largeLetters, 300<<10, 7)
-	exec(t, conn, largeLetters, 3<<20, 1) // longer than a page
+	exec(t, conn, largeLetters, 3<<19, 1) // longer than a page
 	exec(t, conn, largeLetters, 10, 2)
 	var sizes []int
 	var pages int
@@ -45,7 +45,7 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 			sizes, after = append(sizes, len(l.Event)), l.ID
 		}
 	}
-	require.Equal(t, []int{10, 10, 3 << 20, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10}, sizes)
+	require.Equal(t, []int{10, 10, 3 << 19, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10}, sizes)
 	require.Equal(t, 5, pages, "the short ones, the long one alone, and three times up to three")
 }
 

@@ -325,3 +325,15 @@ func TestLookingReadsTheWindowAndNotTheHistory(t *testing.T) {
 		require.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
 	}
 }
+
+func TestMissingJobIsAnError(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `delete from upkeep`)
+	_, due, err := db.BeginJob(t.Context(), "alerts", time.Minute)
+	require.ErrorContains(t, err, `no row "alerts"`)
+	require.False(t, due)
+	_, due, err = db.Messages.BeginTrim(t.Context())
+	require.ErrorContains(t, err, `no row "events"`)
+	require.False(t, due)
+}

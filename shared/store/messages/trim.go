@@ -34,11 +34,14 @@ const openStreamAlert = `from alerts where cleared_at is null and kind = '` + st
 
 const (
 	beginTrimSQL = `
-update upkeep set begun_at = now()
-where what = 'events' and begun_at not between
-    now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8
-        when exists (select ` + openStreamAlert + `) then $2::float8 else $3::float8 end) and now() + interval '1 minute'
-returning seq, array(select stream ` + recentlyPaused + `)`
+with begun as (
+    update upkeep set begun_at = now()
+    where what = 'events' and begun_at not between
+        now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8
+            when exists (select ` + openStreamAlert + `) then $2::float8 else $3::float8 end) and now() + interval '1 minute'
+    returning what
+)
+select begun.what is not null, seq, array(select stream ` + recentlyPaused + `) from upkeep left join begun using (what) where what = 'events'`
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
@@ -65,12 +68,12 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 // every 15 s while one takes nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	var from int64
-	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&from, &t.Refused)
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &from, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return t, false, nil
+		err = store.ErrNoJob("events")
 	}
 	t.From = uint64(from)
-	return t, err == nil, store.Wrap("begin trim", err)
+	return t, due, store.Wrap("begin trim", err)
 }
 
 // EndTrim says where the next look at the stream of messages begins, and which

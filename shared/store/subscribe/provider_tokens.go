@@ -45,7 +45,7 @@ func (st *Store) ProviderToken(ctx context.Context, provider, appID string) (Pro
 // TokenRow names a row of provider_tokens where its token is encrypted.
 func TokenRow(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
 
-// tokenOf reads a token and its version, which grows with each that is kept. A token
+// tokenOf reads a token and its version, which changes with each that is kept. A token
 // that cannot be decrypted is as good as none: the provider gives another.
 func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, version int64, err error) {
 	var left float64
@@ -81,7 +81,7 @@ const (
 	keepTokenSQL = `
 insert into provider_tokens as t (provider, app_id, token, expires_at, version)
 values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), 1)
-on conflict (provider, app_id) do update set token = excluded.token, expires_at = excluded.expires_at, version = t.version + 1,
+on conflict (provider, app_id) do update set token = excluded.token, expires_at = excluded.expires_at, version = t.version % 1000000000000000 + 1,
     updated_at = now()`
 )
 

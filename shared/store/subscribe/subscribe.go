@@ -278,6 +278,8 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, err
 	case out.TaskID != newest:
 		return out, errOvertaken
+	case !found && out.Status == task.SubscribeSending: // its task has lost its state
+		return out, store.Busy()
 	case newest == s.TaskID: // an earlier try of this very call
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
 		return out, store.Commit(ctx, conn)
@@ -400,7 +402,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 		return out, store.Busy()
 	case err != nil:
 		return out, err
-	case newest != l.TaskID:
+	case newest != l.TaskID, !found && l.Status == task.SubscribeSending:
 		return out, store.Busy()
 	case found && !before.State.Final() && !before.SendAgain():
 		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")

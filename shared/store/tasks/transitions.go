@@ -35,8 +35,12 @@ where d.id = any($1::uuid[])
 order by d.id
 for update of d`
 
-// tasksExistSQL finds the tasks that are live or done.
-const tasksExistSQL = `select id from tasks where id = any($1::uuid[])`
+// tasksExistSQL finds the tasks that are live or done. One statement sees one state of both
+// tables, so it finds a task that another transaction moves, too.
+const tasksExistSQL = `
+select id from task_live where id = any($1::uuid[])
+union all
+select id from task_done where id = any($1::uuid[])`
 
 // taskScan reads liveColumns or doneColumns followed by now() into a task.
 type taskScan struct {
@@ -79,7 +83,8 @@ type Locked struct {
 	Now   time.Time
 }
 
-// Of returns one task. found is false when it is archived or does not exist. The error is
+// Of returns one task. found is false when it is archived, does not exist, or
+// has lost its state. The error is
 // errBusy when the task changed tables each time before it could be locked.
 func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	t, found = l.tasks[id]

@@ -53,8 +53,9 @@ func TestATaskThatSeveralHandsChangeAtOnceIsFound(t *testing.T) {
 	require.EqualValues(t, kept.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
 }
 
-// A body without a state is a task that changes each time that it is looked for.
-func TestATaskThatIsNeverFoundStillIsAnsweredBusy(t *testing.T) {
+// A taken-over function can delete the state of a task. Whether its message was sent cannot be
+// known, so a subscribe message is not sent again.
+func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s, neighbour := storetest.Submission(), storetest.Submission()
@@ -68,13 +69,14 @@ func TestATaskThatIsNeverFoundStillIsAnsweredBusy(t *testing.T) {
 		reports = append(reports, &tasks.Report{Report: task.Report{TaskID: id, AppID: "app"}, Request: []byte(`{}`)})
 	}
 	outs, errs := db.Tasks.Report(reports)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	require.NoError(t, errs[0])
+	require.False(t, outs[0].Found, "the answer is final: a sender does not repeat the report")
 	require.NoError(t, errs[1])
 	require.Equal(t, task.Applied, outs[1].Verdict, "a neighbour in the same batch")
 	require.NoError(t, errs[2])
 	require.False(t, outs[2].Found)
 	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Tasks.Cancel(t.Context(), unknown, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 

@@ -1,0 +1,158 @@
+package migrations_test
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// unbounded are the columns that need no bounds.
+var unbounded = map[string]string{
+	"event_outbox.next_at -infinity": "its default: due",
+	"upkeep.begun_at -infinity":      "its default: never begun",
+	"receive_logs.request_data":      "logs are read in pages of bounded length",
+	"receive_logs.response_data":     "likewise",
+	"report_logs.request_data":       "likewise",
+	"report_logs.verdict":            "likewise",
+	"send_logs.request_data":         "likewise",
+	"send_logs.response_data":        "likewise",
+}
+
+// writableSQL lists the columns that the roles of functions can write, with their types.
+// A column of a type with a length is bounded by it.
+const writableSQL = `
+SELECT c.relname::text, a.attname::text, format_type(a.atttypid, NULL) FROM ` + ours + ` c
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.atttypmod = -1
+WHERE c.relkind IN ('r', 'p') AND EXISTS (SELECT FROM unnest($1::text[]) role WHERE has_column_privilege(role, c.oid, a.attnum, 'INSERT, UPDATE'))
+ORDER BY 1, a.attnum`
+
+// outOfBounds are values by type, as SQL.
+var outOfBounds = map[string]map[string]string{
+	"timestamp with time zone": {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01 00:00:00+00'"},
+	"date":                     {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01'"},
+	"double precision":         {"infinity": "'Infinity'", "-infinity": "'-Infinity'", "NaN": "'NaN'"},
+	"text":                     {"": "repeat('x', 2097153)"},
+	"character varying":        {"": "repeat('x', 2097153)"},
+	"bytea":                    {"": "repeat('x', 2097153)::bytea"},
+	"jsonb":                    {"": "to_jsonb(repeat('x', 2097153))"},
+	"text[]":                   {"": "array[repeat('x', 2097153)]", "null": "array[null]::text[]"},
+	"uuid[]":                   {"": "array_fill(gen_random_uuid(), array[131073])", "null": "array[null]::uuid[]"},
+	// Each is as long as its type says, and read as such.
+	"bigint": {}, "integer": {}, "smallint": {}, "boolean": {}, "uuid": {},
+}
+
+// One row with a value that Go cannot read or that is too large would stop a function for
+// all callers.
+func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewDatabase(t))
+	var accepted []string
+	for _, column := range writableColumns(t, conn) {
+		table, name, of := column[0], column[1], column[2]
+		values, known := outOfBounds[of]
+		require.True(t, known, "%s.%s: say in outOfBounds which values of the type %s a function could not read", table, name, of)
+		for kind, value := range values {
+			key := strings.TrimSpace(table + "." + name + " " + kind)
+			if unbounded[key] == "" && accepts(t, conn, table, name, value) {
+				accepted = append(accepted, key)
+			}
+		}
+	}
+	require.Empty(t, accepted, "extend the constraint <table>_bounds in a migration, or list it in unbounded")
+
+	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (at timestamptz); GRANT INSERT ON fresh TO `+sandbox.Roles.Hot)
+	require.NoError(t, err)
+	require.Contains(t, writableColumns(t, conn), [3]string{"fresh", "at", "timestamp with time zone"})
+	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test sees a column without bounds")
+}
+
+func writableColumns(t *testing.T, conn *pgx.Conn) [][3]string {
+	t.Helper()
+	r := sandbox.Roles
+	rows, err := conn.Query(t.Context(), writableSQL, []string{r.Hot, r.Read, r.Admin, r.Retention})
+	require.NoError(t, err)
+	columns, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c [3]string, err error) { return c, row.Scan(&c[0], &c[1], &c[2]) })
+	require.NoError(t, err)
+	return columns
+}
+
+// accepts reports whether the constraints of a table accept a value, with null in all
+// other columns.
+func accepts(t *testing.T, conn *pgx.Conn, table, column, value string) bool {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), strings.ReplaceAll(`
+		DO $$ DECLARE c name; BEGIN
+			IF to_regclass('pg_temp.$table') IS NULL THEN
+				CREATE TEMP TABLE $table (LIKE public.$table INCLUDING CONSTRAINTS);
+				FOR c IN SELECT attname FROM pg_attribute WHERE attrelid = 'pg_temp.$table'::regclass AND attnum > 0 LOOP
+					EXECUTE format('ALTER TABLE pg_temp.$table ALTER %I DROP NOT NULL', c);
+				END LOOP;
+			END IF;
+		END $$`, "$table", table)+"; INSERT INTO pg_temp."+table+" ("+column+") VALUES ("+value+")")
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		require.Equal(t, "23514", refused.Code, "%s.%s = %s: %v", table, column, value, err)
+		require.Equal(t, table+"_bounds", refused.ConstraintName)
+		return false
+	}
+	require.NoError(t, err)
+	return true
+}
+
+func TestUpInsertsMissingJobs(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewDatabase(t))
+	const jobs = `SELECT what FROM upkeep ORDER BY what`
+	_, err := conn.Exec(t.Context(), `UPDATE upkeep SET what = what || '.gone'`)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Subset(t, queryStrings(t, conn, jobs), []string{"alerts", "events", "house"})
+}
+
+// What an attacker wrote before the tables had bounds.
+func TestEarlierRowsOutOfBoundsAreReplaced(t *testing.T) {
+	t.Parallel()
+	names, err := fs.Glob(migrations.Files, "*.sql")
+	require.NoError(t, err)
+	before := fstest.MapFS{}
+	for _, name := range names[:slices.Index(names, "0045_bounds.sql")] {
+		text, err := fs.ReadFile(migrations.Files, name)
+		require.NoError(t, err)
+		before[name] = &fstest.MapFile{Data: text}
+	}
+	conn := connect(t, sandbox.NewEmptyDatabase(t))
+	_, err = migrations.UpFrom(t.Context(), conn, before, migrations.Roles{})
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `
+		INSERT INTO task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at) VALUES
+			(gen_random_uuid(), 0, 5, 1, 0, 'bad', 'infinity', '-infinity'), (gen_random_uuid(), 0, 5, 1, 0, 'good', '2026-01-02Z', NULL);
+		INSERT INTO alerts (id, kind, queue, value, threshold, since) VALUES (gen_random_uuid(), 'backlog', 'q', 'NaN', 1, 'infinity');
+		INSERT INTO event_outbox (kind, ids, next_at) VALUES ('task.pending', array[null]::uuid[], 'infinity'), ('task.pending', array[gen_random_uuid()], '-infinity');
+		INSERT INTO task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) VALUES ('infinity', 0, 0, 0, 0);
+		INSERT INTO webhook_events (id, payload) VALUES ('e', repeat('x', 3000000));
+		INSERT INTO subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id, send_time)
+			VALUES ('t', 't', 'b', 1, 1, 'o', '{}', 0, gen_random_uuid(), '-infinity')`)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, migrations.Roles{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"bad true true", "good 2026-01-02 <null>"}, queryStrings(t, conn, `
+		SELECT concat(queue, ' ', CASE queue WHEN 'good' THEN due_at::date::text ELSE (due_at = updated_at OR isfinite(due_at))::text END, ' ',
+			coalesce(isfinite(expires_at)::text, '<null>')) FROM task_live ORDER BY 1`))
+	require.Equal(t, []string{"0 true"}, queryStrings(t, conn, `SELECT value || ' ' || isfinite(since) FROM alerts`))
+	require.Equal(t, []string{"-infinity"}, queryStrings(t, conn, `SELECT next_at::text FROM event_outbox`), "an event of nothing is deleted")
+	require.Empty(t, queryStrings(t, conn, `SELECT day::text FROM task_totals`))
+	require.Equal(t, []string{"{}"}, queryStrings(t, conn, `SELECT payload FROM webhook_events`))
+	require.Equal(t, []string{"true"}, queryStrings(t, conn, `SELECT isfinite(send_time)::text FROM subscribe_message_logs`))
+	require.Empty(t, queryStrings(t, conn, `SELECT tgname::text FROM pg_trigger WHERE tgenabled = 'D'`), "triggers work again")
+}
