@@ -223,8 +223,11 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	next, due, err := d.webhookStore.NextDelivery(ctx)
 	if err == nil && due {
 		var first bool
-		if first, err = d.post(ctx, c); err != nil || !first {
-			return err // the call that is posting schedules the next one
+		if first, err = d.post(ctx, c); !first {
+			d.env.WakeDeliverAt(time.Now().Add(d.lease())) // the call that is posting schedules an earlier one unless its process dies
+		}
+		if err != nil || !first {
+			return err
 		}
 		next, _, err = d.webhookStore.NextDelivery(ctx)
 	}

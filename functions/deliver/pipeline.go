@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
@@ -16,6 +17,7 @@ const (
 	// claimInterval is how often a drain that waits for slow receivers claims what became due in other processes. A call
 	// of deliver in this process makes it claim at once.
 	claimInterval = time.Second
+	maxRetryDelay = 10 * time.Second // before another drain, after errors in a row
 )
 
 // pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
@@ -34,8 +36,8 @@ type posted[W any] struct {
 }
 
 // drain posts what is due until nothing is, and returns how much it posted. If another drain of the pipeline is
-// claiming, first is false and that one claims again. After until, or when the process is to end, it claims nothing more,
-// wakes another call, and waits for its own posts.
+// claiming, first is false and that one claims again. After until, after an error, or when the process is to end, it claims
+// nothing more, wakes another call, and waits for its own posts.
 func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, first bool, err error) {
 	again, first := p.inFlight.start()
 	if !first {
@@ -45,10 +47,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 	for {
 		if open && (err != nil || time.Now().After(until) || d.isDraining()) {
 			open = false
-			p.inFlight.stop()
-			if err == nil {
-				d.env.WakeDeliverAt(time.Time{})
-			}
+			d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
 		}
 		if inFlight := p.inFlight.list(); open && len(inFlight) < maxInFlight {
 			var claimed []W
@@ -124,6 +123,8 @@ type inFlight[W any] struct {
 	again   chan struct{} // signals that drain to claim again
 	work    map[int]W     // by id
 	lastID  int
+
+	failures int // drains in a row that ended with an error
 }
 
 func newInFlight[W any]() *inFlight[W] {
@@ -168,12 +169,19 @@ func (f *inFlight[W]) start() (again <-chan struct{}, first bool) {
 	return f.again, true
 }
 
-// stop ends the claiming, also if the drain was signalled to claim again: the next call claims.
-func (f *inFlight[W]) stop() {
+// stop ends the claiming, also if the drain was signalled to claim again. It returns how long after it the next drain
+// should claim: calls that signalled this one may have returned without an error.
+func (f *inFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.running = false
 	f.takeAgain()
+	if err == nil {
+		f.failures = 0
+		return 0
+	}
+	f.failures++
+	return retry.Delay(time.Second, maxRetryDelay, f.failures)
 }
 
 // stopUnlessAgain ends the claiming, unless the drain was signalled to claim again.
@@ -183,7 +191,7 @@ func (f *inFlight[W]) stopUnlessAgain() (stopped bool) {
 	if f.takeAgain() {
 		return false
 	}
-	f.running = false
+	f.running, f.failures = false, 0
 	return true
 }
 

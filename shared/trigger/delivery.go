@@ -26,6 +26,7 @@ const (
 	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function, or what it depends on, is unavailable
 	unorderedBackoffMax   = 2 * time.Second  // then, of a route with UnorderedBatch: what waits takes the places of others
+	repeatDelayMax        = 10 * time.Second // of a wake-up that the trigger repeats itself
 	retryAfterMax         = time.Hour
 	responseReadLimit     = 64 << 10 // read so much of a response to reuse its connection
 	reasonMax             = 500
@@ -200,9 +201,12 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 		log = log.With("error", err)
 	case verdictDenied:
 		log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", r.url)
-		return countSuccess(&r.denied, msg.NakWithDelay(t.retryDelay(v, meta.NumDelivered)))
+		delay := t.retryDelay(v, meta.NumDelivered)
+		t.repeatIfReplaced(ctx, js, r, meta, v, delay)
+		return countSuccess(&r.denied, msg.NakWithDelay(delay))
 	}
 	delay := t.retryDelayOn(r, v, meta.NumDelivered)
+	t.repeatIfReplaced(ctx, js, r, meta, v, delay)
 	log.Info("an event will be delivered again", "after", delay.String())
 	return countSuccess(&r.retried, msg.NakWithDelay(delay))
 }

@@ -29,6 +29,8 @@
 //     resolves; waiting for NATS has no deadline.
 //   - Waiting retries count as in flight, which bounds what a failing function can
 //     accumulate. A newer wake-up of the same subject replaces a waiting one.
+//   - A wake-up that fails after a newer one was delivered is published again: NATS does
+//     not redeliver what was replaced, and the newer one may have found no work left.
 //
 // # Batches
 //

@@ -74,6 +74,8 @@ type route struct {
 
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
 
+	repeat repeat
+
 	inFlight atomic.Int64
 	pulling  atomic.Bool
 	failure  atomic.Pointer[error]     // why it does not pull
@@ -179,6 +181,7 @@ func (t *Trigger) Run(ctx context.Context) {
 // runRoute restarts one route until ctx ends, then waits for its deliveries.
 func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	var under sync.WaitGroup
+	defer t.repeatNow(r)
 	defer under.Wait()
 	defer r.deadline.Store(nil)
 	wait := setupWait

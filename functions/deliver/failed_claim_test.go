@@ -1,0 +1,66 @@
+package deliver_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+)
+
+// blockClaims makes claims of webhooks wait. waiting returns how many wait; fail makes these fail and lets later ones go on.
+func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail func()) {
+	t.Helper()
+	held, err := cluster.NewClient(t, "").Connect(w.DatabaseURL).Owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), `select pg_advisory_xact_lock(4711)`)
+	require.NoError(t, err)
+	w.Admin.Exec(`create function block_claim() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(4711); return new; end $$`)
+	w.Admin.Exec(`create trigger block_claim before update of claims on webhook_deliveries for each row execute function block_claim()`)
+	const blocked = ` from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`
+	return func() int { return w.Admin.Count(`select count(*)` + blocked) }, func() {
+		t.Helper()
+		require.Equal(t, 1, w.Admin.Count(`select count(pg_cancel_backend(pid))`+blocked))
+		require.NoError(t, held.Rollback(t.Context()))
+	}
+}
+
+func TestFailedClaimIsRepeated(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	for name, receive := range map[string]func(int, http.ResponseWriter, *http.Request){
+		"after a newer wake-up was answered":     nil,
+		"while a message waits for its receiver": func(int, http.ResponseWriter, *http.Request) { <-hang },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_SAFETY_TICK=15m")
+			webhook, neighbour := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, receive)
+			if receive != nil {
+				t.Cleanup(func() { close(hang) }) // before the server waits for its calls
+			}
+			w.AddEndpoint(webhook.URL)
+			waiting, fail := blockClaims(t, w)
+			w.FinishTask()
+			cluster.Eventually(t, func() bool { return waiting() == 1 })
+			_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "m-1", To: neighbour.URL, Type: "order.paid.v1", Data: []byte(`1`)})
+			require.NoError(t, err)
+			cluster.Eventually(t, func() bool { return neighbour.Calls() == 1 }, "messages do not wait for webhooks")
+			if receive == nil {
+				cluster.Eventually(t, func() bool {
+					consumer, err := w.JetStream().Consumer(t.Context(), bus.StreamWake, "deliver")
+					return err == nil && consumer.CachedInfo().NumPending == 0 && consumer.CachedInfo().NumAckPending == 0
+				}, "the newer wake-up was answered")
+			}
+			require.Zero(t, webhook.Calls())
+			failed := time.Now()
+			fail()
+			cluster.Eventually(t, func() bool { return webhook.Calls() == 1 }, "the webhook")
+			require.Less(t, time.Since(failed), 5*time.Second)
+		})
+	}
+}

@@ -1,0 +1,61 @@
+package trigger
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+)
+
+// replaceInHand runs a trigger whose first call fails when fail is closed, after a newer wake-up was answered 204.
+func replaceInHand(t *testing.T, cfg func(*Config)) (f *function, first *running, js jetstream.JetStream, fail chan struct{}) {
+	t.Helper()
+	broker := newBroker(t)
+	b, fail := newBus(t, broker.server.URL()), make(chan struct{})
+	require.NoError(t, b.Ensure(t.Context()))
+	f = newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+		if n == 1 {
+			<-fail
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	route := Route{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second}
+	c := testConfig(f)
+	cfg(&c)
+	first = runTrigger(t, b, c, route)
+	b.Wake(bus.WakeDeliver, 1)
+	eventually(t, func() bool { return len(f.seen()) == 1 }, "in hand")
+	b.Wake(bus.WakeDeliver, 1)
+	eventually(t, func() bool { return first.Counts()["deliver"].Acked == 1 }, "the newer one was answered")
+	return f, first, broker.js(), fail
+}
+
+func TestReplacedWakeUpIsRepeatedAfterFailure(t *testing.T) {
+	t.Parallel()
+	f, trigger, js, fail := replaceInHand(t, func(*Config) {})
+	close(fail)
+	eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "repeated")
+	require.Len(t, f.seen(), 3)
+	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 2, Retried: 1}, trigger.Counts()["deliver"])
+	consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, consumer.CachedInfo().Delivered.Consumer, "redelivered by nobody else")
+}
+
+func TestEndingTriggerPublishesPendingRepeat(t *testing.T) {
+	t.Parallel()
+	_, trigger, js, fail := replaceInHand(t, func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Hour, time.Hour })
+	close(fail)
+	eventually(t, func() bool { return trigger.Counts()["deliver"].Retried == 1 }, "failed")
+	trigger.stop()
+	eventually(t, func() bool {
+		consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
+		return err == nil && consumer.CachedInfo().NumPending == 1
+	}, "waits for another trigger")
+}
