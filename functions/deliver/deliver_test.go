@@ -119,6 +119,34 @@ func TestHangingReceiverDelaysNoOther(t *testing.T) {
 	cluster.WaitDeliveries(w, "delivered", n)
 }
 
+// A transaction that holds an endpoint's row, whatever it does, delays the results of that endpoint alone: others are
+// recorded, posted and settled, and what was posted is not posted again.
+func TestLockedEndpointDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	busy, well := cluster.NewReceiver(t, cluster.Answers(500)), cluster.NewReceiver(t, nil)
+	locked := w.AddEndpoint(busy.URL).ID
+	w.AddEndpoint(well.URL)
+	tx, err := w.Admin.Owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select from webhook_endpoints where id = $1 for update`, locked)
+	require.NoError(t, err)
+	const n = 2
+	for i := range n {
+		w.FinishTask()
+		cluster.WaitDeliveries(w, "delivered", i+1)
+		cluster.Eventually(t, func() bool { return busy.Calls() == i+1 })
+	}
+	pending := cluster.WaitDeliveries(w, "pending", n)
+	require.Zero(t, pending[0].Attempts+pending[1].Attempts)
+	require.NoError(t, tx.Commit(t.Context()))
+	cluster.Eventually(t, func() bool {
+		pending := cluster.WaitDeliveries(w, "pending", n)
+		return pending[0].Attempts == 1 && pending[1].Attempts == 1
+	})
+	require.Equal(t, n, busy.Calls(), "each is posted once")
+}
+
 func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)

@@ -41,14 +41,14 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			}
 			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
-		settle: func(ctx context.Context, all []posted[urlMessage]) error {
+		settle: func(ctx context.Context, all []posted[urlMessage]) (locked []posted[urlMessage], err error) {
 			results := make([]messages.Posted, len(all))
 			for i, p := range all {
 				results[i] = messages.Posted{Post: p.work.Post, Result: p.result()}
 			}
 			again, err := d.messageStore.SettlePosts(ctx, results)
 			d.wakeAt(again)
-			return err
+			return nil, err
 		},
 	}
 }

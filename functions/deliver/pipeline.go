@@ -25,7 +25,7 @@ type pipeline[W any] struct {
 	inFlight *inFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, posted []posted[W]) error
+	settle   func(ctx context.Context, posted []posted[W]) (locked []posted[W], err error) // locked are to be settled again
 }
 
 // posted is a piece of work with the result of its post.
@@ -68,12 +68,17 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 			continue
 		}
 		batch := collect(results, again, open)
-		mine -= len(batch)
-		p.inFlight.remove(batch)
-		if len(batch) > 0 {
-			if settled := d.settle(ctx, func(ctx context.Context) error { return p.settle(ctx, batch) }); settled != nil {
-				err = settled
-			}
+		if len(batch) == 0 {
+			continue
+		}
+		locked, settleErr := settle(ctx, p, batch)
+		if settleErr != nil {
+			err = settleErr
+		}
+		mine -= len(batch) - len(locked)
+		p.inFlight.remove(batch, locked)
+		for _, l := range locked {
+			time.AfterFunc(lockedPause, func() { results <- l })
 		}
 	}
 }
@@ -140,11 +145,15 @@ func (f *inFlight[W]) add(w W) (id int) {
 	return f.lastID
 }
 
-func (f *inFlight[W]) remove(batch []posted[W]) {
+// remove removes the work of a batch, except that which is locked.
+func (f *inFlight[W]) remove(batch, locked []posted[W]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range batch {
 		delete(f.work, p.id)
+	}
+	for _, l := range locked {
+		f.work[l.id] = l.work
 	}
 }
 
@@ -210,11 +219,19 @@ const leaseMargin = 15 * time.Second // added to the timeout of a post
 // hosts it has.
 var places = messages.Places{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
-// settle stores results, also after the call's own time has ended.
-func (d *deliverer) settle(ctx context.Context, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+// lockedPause is how long a result waits whose rows another transaction has locked. Results of others do not wait for it.
+const lockedPause = 100 * time.Millisecond
+
+// settle stores results, also after the call's own time has ended. Then those that are locked are lost: they are posted
+// again when their leases end.
+func settle[W any](ctx context.Context, p pipeline[W], batch []posted[W]) (locked []posted[W], err error) {
+	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
-	return write(ctx)
+	locked, err = p.settle(settleCtx, batch)
+	if len(locked) > 0 && ctx.Err() != nil {
+		return nil, fmt.Errorf("%d results could not be stored in the time of the call, as other transactions held their rows: %w", len(locked), ctx.Err())
+	}
+	return locked, err
 }
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }

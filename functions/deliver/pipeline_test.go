@@ -12,6 +12,56 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
+func TestLockedResultsAreSettledAgain(t *testing.T) {
+	t.Parallel()
+	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(env.Close)
+	for name, callTime := range map[string]time.Duration{"until they are not locked": time.Minute, "until the call ends": time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			started := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), callTime)
+			defer cancel()
+			var posts, settled int
+			locks := pipeline[int]{
+				inFlight: newInFlight[int](),
+				claim: func(_ context.Context, inFlight []int) ([]int, error) {
+					if settled == 1 {
+						require.Len(t, inFlight, 1, "what is locked")
+					}
+					if posts > 0 {
+						return nil, nil
+					}
+					posts = 2
+					return []int{1, 2}, nil
+				},
+				post: func(context.Context, int) attempt { return attempt{} },
+				settle: func(_ context.Context, all []posted[int]) (locked []posted[int], err error) {
+					for _, p := range all {
+						if p.work == 2 && time.Since(started) < 10*time.Second {
+							locked = append(locked, p)
+						} else {
+							settled++
+						}
+					}
+					return locked, nil
+				},
+			}
+			n, _, err := drain(ctx, &deliverer{env: env}, started.Add(30*time.Second), locks)
+			require.Equal(t, 2, n, name)
+			if callTime == time.Second {
+				require.ErrorContains(t, err, "other transactions", name)
+				require.Equal(t, 1, settled, name)
+			} else {
+				require.NoError(t, err, name)
+				require.Equal(t, 2, settled, name)
+				require.Less(t, time.Since(started), 11*time.Second, name)
+			}
+			require.Empty(t, locks.inFlight.list(), name)
+		})
+	}
+}
+
 func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 	t.Parallel()
 	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
@@ -27,7 +77,7 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 				return make([]int, places.Caller-len(inFlight)), nil
 			},
 			post:   func(context.Context, int) attempt { <-answer; return attempt{} },
-			settle: func(context.Context, []posted[int]) error { return nil },
+			settle: func(context.Context, []posted[int]) ([]posted[int], error) { return nil, nil },
 		}
 		done := make(chan int)
 		go func() {

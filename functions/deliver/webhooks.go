@@ -3,6 +3,7 @@ package deliver
 import (
 	"context"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/message"
@@ -22,30 +23,36 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
-		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) error {
+		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
 			var tried []webhooks.Tried
+			var of []posted[webhooks.DueDelivery] // those of tried
 			for _, p := range all {
 				if p.cancelled {
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
-				if p.err != "" {
-					d.env.Metrics().WebhookFailed.Inc()
-				}
-				tried = append(tried, webhooks.Tried{
+				of, tried = append(of, p), append(tried, webhooks.Tried{
 					DueDelivery: p.work, Answer: message.Answer{Status: p.status, RetryAfter: p.retryAfter},
 					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}
 			settled, err := d.webhookStore.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
 			if err != nil {
-				return err
+				return nil, err
+			}
+			for i, p := range of {
+				switch {
+				case slices.Contains(settled.Locked, i):
+					locked = append(locked, p)
+				case p.err != "":
+					d.env.Metrics().WebhookFailed.Inc()
+				}
 			}
 			d.wakeAt(settled.Again)
 			for _, change := range settled.Changed {
 				d.logChange(change)
 			}
-			return nil
+			return locked, nil
 		},
 	}
 }

@@ -1,6 +1,6 @@
 // Package sweep is the event function for everything that is due at a time: scheduled tasks become
 // pending, zombies are retried or fail, tasks expire, pauses of queues end, alerts are raised and
-// cleared, and old rows are archived.
+// cleared, deliveries to deleted webhook endpoints end, and old rows are archived.
 //
 //	POST /events/sweep
 //
@@ -19,6 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
 // Function is this package's line in the catalogue.
@@ -26,7 +27,7 @@ var Function = fn.Event("sweep", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	s := &sweeper{alerts: env.Alerts, maintenance: env.Maintenance, tasks: env.Tasks, env: env}
+	s := &sweeper{alerts: env.Alerts, maintenance: env.Maintenance, tasks: env.Tasks, webhooks: env.Webhooks, env: env}
 	return s.sweep
 }
 
@@ -37,11 +38,12 @@ type sweeper struct {
 	alerts      *alerts.Store
 	maintenance *maintenance.Store
 	tasks       *tasks.Store
+	webhooks    *webhooks.Store
 	env         *fn.Env
 }
 
-// sweep processes everything that is due, batch by batch, then checks the alerts and runs
-// maintenance, which takes a short time in each call, so that due tasks do not wait for it. When the
+// sweep processes everything that is due, batch by batch, then checks the alerts, ends deliveries and
+// runs maintenance, each for a short time in each call, so that due tasks do not wait for it. When the
 // call's time ends first, the next tick continues.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
@@ -68,12 +70,30 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
+	endErr := s.endUndeliverable(ctx)
 	archived, more, err := s.maintenance.Run(ctx)
 	s.logArchived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))
 	}
-	return errors.Join(alertErr, err)
+	return errors.Join(alertErr, endErr, err)
+}
+
+// endTime limits how long a call ends deliveries; the next call continues.
+const endTime = 500 * time.Millisecond
+
+// endUndeliverable ends deliveries to endpoints that were deleted.
+func (s *sweeper) endUndeliverable(ctx context.Context) error {
+	for until := time.Now().Add(endTime); ; {
+		more, err := s.webhooks.EndUndeliverable(ctx)
+		if err != nil || !more {
+			return err
+		}
+		if time.Now().After(until) {
+			s.env.WakeSweepAt(time.Now().Add(time.Second))
+			return nil
+		}
+	}
 }
 
 // maxLoggedRows limits the log lines about rows that cannot be archived.

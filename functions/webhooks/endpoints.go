@@ -87,13 +87,18 @@ func (h *handlers) endpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, e
 	return endpointResponse(e), err
 }
 
+// deleteEndpoint wakes sweep, which ends what the deletion itself left pending.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
+	if err := h.webhooks.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator("")); err != nil {
+		return nil, err
+	}
+	h.env.WakeSweepAt(time.Now())
 	c.Status(http.StatusNoContent)
-	return nil, h.webhooks.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	return nil, nil
 }
 
 // enableEndpoint wakes deliver, as deliveries to the endpoint are due again.

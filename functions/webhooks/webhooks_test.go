@@ -67,6 +67,21 @@ func TestEndpointSecretIsShownOnce(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
+// However many deliveries an endpoint has, its deletion is quick, and sweep ends the others.
+func TestSweepEndsDeliveriesOfDeletedEndpoint(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	at, _ := cluster.RegisterEndpoint(s, shopURL)
+	other, _ := cluster.RegisterEndpoint(s, shopURL)
+	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+		select gen_random_uuid(), n::text, e.id, e.caller_id, 'x', gen_random_uuid(), e.url, '{}' from webhook_endpoints e, generate_series(1, 1200) n where e.url is not null`)
+	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
+	require.Equal(t, 500, s.Count(`select count(*) from webhook_deliveries where state = 2`), "in the transaction of the deletion")
+	require.Equal(t, 204, s.Tick("sweep").Status)
+	require.Equal(t, 1200, s.Count(`select count(*) from webhook_deliveries where state = 2`))
+	require.Equal(t, 1200, s.Count(`select count(*) from webhook_deliveries where state = 0 and endpoint_id = $1`, other[len(cluster.EndpointsPath)+1:]))
+}
+
 func TestEndpointChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -85,7 +85,10 @@
 // fence. Deliveries and messages to URLs are taken in turn of each caller, and of each
 // endpoint or host of a caller, and none has more than its share in hand. What a
 // caller with very many hosts has due is found without a look at each host. Whoever locks both
-// locks endpoints first and then deliveries, each by id.
+// locks endpoints first and then deliveries. What serves many callers at once (recording,
+// claiming, settling) waits for neither: it needs no lock, or skips what is locked, and
+// deliver settles that again. Deleting an endpoint is a short transaction: the sweep ends
+// what the deletion leaves pending, and what is recorded at the same time.
 //
 // dead_letters holds what no retry will cure, for an operator.
 //

@@ -168,8 +168,11 @@ insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '
 			"nextDeliverySQL":     "",
 			"lockDeliveriesSQL":   storetest.SomeIDs,
 			"updateDeliveriesSQL": storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
+			"endDeliveriesSQL":    `1, ` + storetest.AnID + `, 500`,
+			"endUndeliverableSQL": "500",
 			"deliverySQL":         storetest.AnID + `, null`,
 		},
-		Index: map[string]string{"lockEventsSQL": "event_outbox_due", "anyEventSQL": "event_outbox_due", "claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
+		Index: map[string]string{"lockEventsSQL": "event_outbox_due", "anyEventSQL": "event_outbox_due", "claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due",
+			"endDeliveriesSQL": "webhook_deliveries_due", "endUndeliverableSQL": "webhook_deliveries_due"},
 	}.Require(t)
 }

@@ -216,12 +216,25 @@ type Tried struct {
 }
 
 const (
-	// lockHealthSQL does not wait for the key share locks of insertDeliveriesSQL.
+	// lockHealthSQL locks the registered endpoints whose health may change: those that fail, and those in $2, to which a
+	// try failed. It returns the others that are locked without their columns.
 	lockHealthSQL = `
-select id, coalesce(disabled_reason, ''), failing_since, url is not null
-from webhook_endpoints where id = any($1::uuid[]) order by id for no key update`
+with held as materialized (
+    select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
+    where id = any($1::uuid[]) and url is not null and (failing_since is not null or id = any($2::uuid[]))
+    for no key update skip locked
+)
+select e.id, held.id is not null, coalesce(held.reason, ''), held.failing_since
+from webhook_endpoints e left join held on held.id = e.id
+where e.id = any($1::uuid[]) and e.url is not null and (e.failing_since is not null or e.id = any($2::uuid[]))`
+	// lockDeliveriesSQL returns those that are locked without their columns.
 	lockDeliveriesSQL = `
-select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) order by id for update`
+with held as materialized (
+    select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) for update skip locked
+)
+select w.id, held.id is not null, coalesce(held.state, 0), coalesce(held.attempts, 0), coalesce(held.claims, 0), held.next_at
+from webhook_deliveries w left join held on held.id = w.id
+where w.id = any($1::uuid[])`
 	updateHealthSQL = `
 update webhook_endpoints e set failing_since = t.failing_since, disabled_reason = nullif(t.reason, ''),
     disabled_at = case when t.reason = '' then null else coalesce(e.disabled_at, now()) end, enabled = t.reason = ''
@@ -247,13 +260,15 @@ type EndpointChange struct {
 
 // Settled is what settling deliveries changed.
 type Settled struct {
+	Locked  []int       // indexes of the tries that another transaction has locked: settle these again
 	Again   []time.Time // when deliveries are due again
 	Changed []EndpointChange
 }
 
-// SettleDeliveries keeps what came of deliveries, and disables the endpoints
+// SettleDeliveries stores the results of deliveries, and disables the endpoints
 // that are gone or have answered nothing but failures for patience, with an
-// event that says so.
+// event that says so. It never waits for locked rows, as it serves many callers:
+// the results that need them are left out.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
@@ -276,24 +291,31 @@ func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience t
 // with what becomes of them.
 type settling struct {
 	now        time.Time
-	health     map[task.ID]msg.Health // of endpoints; that of a signing row does not change
+	health     map[task.ID]msg.Health // of the endpoints whose health may change
 	deliveries map[task.ID]msg.Delivery
+	locked     map[task.ID]bool // endpoints and deliveries that another transaction has locked
 
 	ids, ailing, disabled []task.ID
 	tries                 []string
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
-	s := &settling{health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}}
+	s := &settling{health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}, locked: map[task.ID]bool{}}
+	var failed []task.ID
+	for _, t := range tried {
+		if !t.Answer.OK() {
+			failed = append(failed, t.EndpointID)
+		}
+	}
 	var batch pgx.Batch
 	batch.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&s.now) })
-	batch.Queue(lockHealthSQL, store.Column(tried, func(t Tried) task.ID { return t.EndpointID })).Query(func(rows pgx.Rows) error {
+	batch.Queue(lockHealthSQL, store.Column(tried, func(t Tried) task.ID { return t.EndpointID }), failed).Query(func(rows pgx.Rows) error {
 		var id task.ID
+		var held bool
 		var reason string
 		var failing *time.Time
-		var registered bool
-		_, err := pgx.ForEachRow(rows, []any{&id, &reason, &failing, &registered}, func() error {
-			if registered {
+		_, err := pgx.ForEachRow(rows, []any{&id, &held, &reason, &failing}, func() error {
+			if s.locked[id] = !held; held {
 				s.health[id] = msg.Health{Disabled: reason, FailingSince: store.OrZero(failing)}
 			}
 			return nil
@@ -302,11 +324,14 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 	})
 	batch.Queue(lockDeliveriesSQL, store.Column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
+		var held bool
 		var d msg.Delivery
 		var next *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&id, &d.State, &d.Attempts, &d.Claims, &next}, func() error {
-			d.NextAt = store.OrZero(next)
-			s.deliveries[id] = d
+		_, err := pgx.ForEachRow(rows, []any{&id, &held, &d.State, &d.Attempts, &d.Claims, &next}, func() error {
+			if s.locked[id] = !held; held {
+				d.NextAt = store.OrZero(next)
+				s.deliveries[id] = d
+			}
 			return nil
 		})
 		return err
@@ -317,7 +342,11 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 // decide lets the domain judge each try.
 func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settled) {
 	began, last := maps.Clone(s.health), map[task.ID]Tried{}
-	for _, t := range tried {
+	for i, t := range tried {
+		if s.locked[t.ID] || s.locked[t.EndpointID] {
+			settled.Locked = append(settled.Locked, i)
+			continue
+		}
 		d, found := s.deliveries[t.ID]
 		if !found {
 			continue

@@ -112,7 +112,6 @@ func (st *Store) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint,
 	return e, store.Wrap("endpoint", err)
 }
 
-// lockEndpointSQL lets events be recorded for the endpoint meanwhile; only its deletion waits for them.
 const lockEndpointSQL = endpointSQL + ` for no key update`
 
 const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
@@ -191,13 +190,38 @@ func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secr
 	})
 }
 
+// endedAtOnce is how many pending deliveries are ended in one transaction.
+const endedAtOnce = 500
+
 const (
 	deleteEndpointSQL = `delete from webhook_endpoints where id = $1`
-	endDeliveriesSQL  = `update webhook_deliveries set state = 2, next_at = null, finished_at = now() where endpoint_id = $1 and state = 0`
+
+	endDeliveries    = `update webhook_deliveries set state = 2, next_at = null, finished_at = now() where id = any(array(`
+	endDeliveriesSQL = endDeliveries + `
+    select id from webhook_deliveries where state = 0 and caller_id = $1 and endpoint_id = $2
+    order by next_at limit $3 for update skip locked
+))`
+	// endUndeliverableSQL finds the endpoints as claimDeliveriesSQL does.
+	endUndeliverableSQL = deliverySources + endDeliveries + `
+    select d.id from source s cross join lateral (
+        select id from webhook_deliveries where state = 0 and caller_id = s.caller_id and endpoint_id = s.endpoint_id
+        order by next_at limit $1 for update skip locked
+    ) d
+    where not exists (select from webhook_endpoints e where e.id = s.endpoint_id)
+    limit $1
+))`
 )
 
-// DeleteEndpoint forgets an endpoint. What was pending for it has failed; its
-// deliveries stay to be read. task.CodeNotFound as for Endpoint.
+// EndUndeliverable ends pending deliveries to endpoints that were deleted, as failed:
+// at most 500 in one call. more reports that there may be others.
+func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
+	tag, err := st.db.Hot.Exec(ctx, endUndeliverableSQL, endedAtOnce)
+	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)
+}
+
+// DeleteEndpoint deletes an endpoint. Its deliveries stay to be read. Those that are
+// pending end as failed: up to 500 at once, so that the transaction is short, and the
+// others by EndUndeliverable. task.CodeNotFound as for Endpoint.
 func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) error {
 	return store.Wrap("webhook.delete", st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		e, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
@@ -205,8 +229,8 @@ func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by s
 			return store.AuditEntry{}, err
 		}
 		var batch pgx.Batch
+		batch.Queue(endDeliveriesSQL, e.CallerID, id, endedAtOnce)
 		batch.Queue(deleteEndpointSQL, id)
-		batch.Queue(endDeliveriesSQL, id)
 		return store.AuditEntry{Action: "webhook.delete", Subject: e.subject(), Before: e.json(), After: ""}, tx.SendBatch(ctx, &batch).Close()
 	}))
 }

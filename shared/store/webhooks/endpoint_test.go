@@ -1,7 +1,6 @@
 package webhooks_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -425,39 +424,96 @@ func TestACallerWithEndpointsCannotBeRemoved(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Events of all callers are recorded together, so recording must wait neither for
-// deliveries that are settled nor for changes of an endpoint, whoever owns it, and these
-// must not wait for it.
-func TestRecordingWaitsForNoOneElse(t *testing.T) {
+// Events of all callers are recorded together, and their results are stored together, so
+// neither may wait for a transaction of one caller. What is skipped is settled later.
+func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
-	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
+	busy := db.MustAddEndpoint(t, 7, "https://busy.example")
+	db.MustAddEndpoint(t, 8, "https://calm.example")
 	a, b := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
 	db.MustSubmit(t, a, b)
-	db.CountEvents(t, a.ID, 1, "task.failed")
-	due := db.MustClaimDeliveries(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
 	for name, held := range map[string]struct {
-		sql string
-		arg any
+		sql    string
+		args   []any
+		status int // of the answers
 	}{
-		"settling": {webhooks.LockHealthSQL, []task.ID{busy.ID}}, "a change": {strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), busy.ID},
+		"settling":               {sql: webhooks.LockHealthSQL, args: []any{[]task.ID{busy.ID}, []task.ID{busy.ID}}, status: 500},
+		"a change":               {sql: strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), args: []any{busy.ID}, status: 500},
+		"the endpoint's removal": {sql: `select from webhook_endpoints where id = $1 for update`, args: []any{busy.ID}, status: 500},
+		"a resend":               {sql: `select from webhook_deliveries where endpoint_id = $1 for update`, args: []any{busy.ID}, status: 200},
 	} {
-		release := storetest.HoldLock(t, url, held.sql, held.arg)
-		told, _, err := db.Webhooks.RecordEvents(ctx, []webhooks.RecordedEvent{
-			{ID: name + " a", Kind: "task.failed", Subject: a.ID, Payload: `{}`}, {ID: name + " b", Kind: "task.failed", Subject: b.ID, Payload: `{}`},
-		}, storetest.FreshSecret)
+		record := func() int {
+			n, _, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{
+				{ID: name + " a", Kind: "task.failed", Subject: a.ID, Payload: `{}`}, {ID: name + " b", Kind: "task.failed", Subject: b.ID, Payload: `{}`},
+			}, storetest.FreshSecret)
+			require.NoError(t, err, name)
+			return n
+		}
+		require.Equal(t, 2, record())
+		var tried []webhooks.Tried
+		for _, d := range db.MustClaimDeliveries(t) {
+			tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: held.status}, Try: webhooks.Try{Status: held.status}})
+		}
+		require.Len(t, tried, 2, name)
+		release := storetest.HoldLock(t, url, held.sql, held.args...)
+		require.Equal(t, 2, record(), name)
+		settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 		require.NoError(t, err, name)
-		require.Equal(t, 2, told)
+		require.Len(t, settled.Locked, 1, name)
+		locked := tried[settled.Locked[0]]
+		require.Equal(t, busy.ID, locked.EndpointID, name)
+		require.Equal(t, 1, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
 		release()
+		settled, err = db.Webhooks.SettleDeliveries(t.Context(), []webhooks.Tried{locked}, time.Hour)
+		require.NoError(t, err, name)
+		require.Empty(t, settled.Locked, name)
+		require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
+		db.Exec(t, `delete from webhook_deliveries; update webhook_endpoints set failing_since = null`)
 	}
-	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = any($1) for key share`, []task.ID{busy.ID, calm.ID})
-	settled, err := db.Webhooks.SettleDeliveries(ctx, []webhooks.Tried{{DueDelivery: due[0], Answer: msg.Answer{Status: 500}, Try: webhooks.Try{Status: 500}}}, time.Hour)
-	require.NoError(t, err)
-	require.Len(t, settled.Changed, 1)
-	_, err = db.Webhooks.RotateEndpoint(ctx, busy.ID, nil, "whsec_new", store.Operator{Name: "shop"})
-	require.NoError(t, err)
+}
+
+// A success of a healthy endpoint changes nothing of the endpoint.
+func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	db.CountEvents(t, s.ID, 1, "task.failed")
+	due := db.MustClaimDeliveries(t)
+	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = $1 for update`, e.ID)
+	settle(t, db, 200, due...)
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 	release()
+}
+
+// However much is pending for an endpoint, its deletion is a short transaction.
+func TestDeletionEndsPendingDeliveriesInPieces(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	gone, other := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://other.example")
+	const pending = 2*webhooks.EndedAtOnce + 10
+	db.Exec(t, `
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+select gen_random_uuid(), n::text, e, 7, 'x', gen_random_uuid(), 'u', '{}' from generate_series(1, $3::int) n, unnest(array[$1::uuid, $2::uuid]) e`, gone.ID, other.ID, pending)
+	ended := func() int {
+		return db.Count(t, `select count(*) from webhook_deliveries where endpoint_id = '`+gone.ID.String()+`' and state = 2 and finished_at is not null`)
+	}
+	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), gone.ID, nil, store.Operator{Name: "shop"}))
+	require.Equal(t, webhooks.EndedAtOnce, ended())
+	for _, d := range db.MustClaimDeliveries(t) {
+		require.Equal(t, other.ID, d.EndpointID)
+	}
+	more, err := db.Webhooks.EndUndeliverable(t.Context())
+	require.NoError(t, err)
+	require.True(t, more)
+	require.Equal(t, 2*webhooks.EndedAtOnce, ended())
+	more, err = db.Webhooks.EndUndeliverable(t.Context())
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Equal(t, pending, ended())
+	require.Equal(t, pending, db.Count(t, `select count(*) from webhook_deliveries where state = 0`), "those of the other endpoint")
 }

@@ -1,6 +1,7 @@
 package webhooks
 
 const (
+	EndedAtOnce     = endedAtOnce
 	LockEndpointSQL = lockEndpointSQL
 	LockHealthSQL   = lockHealthSQL
 	MaxEndpoints    = maxEndpoints

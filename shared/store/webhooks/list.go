@@ -74,10 +74,9 @@ func (st *Store) Delivery(ctx context.Context, id task.ID, of *int64) (Delivery,
 }
 
 const (
-	lockEndpointOfSQL = `
+	isEnabledSQL = `
 select e.enabled from webhook_endpoints e
-where e.id = (select endpoint_id from webhook_deliveries where id = $1 and ($2::bigint is null or caller_id = $2))
-for key share`
+where e.id = (select endpoint_id from webhook_deliveries where id = $1 and ($2::bigint is null or caller_id = $2))`
 	lockDeliverySQL = `
 select caller_id, state, attempts, claims, next_at, now()
 from webhook_deliveries
@@ -100,7 +99,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, of *int64, by store.Ope
 			NextAt   *time.Time
 			Now      time.Time
 		}
-		enabled, err := store.QueryOne[struct{ Enabled bool }](ctx, tx, "endpoint", lockEndpointOfSQL, id, of)
+		enabled, err := store.QueryOne[struct{ Enabled bool }](ctx, tx, "endpoint", isEnabledSQL, id, of)
 		if err != nil && task.CodeOf(err) != task.CodeNotFound {
 			return store.AuditEntry{}, err
 		}

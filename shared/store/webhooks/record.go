@@ -49,7 +49,8 @@ left join lateral (
 ) e on true
 order by t.n`
 
-// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile. $1 to $5 are
+// insertDeliveriesSQL does not lock the endpoints, as it serves many callers: a delivery
+// to an endpoint that is deleted meanwhile is ended by EndUndeliverable. $1 to $5 are
 // the deliveries, each with the place of its event in $6 to $9; those of one endpoint
 // are due in the order of the events. They are inserted in one order and committed at
 // once, so two transactions never wait for each other in a circle.
@@ -68,7 +69,7 @@ select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.
     now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
 from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)
 join unnest($6::text[], $7::text[], $8::uuid[]) with ordinality as o (event_id, event_type, subject, n) on o.n = t.n
-join (select id, caller_id, url from webhook_endpoints where id = any($3::uuid[]) order by id for key share) e on e.id = t.endpoint_id
+join webhook_endpoints e on e.id = t.endpoint_id
 order by o.event_id, t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
