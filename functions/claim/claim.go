@@ -137,21 +137,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		woken, leave = waiter.C, waiter.Close
 	}
 	defer leave()
-	changed, err := c.recheck(ctx, call, want.Queue)
-	if err != nil {
-		return nil, false, err
-	}
-	if err := call.Reserve(ctx, want.Limit*bytesPerTask); err != nil {
-		if want.WokenUp {
-			leave()
-			c.env.WakeClaims(want.Queue, 1) // pass this poll's wake-up on to another one
-		}
-		return nil, false, err
-	}
-	claimed, pending, err := c.claimNow(ctx, want)
-	if len(claimed) == 0 {
-		call.Unreserve() // a waiting poll needs no memory for tasks
-	}
+	claimed, pending, changed, err := c.claimOnce(ctx, call, want)
 	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
 		leave() // before WakeClaims, which must wake other polls
 	}
@@ -159,6 +145,9 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
+		if want.WokenUp {
+			c.env.WakeClaims(want.Queue, 1) // pass this poll's wake-up on to another one
+		}
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
@@ -193,6 +182,22 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		}
 		return []api.ClaimedTask{}, false, nil
 	}
+}
+
+// claimOnce claims, if the caller may still and there is memory. changed is closed when the
+// caller must be checked again.
+func (c *claimer) claimOnce(ctx context.Context, call *fn.Call, want tasks.ClaimRequest) (claimed []tasks.Claimed, pending tasks.PendingByQueue, changed <-chan struct{}, err error) {
+	if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := call.Reserve(ctx, want.Limit*bytesPerTask); err != nil {
+		return nil, nil, nil, err
+	}
+	claimed, pending, err = c.claimNow(ctx, want)
+	if len(claimed) == 0 {
+		call.Unreserve() // a waiting poll needs no memory for tasks
+	}
+	return claimed, pending, changed, err
 }
 
 // recheck refuses a caller that was revoked, or lost the queue, since the poll

@@ -70,6 +70,23 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	require.Len(t, answer.List(), 1)
 }
 
+func TestWokenPollThatFailsWakesAnother(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
+	s.Exec(`create trigger refuse before insert on send_logs for each row when (new.app_id = 'fails') execute function refuse()`)
+	const poll = "/api/v1/sms/tasks/pending?wait=30&app_id="
+	failing := s.StartWaiting(poll + "fails") // the oldest, which is woken first
+	before := s.LastStatement()
+	waiting := make(chan cluster.Reply, 1)
+	go func() { waiting <- s.Get(poll + "w") }()
+	s.UntilWaiting(before)
+	r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+	require.Equal(t, 200, r.Status, r.Text)
+	require.Equal(t, 500, awaitTask(s, failing).Status)
+	require.Len(t, awaitTask(s, waiting).List(), 1)
+}
+
 func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
