@@ -32,17 +32,21 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	upTo := state.SavedTo
 	if checked.Ago >= idleTime {
 		if checked.Taken == state.SavedTo {
-			upTo = max(upTo, checked.Last)
+			upTo = max(upTo, min(checked.Last, state.LastSeq))
 		}
 		if err := s.messages.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
-	err = eachUnsaved(ctx, s.env, checked.Place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
+	place := checked.Place
+	if place > state.LastSeq { // written by a function that was taken over
+		place = 0
+	}
+	err = eachUnsaved(ctx, s.env, place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
 		if err := s.saveMissing(ctx, c, found); err != nil {
 			return err
 		}
-		return s.messages.SetChecked(ctx, state.Created, last)
+		return s.messages.SetChecked(ctx, state.Created, last, state.LastSeq)
 	})
 	return errors.Join(err, s.purge(ctx, s.dedupeWindow(state)))
 }

@@ -140,6 +140,9 @@ func (p *StreamEvent) Message() (*messages.Submission, error) {
 	if to, err := message.ParseAddress(m.To.String()); err != nil || to != m.To {
 		return nil, errors.New("its destination is none that a message may have")
 	}
+	if year := m.SentAt.UTC().Year(); year < 1 || year > 9999 {
+		return nil, errors.New("its sent_at is none that a message may have")
+	}
 	if m.CallerID < 0 || !task.ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
 		return nil, errors.New("its caller, sender, client_msg_id, type or data is none that a message may have")
 	}

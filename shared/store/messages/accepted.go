@@ -288,11 +288,12 @@ func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, taken
 }
 
 const setCheckedSQL = `
-update accepted_checked set accept_seq = greatest(accept_seq, $1) where stream_created = $2`
+update accepted_checked set accept_seq = case when accept_seq between 0 and $3 then greatest(accept_seq, $1) else $1 end where stream_created = $2`
 
-// SetChecked says that nothing at or before place is missing; it never goes back.
-func (st *Store) SetChecked(ctx context.Context, created time.Time, place uint64) error {
-	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(place), created)
+// SetChecked says that nothing at or before place is missing in the stream, whose last place is
+// last. It goes back only from a place that the stream does not have.
+func (st *Store) SetChecked(ctx context.Context, created time.Time, place, last uint64) error {
+	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(place), created, int64(last))
 	return store.Wrap("checked messages", err)
 }
 
