@@ -113,10 +113,11 @@ const claimDeliveriesSQL = deliverySources +
     select id, busy + row_number() over (partition by caller_id order by place, random()) as place
     from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
 )` +
-	// claimed: what a caller may have, the callers in turn, without those that another process has locked.
+	// claimed: what a caller may have, the callers in turn, without those that another process has locked. Only pending ones have a
+	// next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
 	`, claimed as materialized (
     select x.id from (select id from by_caller where place <= $7 order by place, random()) p cross join lateral (
-        select w.id from webhook_deliveries w where w.id = p.id and w.state = 0 and w.next_at <= now() for update skip locked
+        select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
     ) x
     limit $1
 )

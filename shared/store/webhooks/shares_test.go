@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,4 +234,22 @@ func TestEventsOfARevokedCallerRestAndItsMessagesAreDelivered(t *testing.T) {
 	require.Zero(t, next)
 	require.Equal(t, 1, db.CountEvents(t, other.ID, 1, "task.succeeded"))
 	require.Len(t, claimSome(t, db), 1, "the neighbour's go on")
+}
+
+func TestClaimFindsEachDeliveryByItsID(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
+	pend(t, db, endpoint, 7, 2000, "")
+	db.Exec(t, `update webhook_deliveries set state = 2, next_at = null, finished_at = now()`)
+	db.Exec(t, `analyze webhook_deliveries`) // nothing is pending
+	pend(t, db, endpoint, 7, 100, "")
+	_, err := conn.Exec(t.Context(), `prepare c as `+storetest.Statements(t)["claimDeliveriesSQL"]+`; set plan_cache_mode = force_generic_plan`)
+	require.NoError(t, err)
+	rows, err := conn.Query(t.Context(), `explain execute c(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Regexp(t, `LockRows[^\n]*\n[^\n]*webhook_deliveries_id`, strings.Join(lines, "\n"), "and does not read all pending ones")
 }
