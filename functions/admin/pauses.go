@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -15,18 +14,33 @@ import (
 // maxPause limits how far ahead a pause may end; the limit is that of send_at.
 const maxPause = 366 * 24 * time.Hour
 
-func (h *handlers) queues(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	queues, err := h.taskStore.Queues(ctx)
-	queues = slices.DeleteFunc(queues, func(q tasks.QueueState) bool { return !c.MayUseQueue(q.Queue) })
-	answer := api.QueuesResponse{Queues: make([]api.QueueState, len(queues))}
-	for i, q := range queues {
-		answer.Queues[i] = api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
-		if q.Pause != nil {
-			pause := pauseResponse(*q.Pause)
-			answer.Queues[i].Pause = &pause
-		}
+// queuesPerPage is the number of queues in a page of the list.
+const queuesPerPage = 1000
+
+// queuesRequest is api.QueuesRequest with its rules.
+type queuesRequest api.QueuesRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *queuesRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.Between("limit", r.Limit, 1, queuesPerPage)
+	bad.After(r.After == "" || task.ValidQueue(r.After))
+	return bad
+}
+
+func (h *handlers) queues(ctx context.Context, c *fn.Call, req queuesRequest) (any, error) {
+	queues, more, err := h.taskStore.Queues(ctx, c.Caller.Queues, req.After, decode.ValueOr(req.Limit, queuesPerPage))
+	page := fn.PageOf(queues, more, queueState, func(q tasks.QueueState) string { return q.Queue })
+	return api.QueuesResponse{Queues: page.Items, NextAfter: page.NextAfter}, err
+}
+
+func queueState(q tasks.QueueState) api.QueueState {
+	answer := api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
+	if q.Pause != nil {
+		pause := pauseResponse(*q.Pause)
+		answer.Pause = &pause
 	}
-	return answer, err
+	return answer
 }
 
 // pauseRequest is api.PauseRequest with its rules.

@@ -18,6 +18,7 @@ func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any,
 func taskStatistics(c tasks.Counts) api.TaskStatistics {
 	answer := api.TaskStatistics{
 		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
+		MoreQueues: c.MoreQueues,
 	}
 	for i, q := range c.Queues {
 		answer.Queues[i] = api.QueueStatistics{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}

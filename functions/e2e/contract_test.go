@@ -117,8 +117,8 @@ func inQuery() map[string]string {
 		"stream":        "StreamRequest",
 		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",
 		"subscribeStatistics":    "SubscribeStatisticsRequest",
-		"listSubscribeTemplates": "SubscribeTemplatesRequest",
-		"listEndpoints":          "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",
+		"listSubscribeTemplates": "SubscribeTemplatesRequest", "listQueues": "QueuesRequest",
+		"listEndpoints": "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",
 	}
 }
 

@@ -116,9 +116,10 @@ type StatisticsResponse struct {
 // TaskStatistics counts the tasks of some queues.
 type TaskStatistics struct {
 	LiveCounts
-	SucceededTasks int64             `json:"succeeded_tasks"` // ever
-	FailedTasks    int64             `json:"failed_tasks"`    // ever
-	Queues         []QueueStatistics `json:"queues"`          // of the queues that have live tasks
+	SucceededTasks int64             `json:"succeeded_tasks"`       // ever
+	FailedTasks    int64             `json:"failed_tasks"`          // ever
+	Queues         []QueueStatistics `json:"queues"`                // of the queues that have live tasks, by name; at most 1000, those with most tasks
+	MoreQueues     bool              `json:"more_queues,omitempty"` // there are other queues that have live tasks
 }
 
 // LiveCounts counts tasks that are not final.

@@ -2,10 +2,17 @@ package api
 
 import "time"
 
-// QueuesResponse is every queue that has live tasks or is paused, by name: GET
+// QueuesRequest lists the queues that have live tasks or are paused, by name: GET
 // /api/v1/admin/queues.
+type QueuesRequest struct {
+	Limit *int   `json:"limit,omitempty"` // 1..1000; default 1000
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// QueuesResponse is a page of them.
 type QueuesResponse struct {
-	Queues []QueueState `json:"queues"`
+	Queues    []QueueState `json:"queues"`
+	NextAfter string       `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
 }
 
 // QueueState is a queue with the counts of its live tasks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -43,7 +44,15 @@ func AtEvent(row *string, kind string) (*Alert, error) {
 
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
-const pendingSQL = `select queue, count(*) from task_live where state = 1 group by queue`
+// mostQueues bounds what a check reads besides the queues with an open alert or a threshold of their
+// own. Callers choose the names of queues.
+const mostQueues = "1000"
+
+// pendingSQL counts the pending tasks of the queues $1 and of those with most.
+const pendingSQL = `
+select queue, count(*) from task_live where state = 1 group by queue
+order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + mostQueues + `
+`
 
 // countedSQL are the results since $1 that the failure rate counts, as
 // task.Task.FailureCounts does: 5 is expired, 6 cancelled.
@@ -55,10 +64,15 @@ where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(err
 // stops early, or goes by the index on failures, is planned to walk the history.
 const anyFailureSQL = `select count(*) filter (where status = 3) > 0 from (` + countedSQL + `) d`
 
+// resultsSQL counts the results since $1 of the queues $2, and of those with most failures among the
+// ones with at least $3 results.
 const resultsSQL = `
 select t.queue, count(*), count(*) filter (where d.status = 3)
 from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
-group by t.queue`
+group by t.queue
+having t.queue = any($2::text[]) or count(*) >= $3
+order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) desc, t.queue limit cardinality($2::text[]) + ` + mostQueues + `
+`
 
 // alertsJob is the name of the job in upkeep, which one instance runs at a time.
 const alertsJob = "alerts"
@@ -128,14 +142,14 @@ func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err er
 			return err
 		}
 		if st.alerts.Backlog.On() {
-			if err := s.readPending(ctx, tx); err != nil {
+			if err := s.readPending(ctx, tx, st.alerts); err != nil {
 				return err
 			}
 		}
 		if !st.alerts.FailureRate.On() {
 			return nil
 		}
-		return s.readResults(ctx, tx, s.at.Add(-st.alerts.Window))
+		return s.readResults(ctx, tx, st.alerts)
 	})
 	return s, err
 }
@@ -160,8 +174,18 @@ func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, stream
 	return err
 }
 
-func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, pendingSQL)
+// always returns the queues whose loads a check needs in any case: those with an open alert, which
+// would be cleared otherwise, and those with a limit of their own.
+func (s *alertSnapshot) always(limits task.Limits) []string {
+	queues := slices.AppendSeq([]string{}, maps.Keys(limits))
+	for _, a := range s.open {
+		queues = append(queues, a.Queue)
+	}
+	return queues
+}
+
+func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx, rules task.AlertRules) error {
+	rows, err := tx.Query(ctx, pendingSQL, store.Unprepared, s.always(rules.Backlog))
 	if err != nil {
 		return err
 	}
@@ -174,12 +198,13 @@ func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
+func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.AlertRules) error {
+	since := s.at.Add(-rules.Window)
 	err := tx.QueryRow(ctx, anyFailureSQL, since).Scan(&s.failures)
 	if err != nil || !s.failures {
 		return err // without a failure each rate is 0
 	}
-	rows, err := tx.Query(ctx, resultsSQL, since)
+	rows, err := tx.Query(ctx, resultsSQL, store.Unprepared, since, s.always(rules.FailureRate), rules.MinFinished)
 	if err != nil {
 		return err
 	}

@@ -315,7 +315,8 @@ func TestLookingReadsTheWindowAndNotTheHistory(t *testing.T) {
 	require.NoError(t, err)
 	reader, all := storetest.ConnectAs(t, url, "sendonce_read"), storetest.Statements(t)
 	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
-		sql := strings.ReplaceAll(all[name], "$1", fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339)))
+		since := fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339))
+		sql := strings.NewReplacer("$1", since, "$2", "'{}'", "$3", "20").Replace(all[name])
 		rows, err := reader.Query(t.Context(), `explain `+sql)
 		require.NoError(t, err, name)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -336,4 +337,37 @@ func TestMissingJobIsAnError(t *testing.T) {
 	_, due, err = db.Messages.BeginTrim(t.Context())
 	require.ErrorContains(t, err, `no row "events"`)
 	require.False(t, due)
+}
+
+// Callers choose the names of queues: a check reads a bounded number of queues, and those with alerts in any case.
+func TestChecksOfManyQueuesAreBounded(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+		c.Alerts.Backlog = task.Limits{"*": 10, "watched": 1}
+	}), storetest.Owner(t, url)
+	fill := func(queue string, queues, n int) {
+		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+			select gen_random_uuid(), 1, 5, 3, 0, $1 || i from generate_series(1, $2::integer) i, generate_series(1, $3::integer)`, queue, queues, n)
+	}
+	open := func() int { return db.Count(t, `select count(*) from alerts where cleared_at is null`) }
+	fill("early", 1, 11)
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+		select gen_random_uuid(), 1, 5, 3, 0, 'watched' from generate_series(1, 2)`)
+	results(t, conn, "failing", 20, 0, 3, 1, "")
+	look(t, db)
+	require.Equal(t, 3, open())
+	fill("many", 1200, 12)
+	_, err := conn.Exec(t.Context(), `
+with t as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+    select gen_random_uuid(), 0, 'few' || i, 5, 3, 0, '13800138000', 'x' from generate_series(1, 1200) i, generate_series(1, 2) returning id
+)
+insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
+	require.NoError(t, err)
+	look(t, db)
+	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises some 1000")
+	results(t, conn, "next", 20, 0, 3, 1, "")
+	look(t, db)
+	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results take no place")
 }

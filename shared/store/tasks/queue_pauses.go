@@ -191,22 +191,33 @@ type QueueState struct {
 	Pause *Pause // nil = it is not paused
 }
 
+// ofPage are the queues of a page of queuesSQL: those after $1, of $2 alone unless that is empty.
+const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
+
+// queuesSQL takes as many rows as a page has from both sides of the join, which are all that can be in it.
 const queuesSQL = `
 select coalesce(live.queue, paused.queue), coalesce(scheduled, 0), coalesce(pending_new, 0), coalesce(pending_retry, 0),
     coalesce(processing, 0), coalesce(held, 0), oldest_pending,
     paused.queue, until, coalesce(reason, ''), coalesce(paused_by, ''), coalesce(by_hand, false), coalesce(created_at, now()), now()
-from (` + liveByQueue + `) live
-full join (select * from queue_pauses where until is null or until > now()) paused on paused.queue = live.queue
-order by 1`
+from (
+    select queue, ` + countLive + ` where ` + ofPage + ` group by queue order by queue limit $3
+) live
+full join (
+    select * from queue_pauses where (until is null or until > now()) and ` + ofPage + ` order by queue limit $3
+) paused on paused.queue = live.queue
+order by 1
+limit $3`
 
-// Queues gives the queues that have live tasks or are paused, by name.
-func (st *Store) Queues(ctx context.Context) ([]QueueState, error) {
-	rows, err := st.db.Read.Query(ctx, queuesSQL)
+// Queues returns a page of the queues that have live tasks or are paused, by name: of those in
+// queues, or of all if that is empty, the ones after the name after, which is "" for the first page.
+// more reports whether there is another page.
+func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
+	rows, err := st.db.Read.Query(ctx, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
 	if err != nil {
-		return nil, store.Wrap("queues", err)
+		return nil, false, store.Wrap("queues", err)
 	}
-	queues, err := pgx.CollectRows(rows, scanQueue)
-	return queues, store.Wrap("queues", err)
+	page, more, err = store.CollectPage(ctx, rows, limit, scanQueue)
+	return page, more, store.Wrap("queues", err)
 }
 
 func scanQueue(row pgx.CollectableRow) (q QueueState, err error) {

@@ -265,18 +265,23 @@ func TestNoClaimThatBeginsAfterAPauseGetsATask(t *testing.T) {
 func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	queues, err := db.Tasks.Queues(t.Context())
-	require.NoError(t, err)
+	list := func(after string, limit int, of ...string) (page []tasks.QueueState, more bool) {
+		page, more, err := db.Tasks.Queues(t.Context(), of, after, limit)
+		require.NoError(t, err)
+		return page, more
+	}
+	queues, more := list("", 1000)
 	require.Empty(t, queues)
+	require.False(t, more)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = "b", time.Now().Add(time.Hour) }))
 	db.MustClaim(t, "app", 1)
 	mustPause(t, db, "b", time.Now().Add(time.Hour))
 	mustPause(t, db, "a", time.Time{})
 	mustPause(t, db, "over", time.Now().Add(time.Hour))
 	db.Exec(t, `update queue_pauses set until = now() where queue = 'over'`)
-	queues, err = db.Tasks.Queues(t.Context())
-	require.NoError(t, err)
+	queues, more = list("", 3)
 	require.Len(t, queues, 3)
+	require.False(t, more)
 	s := db.MustCount(t)
 	require.Equal(t, "a", queues[0].Queue)
 	require.Equal(t, tasks.LiveCounts{}, queues[0].LiveCounts)
@@ -287,6 +292,59 @@ func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
 	require.Nil(t, queues[2].Pause)
 	require.EqualValues(t, 1, queues[2].Processing)
 	require.NotNil(t, queues[2].OldestPending)
+
+	after := ""
+	for i := range queues {
+		page, more := list(after, 1)
+		require.Len(t, page, 1)
+		require.Equal(t, queues[i].Queue, page[0].Queue)
+		require.Equal(t, queues[i].Pause == nil, page[0].Pause == nil)
+		require.Equal(t, i < 2, more)
+		after = page[0].Queue
+	}
+	own, more := list("", 2, "a", "default")
+	require.Equal(t, []string{"a", "default"}, []string{own[0].Queue, own[1].Queue})
+	require.False(t, more)
+	own, _ = list("a", 2, "a", "b")
+	require.Len(t, own, 1)
+	require.EqualValues(t, 1, own[0].Scheduled)
+}
+
+// Callers choose the names of queues: however many there are, lists of queues are bounded and totals are exact.
+func TestListsOfQueuesAreBounded(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+		select gen_random_uuid(), 1, 5, 3, 0, 'q' || lpad(((i / 2) % 1500)::text, 6, '0') from generate_series(1, 3000) i`)
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue) select gen_random_uuid(), 1, 5, 3, 0, 'z' from generate_series(1, 3) i`)
+	db.Exec(t, `insert into queue_pauses (queue, reason, paused_by, by_hand) select 'p' || i, repeat('x', 500), '', true from generate_series(1, 5000) i`)
+	s := db.MustCount(t)
+	require.Len(t, s.Queues, 999)
+	require.Equal(t, "z", s.Queues[998].Queue, "the queue with most tasks is listed")
+	require.True(t, s.MoreQueues)
+	require.False(t, s.Subscribe.MoreQueues)
+	require.EqualValues(t, 3003, s.Live.PendingNew, "the totals are of all queues")
+	require.Len(t, s.Subscribe.Queues, 1)
+
+	var names []string
+	for after, more := "", true; more; {
+		var page []tasks.QueueState
+		var err error
+		page, more, err = db.Tasks.Queues(t.Context(), nil, after, 5000)
+		require.NoError(t, err)
+		bytes := 0
+		for _, q := range page {
+			names = append(names, q.Queue)
+			if bytes += len(q.Queue); q.Pause != nil {
+				bytes += len(q.Pause.Reason)
+			}
+		}
+		require.Less(t, bytes, 1<<20)
+		after = names[len(names)-1]
+	}
+	require.Len(t, names, 6502)
+	require.IsIncreasing(t, names)
 }
 
 func TestAPauseThatEndsInASweepThatMissesAPartitionIsToldOf(t *testing.T) {

@@ -19,10 +19,11 @@ type Statistics struct {
 
 // Counts are the tasks of some queues.
 type Counts struct {
-	Live      LiveCounts    // over all of these queues
-	Succeeded int64         // ever
-	Failed    int64         // ever
-	Queues    []QueueCounts // those that have live tasks, by name
+	Live       LiveCounts    // over all of these queues
+	Succeeded  int64         // ever
+	Failed     int64         // ever
+	Queues     []QueueCounts // those that have live tasks, by name; at most 1000, those with most tasks
+	MoreQueues bool          // there are other queues that have live tasks
 }
 
 // LiveCounts counts the tasks that are not final. Pending and processing are
@@ -43,30 +44,32 @@ type QueueCounts struct {
 	LiveCounts
 }
 
-func (l *LiveCounts) add(q LiveCounts) {
-	l.Scheduled += q.Scheduled
-	l.PendingNew += q.PendingNew
-	l.PendingRetry += q.PendingRetry
-	l.Processing += q.Processing
-	l.Held += q.Held
-	if q.OldestPending != nil && (l.OldestPending == nil || *q.OldestPending > *l.OldestPending) {
-		l.OldestPending = q.OldestPending
-	}
-}
+// tasks returns the number of all of them.
+func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Processing }
 
 // FirstOpenDaySQL gives the zero time while no day is closed.
 const FirstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
-// liveByQueue counts the live rows of each queue.
-const liveByQueue = `
-    select queue,
+// countLive are the figures of LiveCounts over some rows of task_live.
+const countLive = `
         count(*) filter (where state = 0) as scheduled,
         count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
         count(*) filter (where state in (0, 1) and retry_count > 0) as pending_retry,
         count(*) filter (where state in (2, 3)) as processing,
         count(*) filter (where state = 3) as held,
         extract(epoch from now() - min(updated_at) filter (where state = 1))::float8 as oldest_pending
-    from task_live group by queue`
+    from task_live`
+
+const ofSubscribe = `queue in ('` + task.WeChatQueue + `', '` + task.RecordedQueue + `')`
+
+// liveRows are the counts of all queues, with null as the queue and apart for subscribe messages, and
+// those of the queues with most tasks: callers choose the names of queues, so there may be very many.
+const liveRows = `
+    select ` + ofSubscribe + ` as subscribe, null as queue, ` + countLive + ` group by 1
+    union all (
+        select ` + ofSubscribe + `, queue, ` + countLive + ` group by queue
+        order by 1 desc, count(*) desc, queue limit 1000
+    )`
 
 // ResultCounts are the four figures of results, named as in task_totals.
 const ResultCounts = `
@@ -88,7 +91,7 @@ cross join (
     select ` + ResultCounts + `
     from task_done where reported_at >= $1::date::timestamp at time zone 'UTC'
 ) open
-left join (` + liveByQueue + `) live on true
+left join (` + liveRows + `) live on true
 order by live.queue`
 
 // Statistics counts all tasks in one snapshot: a day that is closed meanwhile,
@@ -114,25 +117,34 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	if err != nil {
 		return s, err
 	}
-	var queue *string // null in the one row that there is without live tasks
+	var subscribe *bool // null in the one row that there is without live tasks
+	var queue *string   // null of all queues together
 	var scheduled, fresh, retry, processing, held *int64
 	var oldest *float64
-	into := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
+	into := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
 	_, err = pgx.ForEachRow(rows, into, func() error {
-		if queue == nil {
+		if subscribe == nil {
 			return nil
 		}
-		q := QueueCounts{*queue, LiveCounts{
-			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
-		}}
 		of := &s.Counts
-		if task.IsSubscription(q.Queue) {
+		if *subscribe {
 			of = &s.Subscribe
 		}
-		of.Queues = append(of.Queues, q)
-		of.Live.add(q.LiveCounts)
+		live := LiveCounts{
+			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
+		}
+		if queue == nil {
+			of.Live = live
+		} else {
+			of.Queues = append(of.Queues, QueueCounts{*queue, live})
+		}
 		return nil
 	})
+	unlisted := s.Live.tasks()
+	for _, q := range s.Queues {
+		unlisted -= q.tasks()
+	}
+	s.MoreQueues = unlisted > 0
 	return s, err
 }
 
