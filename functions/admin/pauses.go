@@ -115,6 +115,6 @@ func pathQueue(c *fn.Call) (string, error) {
 
 func pauseResponse(p tasks.Pause) api.QueuePause {
 	return api.QueuePause{
-		Queue: p.Queue, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.PausedBy, ByHand: p.ByHand, CreatedAt: p.CreatedAt.UTC(),
+		Queue: p.Queue, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.PausedBy, ByHand: p.Manual, CreatedAt: p.CreatedAt.UTC(),
 	}
 }

@@ -80,7 +80,7 @@ func (r *sendRequest) subscription(c *fn.Call, maxRetries int) *subscribe.Submis
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
-		Refused: r.checkSendAt(time.Now()), Anybodys: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
+		Refused: r.checkSendAt(time.Now()), AllowOtherCallers: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // both are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

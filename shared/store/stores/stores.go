@@ -1,5 +1,5 @@
-// package stores opens the database for all subjects at once. It is the one place that knows
-// which store is built on which.
+// Package stores opens the database for all subjects at once, and gives each store the others
+// that it needs.
 package stores
 
 import (

@@ -1,4 +1,4 @@
-// package storetest opens stores on fresh databases for tests, and has what the tests of
+// Package storetest opens stores on fresh databases for tests, and has what the tests of
 // several stores do with them.
 package storetest
 

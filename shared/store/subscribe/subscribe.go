@@ -47,7 +47,7 @@ type Submission struct {
 	// or being sent, is skipped before its refusal counts.
 	Refused *task.Error
 	// Anybodys lets the order send again what another caller had ordered.
-	Anybodys bool
+	AllowOtherCallers bool
 	// OwnOnly refuses the order for a message that another caller ordered, whatever
 	// became of that one.
 	OwnOnly bool
@@ -121,8 +121,8 @@ const subscribeClaim = `, c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
-// subscribeTold writes the event of that task.
-const subscribeTold = `, e as (
+// subscribeEvent writes the event of that task.
+const subscribeEvent = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
     from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) changed
@@ -134,13 +134,13 @@ select id, state, lease_until from w`
 
 const (
 	newLogSQL                 = newLog + subscribeBody + subscribeAnswer
-	newLogWithEventsSQL       = newLog + subscribeBody + subscribeTold + subscribeAnswer
+	newLogWithEventsSQL       = newLog + subscribeBody + subscribeEvent + subscribeAnswer
 	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + subscribeAnswer
-	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeEvent + subscribeAnswer
 	againLogSQL               = againLog + subscribeBody + subscribeAnswer
-	againLogWithEventsSQL     = againLog + subscribeBody + subscribeTold + subscribeAnswer
+	againLogWithEventsSQL     = againLog + subscribeBody + subscribeEvent + subscribeAnswer
 	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + subscribeAnswer
-	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeEvent + subscribeAnswer
 )
 
 func (s *Submission) newSQL(m store.EventMode) string {
@@ -290,7 +290,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, store.Commit(ctx, conn)
 	case s.Refused != nil:
 		return out, s.Refused
-	case owner != s.CallerID && !s.Anybodys:
+	case owner != s.CallerID && !s.AllowOtherCallers:
 		return out, task.Refuse(task.CodeForbidden, "another caller ordered this message and it failed; that caller or an admin may send it again")
 	}
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, held.Now, func(*pgx.Batch) {})
@@ -298,12 +298,12 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 
 // isRefused tells whether the order must not even be told about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
-	return s.OwnOnly && !s.Anybodys && owner != s.CallerID
+	return s.OwnOnly && !s.AllowOtherCallers && owner != s.CallerID
 }
 
 // mayCompare tells whether the order may be told that a message of owner has other
 // data: the data of another caller could be guessed so.
-func (s *Submission) mayCompare(owner int64) bool { return s.Anybodys || owner == s.CallerID }
+func (s *Submission) mayCompare(owner int64) bool { return s.AllowOtherCallers || owner == s.CallerID }
 
 // ErrOthersMessage refuses what concerns a message that another caller ordered, and
 // is the same whatever became of it.

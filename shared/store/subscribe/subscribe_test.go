@@ -233,7 +233,7 @@ func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	_, err := db.Subscribe.Submit(t.Context(), other)
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
-	other.Anybodys = true
+	other.AllowOtherCallers = true
 	require.True(t, db.MustSubscribe(t, other).Again)
 	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it stays whose it was")
 }

@@ -18,7 +18,7 @@ type Pause struct {
 	Until     time.Time // it ends by itself then; zero = when somebody resumes the queue
 	Reason    string    // for people
 	PausedBy  string    // the operator, or the function that did so by itself
-	ByHand    bool
+	Manual    bool
 	CreatedAt time.Time
 
 	Left    time.Duration // of one that was read and has an end: how far that is, by the database's clock; 0 or less = it is over
@@ -173,7 +173,7 @@ func pauseOf(ctx context.Context, q store.Querier, sql string, args ...any) (p P
 func scanPause(row pgx.CollectableRow) (p Pause, err error) {
 	var until *time.Time
 	var now time.Time
-	err = row.Scan(&p.Queue, &until, &p.Reason, &p.PausedBy, &p.ByHand, &p.CreatedAt, &now)
+	err = row.Scan(&p.Queue, &until, &p.Reason, &p.PausedBy, &p.Manual, &p.CreatedAt, &now)
 	p.ends(until, now)
 	return p, err
 }
@@ -227,7 +227,7 @@ func scanQueue(row pgx.CollectableRow) (q QueueState, err error) {
 	var p Pause
 	var now time.Time
 	err = row.Scan(&q.Queue, &q.Scheduled, &q.PendingNew, &q.PendingRetry, &q.Processing, &q.Held, &oldest,
-		&paused, &until, &p.Reason, &p.PausedBy, &p.ByHand, &p.CreatedAt, &now)
+		&paused, &until, &p.Reason, &p.PausedBy, &p.Manual, &p.CreatedAt, &now)
 	q.OldestPending = age(oldest)
 	if paused != nil {
 		p.Queue = *paused

@@ -49,7 +49,7 @@ func TestAPausedQueueHandsOutNothingUntilItIsResumed(t *testing.T) {
 	p := mustPaused(t, db, task.DefaultQueue)
 	require.Equal(t, "the gateway is down", p.Reason)
 	require.Equal(t, "tester", p.PausedBy)
-	require.True(t, p.ByHand)
+	require.True(t, p.Manual)
 	require.True(t, p.Until.IsZero())
 	all, err := db.Tasks.QueuePauses(t.Context())
 	require.NoError(t, err)
@@ -148,9 +148,9 @@ func TestAFunctionsPauseGivesWayToAnOperatorsAndShortensNone(t *testing.T) {
 	}{
 		"there is none":                     {wants: soon, wins: true},
 		"its own end is past":               {wants: now.Add(-time.Second)},
-		"by hand and shorter":               {has: &tasks.Pause{Until: soon, ByHand: true}, wants: late},
-		"by hand and open":                  {has: &tasks.Pause{ByHand: true}, wants: late},
-		"by hand and over":                  {has: &tasks.Pause{Until: soon, ByHand: true}, over: true, wants: late, wins: true},
+		"by hand and shorter":               {has: &tasks.Pause{Until: soon, Manual: true}, wants: late},
+		"by hand and open":                  {has: &tasks.Pause{Manual: true}, wants: late},
+		"by hand and over":                  {has: &tasks.Pause{Until: soon, Manual: true}, over: true, wants: late, wins: true},
 		"by a function and shorter":         {has: &tasks.Pause{Until: soon}, wants: late, wins: true},
 		"by a function and longer":          {has: &tasks.Pause{Until: late}, wants: soon},
 		"by a function and as long":         {has: &tasks.Pause{Until: soon}, wants: soon},
@@ -162,7 +162,7 @@ func TestAFunctionsPauseGivesWayToAnOperatorsAndShortensNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
-			if c.has != nil && c.has.ByHand {
+			if c.has != nil && c.has.Manual {
 				mustPause(t, db, "q", c.has.Until)
 			} else if c.has != nil {
 				require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.has.Until, Reason: "first"}, "wechat"))
@@ -176,7 +176,7 @@ func TestAFunctionsPauseGivesWayToAnOperatorsAndShortensNone(t *testing.T) {
 			require.Equal(t, c.wins, p.Reason == "second", "%+v", p)
 			if c.wins {
 				require.Equal(t, "wechat", p.PausedBy)
-				require.False(t, p.ByHand)
+				require.False(t, p.Manual)
 				require.WithinDuration(t, c.wants, p.Until, time.Millisecond)
 			}
 		})
@@ -190,7 +190,7 @@ func TestAnOperatorsPauseReplacesAnyAndMustEndInTheFuture(t *testing.T) {
 	until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	mustPause(t, db, "q", until)
 	mustPause(t, db, "q", until)
-	require.True(t, mustPaused(t, db, "q").ByHand)
+	require.True(t, mustPaused(t, db, "q").Manual)
 	_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: "q", Until: time.Now().Add(-time.Hour), Reason: "x"}, storetest.Tester)
 	require.Equal(t, task.CodeInvalid, task.CodeOf(err))
 	require.True(t, until.Equal(mustPaused(t, db, "q").Until), "what is refused changes nothing")

@@ -1,0 +1,25 @@
+// Package messages stores reliable messages and the conversations of users.
+//
+// # Sending
+//
+// Relay publishes while it holds the locks of the live rows, so it needs no lease: a relay that
+// dies has changed nothing. It takes an equal part of a batch from each stream, and of that
+// from each caller, by one index probe per pair. Package store describes stream pauses.
+//
+// Messages to URLs take longer than a lock should be held. ClaimPosts therefore moves the next
+// send time, which is the lease, and SettlePosts compares it with the row. Messages are
+// taken from each caller, and each host of a caller, in turn, within the limits of Places.
+//
+// # Accepted messages
+//
+// SaveAccepted turns the order of a stream into the order of the database. The rows, the places
+// of the stream that may now be purged (accepted_messages) and the acknowledgements to
+// the senders are one commit. The primary key of messages also decides between this path and
+// Submit.
+//
+// A message may be delivered before it is saved. RecordDelivered and SaveAccepted both write
+// the row of accepted_messages with the message's id, so the second one sees the first.
+//
+// accepted_messages needs no archive: its rows are deleted when the stream purges their
+// messages. Archived messages can still be confirmed and stay in their conversation.
+package messages

@@ -1,0 +1,38 @@
+// Package tasks stores tasks and the pauses of queues.
+//
+// # Changes
+//
+// A task is in one state at a time, and one commit makes each change together with its log
+// row and its event. Claim decides in SQL: one statement locks the first rows of
+// task_live_ready, skips rows that are locked, and writes the log. Every other change (report,
+// sweep, cancel, retry, resolve) locks its rows in id order, lets the domain decide, and
+// applies all decisions: two round trips, the second ending in COMMIT.
+//
+// A retry that waits for RETRY_BACKOFF is a scheduled task; the domain sets its time. Sweep
+// takes due rows from each queue in turn (task_live_due_queues), so no queue waits for the
+// backlog of another.
+//
+// A report that would change an archived task is stale_claim.
+//
+// # Idempotency keys
+//
+// The primary key of submission_keys alone decides. There is no filter in front of it: a
+// filter that answers "maybe" needs the index anyway, and a wrong "no" would send twice. The
+// key row is inserted before the body, in the same transaction. A row whose key exists is
+// resolved by a second query, because the key may have been committed after the first
+// query's snapshot.
+//
+// # Queue pauses
+//
+// A queue with a pause in force (queue_pauses) hands out no tasks. A claim checks this once,
+// in its own statement. An ended pause has no effect; its row stays until Sweep, or a claim
+// that finds too few tasks, removes it and returns the queue's pending tasks. So pollers are
+// woken even if the process that ended the pause has died.
+//
+// # Statistics
+//
+// SMS and subscribe messages are counted apart: task_done.subscribe marks the results of the
+// latter, so counting reads no bodies. task_totals has the totals of each closed UTC day, and
+// Statistics counts only what came after. A change that withdraws a result of a closed day
+// takes the advisory lock TotalsLock shared; closing a day takes it exclusively.
+package tasks

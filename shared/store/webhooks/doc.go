@@ -1,0 +1,15 @@
+// Package webhooks stores the endpoints of callers and the deliveries to them.
+//
+// Each event is kept once (webhook_events), with one row of webhook_deliveries for each
+// endpoint; the key removes duplicates. A delivery is claimed for a lease, and
+// its number of claims is the fence: a result of an earlier claim changes nothing.
+//
+// Deliveries are taken from each caller, and each endpoint or host of a caller, in turn, within
+// the limits of messages.Places. Transactions that lock both lock endpoints first and then
+// deliveries.
+//
+// Recording, claiming and settling serve many callers at once, so they wait for no lock of an
+// endpoint or delivery: they need none, or skip locked rows, which deliver settles again.
+// Deleting an endpoint is a short transaction. Sweep ends the deliveries that it leaves
+// pending, and those that are recorded at the same time.
+package webhooks
