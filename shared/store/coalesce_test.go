@@ -162,7 +162,7 @@ func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
 	}, 5*time.Second, time.Millisecond, "nothing is kept of callers without rows")
 }
 
-func TestRowsThatFailCostOnlyTheirCaller(t *testing.T) {
+func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
 	defer close(f.end)

@@ -8,11 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// DeadLetter is an event that a function will never take.
+// DeadLetter is an event that a function will never accept.
 type DeadLetter struct {
 	ID        int64
 	Function  string
-	EventID   string // with Function it names the letter: the same again is the same letter
+	EventID   string // unique together with Function
 	EventType string
 	Event     string // its data, as it came
 	Reason    string // for an operator to read
@@ -27,11 +27,13 @@ const insertDeadLetterSQL = `
 insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ($1, $2, $3, $4, $5, $6)
 on conflict (function, event_id) do update set attempts = excluded.attempts, reason = excluded.reason, dead = true`
 
+// QueueDeadLetter adds the statement that stores a dead letter or updates it.
 func QueueDeadLetter(batch *pgx.Batch, l DeadLetter) {
 	batch.Queue(insertDeadLetterSQL, l.Function, Storable(l.EventID), Storable(l.EventType),
 		task.Cut(Storable(l.Event), MaxDeadLetter), task.Cut(Storable(l.Reason), task.MaxResult), l.Attempts)
 }
 
+// JSON returns the dead letter for its audit entry.
 func (l DeadLetter) JSON() string {
 	return MustJSON(map[string]any{
 		"function": l.Function, "event_id": l.EventID, "event_type": l.EventType, "event": l.Event, "reason": l.Reason, "attempts": l.Attempts,

@@ -18,7 +18,7 @@ const (
 )
 
 // ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
-// the given ones, or the row was changed by somebody who does not have the key.
+// the given ones, or the row was changed by a writer without the key.
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
 // Keys encrypt what must be stored and read back: signing secrets of webhooks and

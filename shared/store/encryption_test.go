@@ -147,7 +147,7 @@ func TestNoPlainSecretIsWrittenOnceAllAreEncrypted(t *testing.T) {
 	require.NoError(t, err, "the secret before is not encrypted")
 }
 
-func TestASecretIsOfNoUseToAnotherCaller(t *testing.T) {
+func TestSecretIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustHaveCaller(t, 7)
@@ -175,7 +175,7 @@ func TestASecretIsOfNoUseToAnotherCaller(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrDecrypt, "the signing secret of another")
 	move(9, 9)
 	_, err = secretOf(9)
-	require.ErrorIs(t, err, store.ErrDecrypt, "the secret of an endpoint, which nobody is shown again")
+	require.ErrorIs(t, err, store.ErrDecrypt, "the secret of an endpoint")
 	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{0, 8, 9}, storetest.FreshSecret)
 	require.NoError(t, err)
 	require.ErrorIs(t, signing[8].Err, store.ErrDecrypt)
@@ -183,7 +183,7 @@ func TestASecretIsOfNoUseToAnotherCaller(t *testing.T) {
 	require.Equal(t, webhooks.Signing{Secrets: []string{neighbour}}, signing[0])
 }
 
-func TestReencryptBindsWhatAnEarlierVersionEncrypted(t *testing.T) {
+func TestReencryptBindsSecretsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -255,7 +255,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	done, err := both.Maintenance.Reencrypt(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int{2, 1}, []int{done.Endpoints, done.Tokens})
-	require.Len(t, done.Failed, 1, "the secret that somebody copied from another row")
+	require.Len(t, done.Failed, 1, "the secret that was copied from another row")
 	require.ErrorIs(t, done.Failed[0], store.ErrDecrypt)
 	again, err := both.Maintenance.Reencrypt(t.Context())
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "it holds up no other delivery")
 }
 
-func TestKeysThatAreNoneAreNamedAndNotShown(t *testing.T) {
+func TestInvalidKeysAreNamedWithoutTheirValue(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"hunter2", keyText(1) + ",hunter2", keyText(1) + "," + keyText(1), ",", base64.StdEncoding.EncodeToString([]byte("hunter2"))} {
 		_, err := store.ParseKeys(text)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatMayBeCommittedIsNotWhatTheServerRefused(t *testing.T) {
+func TestMayBeCommittedExcludesServerErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error

@@ -72,7 +72,7 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs is countRows for a statement that returns the subjects of its events.
+// CollectIDs is CountRows for a statement that returns the subjects of its events.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, []any{ids}, func() error {

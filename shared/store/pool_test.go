@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-func TestWhatIsReadAsTextDoesNotDependOnTheDatabasesSettings(t *testing.T) {
+func TestTextResultsIgnoreDatabaseSettings(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	_, err := storetest.Owner(t, url).Exec(t.Context(), `
@@ -50,7 +50,7 @@ end $$`)
 
 // The role's own transactions are read-only, so that it finds no server that
 // takes writes, and must not look for one.
-func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
+func TestReadRoleFindsThePrimary(t *testing.T) {
 	t.Parallel()
 	for _, wanted := range []string{"read-write", "primary", "any"} {
 		t.Run(wanted, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
 }
 
 // A host that loses its power ends no connection.
-func TestIdleConnectionsToAHostThatVanishedAreGivenUpBeforeTheCallIs(t *testing.T) {
+func TestDeadIdleConnectionsAreDroppedInTime(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))

@@ -14,28 +14,27 @@ import (
 type Relayed struct {
 	Rows  int         // that were due
 	More  bool        // more may be due now
-	Away  bool        // the broker itself was away: what is due would meet nobody again
-	Full  bool        // a stream took nothing: it may have to be trimmed
-	Again []time.Time // when something is due again that was given another time, by the database's clock
+	Away  bool        // the broker itself was away: the next call would fail too
+	Full  bool        // a stream accepted nothing: it may have to be trimmed
+	Again []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange // that were paused or resumed
 }
 
-// StreamChange is a stream that was paused, or was resumed.
+// StreamChange reports that a stream was paused or resumed.
 type StreamChange struct {
 	Stream string
-	Reason string // why it took nothing; "" = it was resumed
+	Reason string // why it accepts nothing; "" = it was resumed
 }
 
-// ProbeMessages is how many messages of a stream are tried when its pause is over.
+// ProbeMessages is how many messages of a stream are tried when its pause ends.
 const ProbeMessages = 16
 
-// JoinStreamPauses joins what is known of a stream s to it, by one probe of the
-// primary key. Without a row the stream is not paused.
+// JoinStreamPauses joins the pause of a stream s, by one probe of the primary key. Without a
+// row the stream is not paused.
 const JoinStreamPauses = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
 
-// StreamIsOpen is the condition that a stream s, joined by pausedStreams, is given
-// something now.
+// StreamIsOpen is the condition that a stream s, joined by JoinStreamPauses, may be tried now.
 const StreamIsOpen = `(p.until is null or p.until <= now())`
 
 // streamState is a stream in one batch: what it was before, and what came of what
@@ -71,7 +70,7 @@ func (s StreamStates) AddRow(stream string, caller int64, room int, failures *in
 	state.more = state.more || state.of[caller] >= room
 }
 
-// AddResult takes in what came of one publication.
+// AddResult records the result of one publication.
 func (s StreamStates) AddResult(stream string, r msg.Result) {
 	state := s[stream]
 	switch {
@@ -96,14 +95,13 @@ returning until, failures > 0`
 	resumeStreamsSQL = `delete from stream_pauses where stream = any($1::text[])`
 )
 
-// Queue adds the statements that pause the streams that failed and end the pauses
-// of those that did not, and completes relayed. A stream that works and is not
-// paused costs no statement.
+// Queue adds the statements that pause the failed streams and end the pauses of the others, and
+// completes relayed. A stream that works and is not paused costs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	var names, reasons, resumed []string
 	var failures []int32
 	var pauses []float64
-	for _, name := range slices.Sorted(maps.Keys(s)) { // so that two relays never wait for each other in a circle
+	for _, name := range slices.Sorted(maps.Keys(s)) { // sorted, so that two relays never deadlock
 		state := s[name]
 		relayed.Rows += state.rows
 		if state.failed == msg.OneMessage {

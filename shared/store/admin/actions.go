@@ -29,9 +29,8 @@ where ($1 = '' or subject = $1) and ($2::bigint = 0 or id < $2)
 order by id desc
 limit $3`
 
-// Actions lists changes by hand, newest first: those of one subject, or all
-// when it is "". after is the last id of the page before, 0 for the first page;
-// more says that there is another page.
+// Actions lists audit entries, newest first, of one subject or, with "", of all. after is the
+// last id of the previous page, 0 for the first page.
 func (st *Store) Actions(ctx context.Context, subject string, after int64, limit int) (page []Action, more bool, err error) {
 	page, more, err = store.QueryPage[Action](ctx, st.db.Read, limit, actionsSQL, subject, after)
 	return page, more, store.Wrap("actions", err)

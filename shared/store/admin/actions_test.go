@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestATemplateIsKeptWithEveryChangeByHand(t *testing.T) {
+func TestTemplateChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
@@ -39,7 +39,7 @@ func TestATemplateIsKeptWithEveryChangeByHand(t *testing.T) {
 	require.Equal(t, edited, found)
 
 	log := db.Actions(t, fmt.Sprintf("template/%d", made.ID))
-	require.Equal(t, []string{"template.create", "template.update", "template.deactivate", "template.activate"}, storetest.ActionNames(log), "the edit that changed nothing is not told")
+	require.Equal(t, []string{"template.create", "template.update", "template.deactivate", "template.activate"}, storetest.ActionNames(log), "an edit that changes nothing has no entry")
 	require.Nil(t, log[0].Before)
 	require.JSONEq(t, `{"template_name":"验证码模板","template_content":"您的验证码是{code}","is_active":true}`, string(log[1].Before))
 	require.JSONEq(t, `{"template_name":"验证码模板","template_content":"code {code}","is_active":true}`, string(log[1].After))
@@ -92,7 +92,7 @@ func TestListsArePagedByID(t *testing.T) {
 	require.Less(t, rest[0].ID, newest[1].ID)
 }
 
-func TestAPhoneNumberHasOneDefaultThatCanBeResetAndDeleted(t *testing.T) {
+func TestDefaultIsUniquePerPhoneNumber(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
@@ -128,7 +128,7 @@ func TestAPhoneNumberHasOneDefaultThatCanBeResetAndDeleted(t *testing.T) {
 	require.Nil(t, log[2].After)
 }
 
-func TestABlockedWordCountsAtOnceAndInEveryFormOfIt(t *testing.T) {
+func TestBlockedWordAppliesAtOnceInEveryForm(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
@@ -156,7 +156,7 @@ func TestABlockedWordCountsAtOnceAndInEveryFormOfIt(t *testing.T) {
 	}
 }
 
-func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
+func TestCallerIsRotatedAndRevokedWithoutShowingToken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()

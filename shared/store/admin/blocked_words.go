@@ -33,8 +33,8 @@ returning id, word, created_at`
 
 const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
 
-// AddBlockedWord blocks a word in whatever form a reader takes for the same. A
-// word that is blocked already gives the row that blocks it.
+// AddBlockedWord blocks a word in every form that readers take for it. For a word that is
+// already blocked it returns the existing row.
 func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
 	folded := fold(word)
 	switch {
@@ -80,7 +80,7 @@ func (st *Store) BlockedWords(ctx context.Context, after int64, limit int) (page
 	return page, more, store.Wrap("blocked words", err)
 }
 
-// Blocked tells whether a submission of text would be refused for a word in it.
+// Blocked reports whether a submission of text would be refused for a blocked word.
 func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match(text), store.Wrap("blocked words", err)

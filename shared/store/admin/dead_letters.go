@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Bury keeps an event that no retry will cure, for an operator to look at.
+// Bury stores an event that no retry will make acceptable, for an operator.
 func (st *Store) Bury(ctx context.Context, l store.DeadLetter) error {
 	var batch pgx.Batch
 	store.QueueDeadLetter(&batch, l)
@@ -27,8 +27,8 @@ on conflict (function, event_id) do update set attempts = dead_letters.attempts 
     dead = dead_letters.dead or dead_letters.attempts + 1 >= $6
 returning dead`
 
-// BuryPanicked counts one more panic over an event and tells whether it is a
-// dead letter by now.
+// BuryPanicked counts one more panic of an event, and reports whether the event is a dead
+// letter now.
 func (st *Store) BuryPanicked(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, store.Storable(l.EventID), store.Storable(l.EventType),
 		task.Cut(store.Storable(l.Event), store.MaxDeadLetter), task.Cut(store.Storable(l.Reason), task.MaxResult), panicsAllowed).Scan(&dead)
@@ -49,8 +49,8 @@ func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page 
 
 const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead returning ` + deadLetterColumns
 
-// DismissDeadLetter removes one that was dealt with; what it was is kept in the
-// record of what was done by hand. task.CodeNotFound when there is none.
+// DismissDeadLetter deletes a dead letter that was dealt with; the audit entry keeps its
+// content. task.CodeNotFound when there is none.
 func (st *Store) DismissDeadLetter(ctx context.Context, id int64, by store.Operator) error {
 	return store.Wrap("dismiss dead letter", st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		l, err := store.QueryOne[store.DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-func TestALongListOfDeadLettersCanBeTurnedOver(t *testing.T) {
+func TestDeadLettersArePaged(t *testing.T) {
 	t.Parallel()
 	page, more, err := storetest.Open(t).Admin.DeadLetters(t.Context(), 1<<40, 2)
 	require.NoError(t, err)

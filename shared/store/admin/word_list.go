@@ -36,8 +36,7 @@ type blockedWords struct {
 	reading *wordReading
 }
 
-// wordReading is one question to the database; its answer is set once done is
-// closed.
+// wordReading is one query of the list. Its result is set once done is closed.
 type wordReading struct {
 	began time.Time
 	done  chan struct{}
@@ -120,8 +119,7 @@ func (b *blockedWords) forget() {
 	b.read, b.reading = time.Time{}, nil // a list that is being read may be older than the change
 }
 
-// match tells whether text holds a word. The text is folded only when there
-// is a list.
+// match reports whether text contains a word. It folds the text only if there are words.
 func (w wordList) match(text string) bool {
 	if len(w) == 0 {
 		return false

@@ -77,17 +77,15 @@ order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) de
 // alertsJob is the name of the job in upkeep, which one instance runs at a time.
 const alertsJob = "alerts"
 
-// Looking may take a twentieth of an instance's time, however much there is to
-// count.
+// Checking may take a twentieth of an instance's time, whatever it costs.
 const alertCheckShare = 20
 
-// Check looks at the queues, raises the alerts that are due and clears those that
-// are over, each with its event in the same commit. Any number of instances may
-// look: one raises. They look at most three times in task.AlertRules.Every; again
-// says that there will be something to see, an open alert or results that fail, or
-// that it was too early. Without thresholds it does not look: maintenance clears what
-// is open. What a look costs grows with the pending tasks and, when some failed, with
-// the results of the window, never with the history.
+// Check reads the queues, raises the alerts that are due and clears those that are over, each
+// with its event in the same commit. Any number of instances may call it; each alert is raised
+// once. At most three checks run within task.AlertRules.Every. again means that another check
+// is needed: an alert is open, results fail, or this call came too early. Without thresholds
+// Check does nothing; maintenance clears open alerts. Its cost grows with the pending tasks
+// and, after failures, with the results of the window, never with the history.
 func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.alerts.On() {
 		return false, nil
@@ -125,7 +123,7 @@ func (st *Store) checkNow(ctx context.Context) (again bool, err error) {
 	return st.decideAlerts(ctx, s)
 }
 
-// alertSnapshot is what a look sees, all at one instant.
+// alertSnapshot is what a check reads, all at one instant.
 type alertSnapshot struct {
 	at       time.Time
 	open     []task.Alert
@@ -282,11 +280,11 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 	return nil
 }
 
-// CheckStreams raises the alerts of streams that are due and clears those that are
-// over, each with its event in the same commit; open says that there is one now.
-// used is asked for the part of its bytes that each stream uses, after what is open
-// was read: an answer older than that could raise what has just been cleared. What
-// it leaves out stays as it is; its error is returned when the rest is written.
+// CheckStreams raises the alerts of streams that are due and clears those that are over, each
+// with its event in the same commit. open means that one is open now. used returns the used
+// part of each stream's size. It is called after the open alerts were read, since an older
+// answer could raise again what has just been cleared. Streams that it leaves out keep their
+// alerts; its error is returned after the rest is written.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	var s alertSnapshot
 	s.ids = map[task.Alert]task.ID{}
@@ -330,8 +328,8 @@ where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) a
 order by cleared_at is null desc, id desc
 limit $4`
 
-// List lists the alerts of some queues, empty = all and those of streams, the open ones first, each part
-// newest first; more says that there is another page.
+// List lists the alerts of some queues, or with none those of all queues and streams: open ones
+// first, each part newest first.
 func (st *Store) List(ctx context.Context, queues []string, after Place, limit int) (page []Alert, more bool, err error) {
 	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.IDOrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)

@@ -56,15 +56,15 @@ func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
 	return page
 }
 
-func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
+func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.Owner(t, url)
-	var told, raised, cleared atomic.Int64
+	var events, raised, cleared atomic.Int64
 	instances := make([]*storetest.DB, 5)
 	for i := range instances {
 		instances[i] = storetest.OpenAt(t, url, watching, func(c *stores.Config) {
-			c.OnEvents = func() { told.Add(1) }
+			c.OnEvents = func() { events.Add(1) }
 			c.OnAlert = func(id task.ID, a task.Alert, over bool) {
 				want := task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}
 				if over {
@@ -104,7 +104,7 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 		_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '10 minutes'`)
 		require.NoError(t, err)
 		require.False(t, all(), "it is over")
-		require.EqualValues(t, 2*n, told.Load())
+		require.EqualValues(t, 2*n, events.Load())
 		require.EqualValues(t, n, raised.Load())
 		require.EqualValues(t, n, cleared.Load())
 	}
@@ -122,7 +122,7 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 	}
 }
 
-func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
+func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn, slow, quick := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
@@ -155,7 +155,7 @@ func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second look has nothing left to clear")
 }
 
-func TestOnlyFailuresOfTheWindowThatSomebodyIsToBlameForCount(t *testing.T) {
+func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
@@ -177,7 +177,7 @@ func TestOnlyFailuresOfTheWindowThatSomebodyIsToBlameForCount(t *testing.T) {
 	require.Len(t, alertList(t, db), 1)
 }
 
-func TestABacklogIsRaisedAndClearsWhenItIsTaken(t *testing.T) {
+func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), watching)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
@@ -185,7 +185,7 @@ func TestABacklogIsRaisedAndClearsWhenItIsTaken(t *testing.T) {
 		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" }))
 	}
 	require.False(t, look(t, db))
-	require.Empty(t, alertList(t, db), "as many as the threshold; the scheduled wait for nobody")
+	require.Empty(t, alertList(t, db), "as many as the threshold; scheduled tasks do not count")
 	db.MustSubmit(t, storetest.Submission())
 	require.True(t, look(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertBacklog, Queue: task.DefaultQueue, Value: 11, Threshold: 10}, alertList(t, db)[0].Alert)
@@ -196,7 +196,7 @@ func TestABacklogIsRaisedAndClearsWhenItIsTaken(t *testing.T) {
 	require.EqualValues(t, 8, *alertList(t, db)[0].ClearedValue)
 }
 
-func TestWithoutThresholdsNothingIsRaisedAndWhatIsOpenClears(t *testing.T) {
+func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn, on, off := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url)
@@ -208,7 +208,7 @@ func TestWithoutThresholdsNothingIsRaisedAndWhatIsOpenClears(t *testing.T) {
 	require.NotNil(t, alertList(t, off)[0].ClearedAt)
 }
 
-func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
+func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn, db, fresh := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
@@ -222,7 +222,7 @@ func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
 	}
 }
 
-func TestFailuresThatCountAreToldOfAndNothingElse(t *testing.T) {
+func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 	t.Parallel()
 	var failures atomic.Int64
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OnFailed = func() { failures.Add(1) } })
@@ -243,14 +243,14 @@ func TestFailuresThatCountAreToldOfAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAdminsAreToldOfAlertsAndNobodyElse(t *testing.T) {
+func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
 	results(t, conn, "q", 100, 0, 3, 1, "")
 	look(t, db)
 	alert := alertList(t, db)[0].ID
-	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "nobody listens")
+	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "no endpoint subscribes")
 	caller := func(name string, roles ...string) (id int64) {
 		require.NoError(t, conn.QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
 			name, roles).Scan(&id))
@@ -305,7 +305,7 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func TestLookingReadsTheWindowAndNotTheHistory(t *testing.T) {
+func TestCheckReadsTheWindowOnly(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.Owner(t, url)

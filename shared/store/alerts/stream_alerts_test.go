@@ -91,7 +91,7 @@ func TestStreamAlertsAreClearedWhenTheyAreOff(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, open)
 	open, err = off.Alerts.CheckStreams(t.Context(), func(context.Context) (map[string]float64, error) {
-		t.Error("nobody needs to know")
+		t.Error("stream use was read without thresholds")
 		return nil, nil
 	})
 	require.NoError(t, err)

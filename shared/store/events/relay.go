@@ -257,15 +257,15 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 	}
 }
 
-// nextRelaySQL is when something is due for the broker next. A stream is due when
-// its pause is over. Of events only those count that wait by themselves or whose
-// stream is paused: the others were announced by whoever wrote them.
+// nextRelaySQL returns when something is due for the broker next. A stream is due when its
+// pause ends. Only events that wait for their own next_at or for a paused stream count: the
+// relay was already notified of the others.
 const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),
     (select min(greatest(s.next_at, p.until)) from e s` + store.JoinStreamPauses + `where greatest(s.next_at, p.until) > now()))`
 
-// NextRelay is when something is due for the broker next; zero = nothing is.
+// NextRelay returns when something is due for the broker next; zero = nothing is.
 func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
 	at, err := st.db.QueryTime(ctx, nextRelaySQL)
 	return at, store.Wrap("next relay", err)

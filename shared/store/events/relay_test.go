@@ -36,10 +36,10 @@ func finish(t *testing.T, db *storetest.DB, n int) {
 	}
 }
 
-func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
+func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	t.Parallel()
-	var told atomic.Int64
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { told.Add(1) } })
+	var notified atomic.Int64
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { notified.Add(1) } })
 	db.MustAddEndpoint(t, 7, "https://seven.example")
 	silent := db.MustAddEndpoint(t, 8, "https://eight.example")
 	_, err := db.Webhooks.DisableEndpoint(t.Context(), silent.ID, nil, store.Operator{Name: "ops"})
@@ -50,12 +50,12 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	a, b := storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.FromCaller(7))
 	db.MustSubmit(t, a, b, storetest.Submission(), storetest.Submission(storetest.FromCaller(8)), storetest.Submission(storetest.FromCaller(9)))
 	kinds, _ := db.Outbox(t)
-	require.Empty(t, kinds, "only outcomes are told")
+	require.Empty(t, kinds, "only outcomes are published")
 	finish(t, db, 5)
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"task.succeeded", "task.succeeded"}, kinds, "one row for each caller of a flush")
-	require.ElementsMatch(t, [][]task.ID{{a.ID}, {b.ID}}, ids, "nobody hears of the others")
-	require.EqualValues(t, 1, told.Load())
+	require.ElementsMatch(t, [][]task.ID{{a.ID}, {b.ID}}, ids, "tasks without an endpoint or callback are left out")
+	require.EqualValues(t, 1, notified.Load())
 
 	c := storetest.Submission(storetest.WithCallback)
 	db.MustSubmit(t, c)
@@ -63,12 +63,12 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	require.NoError(t, err)
 	kinds, _ = db.Outbox(t)
 	require.Equal(t, []string{"task.succeeded", "task.succeeded", "task.failed"}, kinds)
-	require.EqualValues(t, 2, told.Load())
+	require.EqualValues(t, 2, notified.Load())
 }
 
 // A caller that asks for few kinds of events would fill the stream of all with the
 // others.
-func TestAnEventThatNoEndpointAsksForIsNotWritten(t *testing.T) {
+func TestEventWithoutEndpointIsNotWritten(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
 	db.MustAddEndpoint(t, 7, "https://seven.example", "task.scheduled")
@@ -82,7 +82,7 @@ func TestAnEventThatNoEndpointAsksForIsNotWritten(t *testing.T) {
 	require.Equal(t, [][]task.ID{{later.ID}, {modest.ID}, {modest.ID}}, ids)
 }
 
-func TestEveryStepOfATaskIsToldWhenAllAreWanted(t *testing.T) {
+func TestAllEventsModeWritesEveryStep(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestEveryStepOfATaskIsToldWhenAllAreWanted(t *testing.T) {
 	}
 }
 
-func TestNothingIsToldWhenNoEventsAreWanted(t *testing.T) {
+func TestNoEventsModeWritesNothing(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.NoEvents))
 	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
@@ -109,7 +109,7 @@ func TestNothingIsToldWhenNoEventsAreWanted(t *testing.T) {
 	require.Empty(t, kinds)
 }
 
-func TestEventsStayUntilAStreamHasThem(t *testing.T) {
+func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
 	first := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.Source, s.Metadata = "system_a", []byte(`{"order":1}`) })
@@ -143,7 +143,7 @@ func TestEventsStayUntilAStreamHasThem(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'dead_letter.dismiss' and before is not null`))
 }
 
-func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
+func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
 	s := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 })
@@ -154,18 +154,18 @@ func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	finish(t, db, 1)
-	told := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
-	require.Len(t, told, 2)
-	require.Equal(t, "task.failed", told[0].Kind)
-	require.Equal(t, task.Rejected, told[0].Reason)
-	require.Empty(t, told[0].Result, "it is not its outcome any more")
-	require.Equal(t, "task.succeeded", told[1].Kind)
-	require.Greater(t, told[1].Seq, told[0].Seq)
+	notified := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Len(t, notified, 2)
+	require.Equal(t, "task.failed", notified[0].Kind)
+	require.Equal(t, task.Rejected, notified[0].Reason)
+	require.Empty(t, notified[0].Result, "it is not its outcome any more")
+	require.Equal(t, "task.succeeded", notified[1].Kind)
+	require.Greater(t, notified[1].Seq, notified[0].Seq)
 }
 
 // However much a caller has waiting, the first events of every other one are among
 // the first that are published, and those of each caller keep their order.
-func TestEventsOfOneCallerKeepNoOtherWaiting(t *testing.T) {
+func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	add := func(caller, rows, events int) {
@@ -240,7 +240,7 @@ func whileWaiting(t *testing.T, db *storetest.DB, url, lock string, id any, do f
 	return <-done
 }
 
-func TestAnEndpointMadeWhileALockIsWaitedForHearsOfTheOutcome(t *testing.T) {
+func TestEndpointMadeDuringLockWaitGetsTheOutcome(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
@@ -257,7 +257,7 @@ func TestAnEndpointMadeWhileALockIsWaitedForHearsOfTheOutcome(t *testing.T) {
 	require.Contains(t, slices.Concat(ids...), claimed[1].ID)
 }
 
-func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T) {
+func TestEndpointMadeDuringOrderGetsReplacedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
@@ -275,37 +275,37 @@ func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T)
 	require.Equal(t, [][]task.ID{{first.TaskID}}, ids)
 }
 
-func TestEventsOfASweepWhoseAnswerWasLostAreToldOf(t *testing.T) {
+func TestSweepWithLostAnswerStillNotifies(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
-	var told, failures int
+	var notified, failures int
 	db := storetest.OpenAt(t, proxy.URL(), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) {
-		c.OnEvents, c.OnFailed = func() { told++ }, func() { failures++ }
+		c.OnEvents, c.OnFailed = func() { notified++ }, func() { failures++ }
 	})
 	db.MustSubmit(t, storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 }))
 	db.Claim(t)
 	db.ExpireLeases(t)
-	require.Zero(t, told)
+	require.Zero(t, notified)
 	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	<-fired
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
-	require.Equal(t, []int{1, 1}, []int{told, failures})
+	require.Equal(t, []int{1, 1}, []int{notified, failures})
 	require.Equal(t, 1, db.Count(t, `select count(*) from event_outbox`))
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Zero(t, swept.Rows, "nothing is left to tell of")
+	require.Zero(t, swept.Rows, "no event is left")
 }
 
-func TestASweepThatIsRolledBackTellsOfNothing(t *testing.T) {
+func TestRolledBackSweepDoesNotNotify(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.OnFailed = func() { t.Error("told of failures") } })
+	db := storetest.OpenAt(t, url, storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.OnFailed = func() { t.Error("notified of failures") } })
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
 	require.Len(t, db.Claim(t), 2)
 	db.ExpireLeases(t)
-	db.OnEvents = func() { t.Error("told of events") }
+	db.OnEvents = func() { t.Error("notified of events") }
 	_, err := storetest.Owner(t, url).Exec(t.Context(), `revoke insert on report_logs from sendonce_hot`)
 	require.NoError(t, err)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
@@ -313,13 +313,13 @@ func TestASweepThatIsRolledBackTellsOfNothing(t *testing.T) {
 	require.Empty(t, swept.Pending)
 }
 
-func TestAClaimThatIsGivenUpWithoutItsAnswerHasItsEventsRelayed(t *testing.T) {
+func TestCancelledClaimStillNotifies(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL(), storetest.WithEvents(store.AllEvents))
 	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
-	told := make(chan bool, 100)
-	db.OnEvents = func() { told <- true }
+	notified := make(chan bool, 100)
+	db.OnEvents = func() { notified <- true }
 	ctx, leave := context.WithCancel(t.Context())
 	proxy.LoseAnswer(func(sql string) bool {
 		found := sandbox.Containing("for update skip locked")(sql)
@@ -330,5 +330,5 @@ func TestAClaimThatIsGivenUpWithoutItsAnswerHasItsEventsRelayed(t *testing.T) {
 	})
 	_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.Error(t, err)
-	require.NotEmpty(t, told)
+	require.NotEmpty(t, notified)
 }

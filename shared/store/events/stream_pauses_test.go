@@ -96,7 +96,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 
 func withoutTimes(r store.Relayed) store.Relayed { r.Again = nil; return r }
 
-func TestStreamThatTookSomethingIsPausedBriefly(t *testing.T) {
+func TestStreamThatAcceptedSomeIsPausedBriefly(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for i := range 3 {
@@ -116,7 +116,7 @@ func TestStreamThatTookSomethingIsPausedBriefly(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select failures from stream_pauses`))
 }
 
-func TestSubjectThatTakesNoMoreIsOvertaken(t *testing.T) {
+func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	bad, good := storetest.Message("bad", storetest.SendTo(msg.User, "ann")), storetest.Message("good", storetest.SendTo(msg.User, "bob"))
@@ -135,7 +135,7 @@ func TestSubjectThatTakesNoMoreIsOvertaken(t *testing.T) {
 	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with what it waited")
 }
 
-func TestARedriveFindsTheStreamOfItsMessage(t *testing.T) {
+func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	addresses := []func(*messages.Submission){
@@ -189,7 +189,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			add := map[string]func(*testing.T, int){"USERS": func(t *testing.T, n int) { ackEvents(t, db, n) }, "EVENTS": func(t *testing.T, n int) { taskEvents(t, db, n) }}
 			add[full](t, 20) // far more than a batch, and first
 			add[other](t, 5)
-			var told []events.Due
+			var published []events.Due
 			relay := func(except string) store.Relayed {
 				t.Helper()
 				relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
@@ -197,7 +197,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 						if e.Stream() == except {
 							return storetest.Full
 						}
-						told = append(told, e)
+						published = append(published, e)
 						return storetest.Taken
 					}), nil
 				})
@@ -211,7 +211,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			}
 			before := versions(t, db, full)
 			drain(full)
-			require.Zero(t, db.Count(t, `select count(*) from event_outbox where stream = $1`, other), "all of the other stream is told")
+			require.Zero(t, db.Count(t, `select count(*) from event_outbox where stream = $1`, other), "all events of the other stream are published")
 			require.Equal(t, 20, db.Count(t, `select count(*) from event_outbox`))
 			require.Equal(t, before, versions(t, db, full), "what waits is not written")
 			at, err := db.Events.NextRelay(t.Context())
@@ -226,16 +226,16 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			require.Equal(t, 2, db.Count(t, `select failures from stream_pauses`))
 
 			endPauses(t, db)
-			told = nil
+			published = nil
 			drain("")
-			require.True(t, slices.IsSortedFunc(told, func(a, b events.Due) int { return int(a.Seq - b.Seq) }), "in their order")
+			require.True(t, slices.IsSortedFunc(published, func(a, b events.Due) int { return int(a.Seq - b.Seq) }), "in their order")
 			require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
 			require.Zero(t, db.Count(t, `select count(*) from stream_pauses`))
 		})
 	}
 }
 
-func TestEventsAwayByThemselvesAreOvertaken(t *testing.T) {
+func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ackEvents(t, db, 4)
@@ -261,7 +261,7 @@ func TestEventsAwayByThemselvesAreOvertaken(t *testing.T) {
 	require.True(t, relayed.More)
 	require.Len(t, relayed.Again, 4)
 	_, relayed = relay(4)
-	require.Equal(t, 1, relayed.Rows, "the fifth is told")
+	require.Equal(t, 1, relayed.Rows, "the fifth is published")
 	require.Equal(t, 4, db.Count(t, `select count(*) from event_outbox where next_at > now()`))
 	at, err := db.Events.NextRelay(t.Context())
 	require.NoError(t, err)
@@ -291,7 +291,7 @@ func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
 
 // However much waits for a stream that takes nothing, what is for another one
 // costs the same, and nothing that waits is written.
-func TestMessagesCostTheSameWhateverWaits(t *testing.T) {
+func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, "sendonce_hot")

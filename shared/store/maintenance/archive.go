@@ -13,13 +13,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Retention says for how many days what is over stays; 0 = forever.
+// Retention is for how many days finished rows stay; 0 = forever.
 type Retention struct {
 	TaskDays int // of finished tasks, messages and the like, before they move to the archive tables
 	LogDays  int // of logs and of what else is deleted when it is old
 }
 
-// ArchiveRun says what a run takes.
+// ArchiveRun selects what a run archives.
 type ArchiveRun struct {
 	Before time.Time // all that is older, whatever Retention says; zero = as Retention says
 	DryRun bool      // nothing is changed
@@ -35,7 +35,7 @@ type ArchiveStep struct {
 	Rows      int       // so many
 	Failed    []UnarchivedRow
 	Partition string // this one of a log was dropped
-	InUse     bool   // or was not, as somebody reads it or its log for long; the next run tries again
+	InUse     bool   // or was not, because it or its log is in use; the next run tries again
 
 	place archivePlace // where the next step goes on
 	more  bool         // the same table or the logs may have another step
@@ -80,11 +80,10 @@ const oldPartitionsSQL = `select name from old_log_partitions($1)`
 
 const dropPartitionSQL = `select drop_log_partition($1, $2)`
 
-// Archive drops the months of logs that are over, moves what finished long ago to
-// the archive tables, and deletes other old rows, table by table, one short
-// transaction per step. A run may be left after any step, and any number of runs
-// may be under way. Statistics do not change by it. A table that fails keeps no
-// other from being archived; its error comes last.
+// Archive drops log partitions that are old enough, moves finished rows to the archive tables
+// and deletes other old rows, table by table, in one short transaction per step. The caller may
+// stop after any step, and any number of runs may be under way. Statistics do not change. A
+// table that fails does not stop the others; its error comes last.
 func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
 		left := false
@@ -261,8 +260,8 @@ func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, b
 	return n, bad, nil
 }
 
-// mayBeOneRow tells whether a statement over many rows may succeed for others of
-// them; one that takes too long may be kept by one of them too.
+// mayBeOneRow reports whether a statement over many rows may succeed without some of them. One
+// row can also make a statement time out.
 func mayBeOneRow(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }

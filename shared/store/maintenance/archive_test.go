@@ -55,7 +55,7 @@ func places(t *testing.T, db *storetest.DB) string {
 		db.Count(t, `select count(*) from task_done`), db.Count(t, `select count(*) from archived_tasks`))
 }
 
-func TestAnArchivedTaskIsStillFoundByItsIDAndItsKey(t *testing.T) {
+func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
 	s := storetest.Submission(storetest.Keyed("k", "body"), made(91), func(s *tasks.Submission) {
@@ -185,7 +185,7 @@ select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then
 	require.NoError(t, err)
 }
 
-func TestALateReportAndTheArchiveNeverLoseOrSplitATask(t *testing.T) {
+func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	const total = 2000
@@ -313,7 +313,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	require.Equal(t, "0 0 0 5", places(t, db))
 }
 
-func TestAnArchiveThatIsLeftGoesOnWhereItWas(t *testing.T) {
+func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 0)
@@ -341,7 +341,7 @@ func TestAnArchiveThatIsLeftGoesOnWhereItWas(t *testing.T) {
 	require.False(t, more)
 }
 
-func TestPlansOfTheArchiveMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestArchivePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	page, old := `'epoch', `+storetest.AnID+`, now() - interval '90 days', 500`, `array[`+storetest.AnID+`], now() - interval '90 days'`
 	storetest.Plans{

@@ -23,8 +23,8 @@ const unclosedSQL = `
 select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
 from (select) one left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
 
-// lockCountingSQL keeps out whoever withdraws a result (lockTotalsSQL). It comes
-// before the count, whose snapshot then has all that was withdrawn before.
+// lockCountingSQL waits for transactions that withdraw results (lockTotalsSQL). It runs before
+// the count, whose snapshot then includes them.
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
 // countSQL adds the results of the day $1 from $2 on and before $3 to its totals,
@@ -59,8 +59,8 @@ func (st *Store) CloseDays(ctx context.Context) error {
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays that returns after the first part that ends later than
-// until, unless that is zero; more says that there are others.
+// closeDaysUntil is CloseDays that returns after the first part that ends after until, unless
+// until is zero.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		part, now, err := st.firstUncounted(ctx)

@@ -29,7 +29,7 @@ func finishOn(t *testing.T, conn *pgx.Conn, day time.Time, status, n int) {
 	}
 }
 
-func TestClosedDaysAreCountedOnceAndFollowWithdrawnResults(t *testing.T) {
+func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -106,7 +106,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	_, err = conn.Exec(t.Context(), `delete from task_done where reported_at < $1`, counted)
 	require.NoError(t, err)
 	done := make(chan error)
-	for range 2 { // whoever goes on, and however many
+	for range 2 { // any instance continues
 		go func() { done <- storetest.OpenAt(t, url).Maintenance.CloseDays(t.Context()) }()
 	}
 	require.NoError(t, <-done)

@@ -80,7 +80,7 @@ func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
 	use()
 }
 
-func TestAPartitionThatSomebodyReadsIsLeftAndHoldsNobodyUp(t *testing.T) {
+func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	oldLogs(t, url, 3)

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
+func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	one, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -54,7 +54,7 @@ func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	}
 }
 
-func TestAClockThatWasAheadKeepsNobodyFromTheHouse(t *testing.T) {
+func TestMaintenanceRunsAfterClockSkew(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	due := func() bool {
@@ -98,7 +98,7 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	require.EqualValues(t, 7, trim.From)
 }
 
-func TestWhatWasTrimmedIsKnownByUser(t *testing.T) {
+func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	note := func(last uint64, to map[string]uint64) {

@@ -17,9 +17,9 @@ type archivable struct {
 	// page gives the next rows ($4 at most) after the one that was over at $1 and has
 	// the key $2: key as text, when it was over, and whether it was so before $3.
 	page string
-	// archive takes the rows with the keys $1 that were over before $2, less those
-	// that somebody has locked, and gives their number. It is sure of them by itself:
-	// what changed since the page was read stays.
+	// archive takes the rows with the keys $1 that were over before $2, except
+	// locked ones, and returns their number. It checks the rows again: those that changed since
+	// the page was read stay.
 	archive string
 
 	cutoff func(archiveCutoffs) time.Time

@@ -62,7 +62,7 @@ func TestEveryTableThatGrowsHasAnEnd(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from dead_letters where dead`))
 }
 
-func TestRetentionSettingsAreOfWhatIsMovedAndOfWhatIsDeleted(t *testing.T) {
+func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	t.Parallel()
 	moves := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
 	oldRows(t, moves)
@@ -74,7 +74,7 @@ func TestRetentionSettingsAreOfWhatIsMovedAndOfWhatIsDeleted(t *testing.T) {
 }
 
 // An event that no stream takes for months keeps nothing from being archived, and
-// says all that it has to say when one does.
+// publishes all its events when one does.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
@@ -103,7 +103,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	require.Equal(t, map[string]int{"alerts": 3}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }
 
-func TestOneBadRowKeepsNoOtherFromTheArchive(t *testing.T) {
+func TestBadRowDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 0)
@@ -140,7 +140,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 	require.Len(t, failed, 1, "each run reports it anew")
 }
 
-func TestOneBadTableKeepsNoOtherFromTheArchive(t *testing.T) {
+func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 30)
@@ -160,7 +160,7 @@ func TestOneBadTableKeepsNoOtherFromTheArchive(t *testing.T) {
 
 // A part of an archive that was left begins where it was left, whatever cannot be
 // moved stands before that.
-func TestAnArchiveGoesOnBehindWhatItCannotMove(t *testing.T) {
+func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 0)
@@ -224,7 +224,7 @@ var archivedTables = []string{
 	"dead_letters",
 }
 
-func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const (
 		ids, numbers = `array[` + storetest.AnID + `], now() - interval '30 days'`, `array['7'], now() - interval '30 days'`
@@ -254,7 +254,7 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 }
 
 // What an archive that finds nothing costs does not grow with the tables.
-func TestAnArchiveThatFindsNothingReadsNextToNothing(t *testing.T) {
+func TestArchiveWithNothingOldReadsFewPages(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.ConnectAs(t, url, sandbox.Roles.Retention)

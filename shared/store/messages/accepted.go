@@ -23,11 +23,11 @@ const (
 	SavePoisoned        // the database will never take it: it is a dead letter
 )
 
-// SaveAccepted saves messages that a stream has accepted, in the order of that,
-// and the acknowledgements to their senders with them, in one transaction. When
-// one of them is at fault the others are saved all the same. An error means that
-// none is known to be saved and the same call must be made again; it changes
-// nothing that an earlier one did, but may acknowledge once more.
+// SaveAccepted saves messages that a stream has accepted, in the stream's order, together with
+// the acknowledgements to their senders, in one transaction. If some of them are at fault, the
+// others are saved all the same. An error means that none is known to be saved; repeat the same
+// call. A repeat does not undo or duplicate what was saved, but may send an acknowledgement
+// again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && isPoison(err) {
@@ -47,15 +47,15 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 	return out, nil
 }
 
-// isPoison tells a row that the database will never take from one that met a
-// passing state.
+// isPoison reports whether err means that the database will never accept the row, whatever its
+// present state.
 func isPoison(err error) bool {
 	code := store.SQLState(err)
 	return len(code) == 5 && (code[:2] == "22" || code[:2] == "23")
 }
 
-// buryAccepted keeps a message that the database will never take as a dead
-// letter, and has its sender told.
+// buryAccepted stores a message that the database will never accept as a dead letter, and
+// notifies its sender.
 func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -133,9 +133,8 @@ left join lateral (
     select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
 ) a on true`
 
-// savedBefore gives the fingerprints of the rows that were inserted, and of what is
-// saved in place of the others; of these also the last place in the stream that was
-// already dealt with.
+// savedBefore returns the fingerprints of the inserted rows and of the messages that already
+// had the ids of the others; for these also the last place in the stream that was processed.
 func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
 	prints map[task.ID]task.Hash, places map[task.ID]int64, err error,
 ) {
@@ -180,9 +179,8 @@ func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints ma
 	return out
 }
 
-// usageOfAccepted counts everything that the stream took, what was rejected and what
-// had been saved before too, but not what comes again because an answer was lost:
-// that is known by its place.
+// usageOfAccepted counts all that the stream stored, including rejected messages and repeats,
+// but not what is saved again because an answer was lost, which its place shows.
 func usageOfAccepted(rows []*Submission, out []Saving, places map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
@@ -193,8 +191,7 @@ func usageOfAccepted(rows []*Submission, out []Saving, places map[task.ID]int64)
 	return usage
 }
 
-// queueAcks adds what the senders are told and what is to be forgotten of the
-// stream.
+// queueAcks adds the acknowledgements to the senders, and the places that the stream may purge.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
@@ -223,32 +220,32 @@ type AcceptedPlace struct {
 	Seq int64
 }
 
-// PurgeCandidates gives the places in the stream of up to limit messages that were
-// saved at least window ago.
+// PurgeCandidates returns the places in the stream of up to limit messages that were saved at
+// least window ago.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
 	rows, err := st.db.Hot.Query(ctx, purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	if err != nil {
-		return nil, store.Wrap("forgettable messages", err)
+		return nil, store.Wrap("list purge candidates", err)
 	}
 	places, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedPlace])
-	return places, store.Wrap("forgettable messages", err)
+	return places, store.Wrap("list purge candidates", err)
 }
 
 const markPurgedSQL = `
 delete from accepted_messages a using unnest($1::uuid[], $2::bigint[]) as t (id, seq) where a.id = t.id and a.accept_seq = t.seq`
 
-// MarkPurged says that the stream holds these no more.
+// MarkPurged records that the stream no longer has these messages.
 func (st *Store) MarkPurged(ctx context.Context, places []AcceptedPlace) error {
 	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(places, func(p AcceptedPlace) task.ID { return p.ID }),
 		store.Column(places, func(p AcceptedPlace) int64 { return p.Seq }))
-	return store.Wrap("forgotten messages", err)
+	return store.Wrap("mark messages purged", err)
 }
 
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
-// beginStreamSQL forgets what is known of another stream: its places would be
-// taken for those of this one. Nobody has looked at this one: that was long ago.
+// beginStreamSQL deletes what is known of an earlier stream, whose places would be confused
+// with those of this one. Its last scan is set to the distant past.
 const beginStreamSQL = `
 with other as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
@@ -258,16 +255,16 @@ with other as (
 )
 delete from accepted_messages where coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
 
-// Checked is how far a stream was compared with what is saved, and what the last
-// look at it found.
+// Checked is how far a stream was compared with the saved messages, and what its last scan
+// found.
 type Checked struct {
-	Place uint64 // nothing is missing up to here
-	Last  uint64 // the last place of the stream then
-	Taken uint64 // up to where everything was taken from it then
-	Ago   time.Duration
+	Place uint64        // nothing is missing up to here
+	Last  uint64        // the last place of the stream at the scan
+	Taken uint64        // up to here, everything had been consumed at the scan
+	Ago   time.Duration // since the scan
 }
 
-// Checked is about the stream that was made at created.
+// Checked returns the progress for the stream that was created at this time.
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	var place, last, taken int64
 	var ago float64
@@ -281,10 +278,10 @@ func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err
 const markScannedSQL = `
 update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now() where stream_created = $3`
 
-// MarkScanned keeps what a look at the stream found.
+// MarkScanned records the result of a scan of the stream.
 func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, taken uint64) error {
 	_, err := st.db.Hot.Exec(ctx, markScannedSQL, store.Unprepared, int64(last), int64(taken), created)
-	return store.Wrap("looked at messages", err)
+	return store.Wrap("mark stream scanned", err)
 }
 
 const setCheckedSQL = `
@@ -301,13 +298,12 @@ const missingSequencesSQL = `
 select place from generate_series($1::bigint, $2::bigint) as place
 where not exists (select from accepted_messages a where a.accept_seq = place)`
 
-// MissingSequences gives the places of the stream, from first to last, in their order,
-// that no message is known to have had: what the stream has there is not saved.
-// It looks at each.
+// MissingSequences returns the places from first to last, in order, that no saved message has.
+// Its cost grows with the range.
 func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
 	rows, err := st.db.Hot.Query(ctx, missingSequencesSQL, int64(first), int64(last))
 	if err != nil {
-		return nil, store.Wrap("unaccounted messages", err)
+		return nil, store.Wrap("find missing messages", err)
 	}
 	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (place uint64, err error) {
 		var n int64
@@ -315,13 +311,13 @@ func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]ui
 		return uint64(n), err
 	})
 	slices.Sort(places)
-	return places, store.Wrap("unaccounted messages", err)
+	return places, store.Wrap("find missing messages", err)
 }
 
 const buriedSQL = `
 select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
 
-// Buried gives those of the ids of accepted events that are dead letters.
+// Buried returns those ids of accepted messages that are dead letters.
 func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
 	rows, err := st.db.Hot.Query(ctx, buriedSQL, ids)
 	if err != nil {
@@ -333,7 +329,7 @@ func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
 
 const countBuriedSQL = `select count(*) from dead_letters where dead and function = 'save'`
 
-// CountBuried says how many accepted events are dead letters.
+// CountBuried counts the accepted messages that are dead letters.
 func (st *Store) CountBuried(ctx context.Context) (n int, err error) {
 	err = st.db.Read.QueryRow(ctx, countBuriedSQL).Scan(&n)
 	return n, store.Wrap("count buried messages", err)

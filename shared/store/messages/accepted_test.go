@@ -80,7 +80,7 @@ func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
 	require.Equal(t, []uint64{51, 52}, unaccounted)
 }
 
-func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
+func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	bad := accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 })
@@ -94,7 +94,7 @@ func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
 	require.Empty(t, unaccounted)
 }
 
-func TestWhatIsKnownOfAStreamIsOfThatStream(t *testing.T) {
+func TestProgressBelongsToOneStream(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	made := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
@@ -103,7 +103,7 @@ func TestWhatIsKnownOfAStreamIsOfThatStream(t *testing.T) {
 	require.Equal(t, messages.Checked{}, first)
 	begun, err := db.Messages.Checked(t.Context(), made)
 	require.NoError(t, err)
-	require.Greater(t, begun.Ago, 24*time.Hour, "nobody has looked yet")
+	require.Greater(t, begun.Ago, 24*time.Hour, "the stream was not scanned yet")
 	require.NoError(t, db.Messages.MarkScanned(t.Context(), made, 9, 4))
 	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 7, 9))
 	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 5, 9))

@@ -56,16 +56,15 @@ func (a Admission) End() {
 	a.Admission.End()
 }
 
-// Admit counts a message of a caller before it is saved, or accepted by a
-// stream first. The refusal (task.CodeQuota) says that the caller would have more
-// waiting than its quota, took more than its share of a stream, or sent more than a
-// quarter of an inbox to its user within 15 minutes; it must not keep a replay from
-// its answer.
+// Admit counts a message of a caller before it is saved, or accepted by a stream. The refusal
+// (task.CodeQuota) means that the caller would exceed its quota of waiting messages, has used
+// more than its share of a stream, or has sent more than a quarter of an inbox to this user
+// within 15 minutes. A replay must be answered in spite of it.
 //
-// The count is at most 1 s old (10 s below a tenth of the quota, and longer where
-// counting itself takes more than 50 ms), and knows of other processes only what
-// was committed before it. So a caller may exceed its quota by what the other
-// processes take in within that time; in one process it does not.
+// The count is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
+// more than 50 ms). It includes only what other processes committed before it, so a caller can
+// exceed its quota by what other processes accept within that time. Within one process it
+// cannot.
 func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
 	q := st.messageQuotas
 	limit := q.ByDefault
@@ -111,7 +110,7 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	return Admission{admission, inbox}, nil
 }
 
-// countMessages is quotas.count of messages.
+// countMessages is the count function of the quotas of messages.
 func (st *Store) countMessages(ctx context.Context, caller, rows int64) (of map[int64]quota.Waiting, savedTo int64, err error) {
 	var w quota.Waiting
 	err = st.db.Hot.QueryRow(ctx, countMessagesSQL, store.Unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)

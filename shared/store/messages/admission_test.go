@@ -23,7 +23,7 @@ func from(caller int64) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
-// take submits a message as a function does, and tells whether the quota let it.
+// take submits a message as a function does, and reports whether the quota allowed it.
 func take(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
 	t.Helper()
 	admission, refused := db.Messages.Admit(t.Context(), caller, m, false)
@@ -133,7 +133,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	}
 	before := counted()
 	require.Eventually(t, func() bool {
-		require.False(t, accept(4), "the database has none of them, and nobody has saved them")
+		require.False(t, accept(4), "none of them is saved in the database")
 		return counted().After(before)
 	}, 10*time.Second, 10*time.Millisecond)
 	require.False(t, accept(4))
@@ -141,7 +141,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	require.Eventually(t, func() bool { return accept(4) }, 10*time.Second, 10*time.Millisecond, "saved and delivered")
 }
 
-func TestAMessageThatWasNotTakenInDoesNotCount(t *testing.T) {
+func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), callers.Caller{ID: 1}
 	for range 5 {
@@ -169,7 +169,7 @@ func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
 	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
 }
 
-func TestACallerMayNotTakeMoreThanItsShareOfAStreamThatFills(t *testing.T) {
+func TestCallerMayNotExceedItsShareOfAFullStream(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	sizes := func(c *stores.Config) {
@@ -284,7 +284,7 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 }
 
 // Calls that wait for each other's end are counted before any of them is saved.
-func TestMessagesToAUserThatComeTogetherDoNotExceedTheShare(t *testing.T) {
+func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
 	together := func() (admitted []messages.Admission) {
@@ -323,7 +323,7 @@ func TestMessagesToAUserThatComeTogetherDoNotExceedTheShare(t *testing.T) {
 }
 
 // A message that its caller's quota refuses takes no place of the inbox.
-func TestAMessageOverTheQuotaTakesNoPlaceOfAnInbox(t *testing.T) {
+func TestMessageOverQuotaTakesNoInboxPlace(t *testing.T) {
 	t.Parallel()
 	db, full := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
 	require.True(t, take(t, db, full, sentTo(full, "vic", "1")))

@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockLiveMessagesSQL locks in id order, so that no two transactions wait for
-// each other in a circle.
+// lockLiveMessagesSQL locks in id order, so that two transactions never deadlock.
 const lockLiveMessagesSQL = `
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from message_live l` + bodyOfLive + `
@@ -34,16 +33,15 @@ const messagesExistSQL = `select id from messages where id = any($1::uuid[])`
 // that a relay is sending: longer than a relay holds its locks.
 const messageLockTimeout = "4s"
 
-// lockedMessages is the set of messages that a transaction holds, and the
-// database's now.
+// lockedMessages is the set of messages that a transaction has locked, and the database's now.
 type lockedMessages struct {
 	byID  map[task.ID]Detail
 	exist map[task.ID]bool // those that were found at all
 	now   time.Time
 }
 
-// queueMessageLocks locks messages, wherever they are in their lives; what it
-// returns is filled once the batch was read.
+// queueMessageLocks locks messages, live or final. The result is filled once the batch was
+// read.
 func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 	held := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
@@ -112,8 +110,8 @@ update message_done d set status = t.status, abandoned = t.abandoned, finished_b
 from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[], $5::timestamptz[]) as t (id, status, abandoned, finished_by, delivered_at)
 where d.id = t.id`
 
-// queueMessageChanges adds the statements that make the changes so: the second
-// round trip of every transition of a message, whoever decided it.
+// queueMessageChanges adds the statements that apply the changes. It is the second round trip
+// of every transition of a message.
 func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	var finish, update, amend, revive []messageChange
 	for _, c := range changes {

@@ -33,11 +33,10 @@ func readArchivedMessage(ctx context.Context, q store.Querier, sql string, id ta
 	return found, err
 }
 
-// withdrawArchivedSQL takes back the messages that a transaction has just inserted
-// although they are archived, and gives their ids. It follows the insert as a
-// statement of its own: what was moved to the archive while the insert waited for
-// it is there by now. So new messages cost one look at the archive's primary key,
-// and no id is ever given twice.
+// withdrawArchivedSQL deletes messages that a transaction has just inserted although they are
+// archived, and returns their ids. It is a statement of its own after the insert, so it sees
+// what was archived while the insert waited. No id is ever used twice, at the cost of one probe
+// of the archive's primary key for each new message.
 const withdrawArchivedSQL = `
 with a as materialized (
     select id from archived_messages where id = any($1::uuid[])
@@ -62,8 +61,8 @@ func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID
 
 const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
 
-// decideArchivedMessage answers an operator's decision on an archived message, which may
-// be asked for what it is already, and for nothing else.
+// decideArchivedMessage answers an operator's decision on an archived message: it succeeds only
+// if the message already has that state.
 func decideArchivedMessage(m Detail, how decideMessage) error {
 	after, err := how(m.Message, m.UpdatedAt)
 	switch {

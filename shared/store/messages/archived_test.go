@@ -86,7 +86,7 @@ func TestArchivedMessage(t *testing.T) {
 		}
 		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	})
-	t.Run("is over for whoever trims its stream", func(t *testing.T) {
+	t.Run("is finished for the trim of its stream", func(t *testing.T) {
 		finished, err := db.Messages.Finished(t.Context(), []task.ID{m.ID, sending.ID})
 		require.NoError(t, err)
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
@@ -101,7 +101,7 @@ func TestArchivedMessage(t *testing.T) {
 	})
 }
 
-func TestArchivedAbandonedMessageIsReceivedWhenItIsConfirmed(t *testing.T) {
+func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	t.Parallel()
 	db, by := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
 	m, unsent := storetest.Message("k"), storetest.Message("unsent")
@@ -126,7 +126,7 @@ func TestArchivedAbandonedMessageIsReceivedWhenItIsConfirmed(t *testing.T) {
 	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
 
 	_, err = db.Messages.Confirm(t.Context(), unsent.ID, storetest.Addressee("points"))
-	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "nobody has what was never sent")
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "a message that was never sent cannot be received")
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
 

@@ -17,15 +17,15 @@ select kind, destination, confirm_token from messages where id = $1
 union all
 select kind, destination, confirm_token from archived_messages where id = $1`
 
-// Recipient is for whom a message is.
+// Recipient is who a message is addressed to.
 type Recipient struct {
 	To    msg.Address
 	Token []byte // of the deliveries to a URL; nil = none was made
 }
 
-// Recipient gives for whom a saved message is; found is false when there is none.
-// It waits for no lock, so that a caller without a right to the message learns
-// nothing from the time that this takes.
+// Recipient returns who a saved message is addressed to; found is false when there is none. It
+// waits for no lock, so that its duration reveals nothing to a caller without a right to the
+// message.
 func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found bool, err error) {
 	rows, err := st.db.Hot.Query(ctx, recipientSQL, id)
 	if err == nil {
@@ -68,11 +68,11 @@ func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID]
 	return tokens, store.Wrap("confirm tokens", err)
 }
 
-// Confirmation is what a consumer says of a message, and why it may count.
+// Confirmation is a consumer's confirmation of a message, and the ground on which it counts.
 type Confirmation struct {
 	Consumer string
 	Ground   msg.Ground
-	By       store.Operator // of msg.ByHand: who is recorded with it
+	By       store.Operator // for the audit entry of a confirmation by an admin
 }
 
 // errNotSentYet is for those that the message is for: a send of it may have reached
@@ -91,11 +91,10 @@ const consumersSQL = `select consumer from message_receipts where message_id = $
 
 const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
 
-// Confirm takes in a confirmation and gives the message as it is then. It
-// may come any number of times, late, after the message was abandoned and after it
-// was archived; it counts once, and not before the message was sent.
-// task.CodeNotFound when there is no such message, or it was never sent;
-// task.CodeServerBusy while its first send may be under way.
+// Confirm records a confirmation and returns the message after it. A confirmation may be
+// repeated, come late, or come after the message was abandoned or archived; it counts once, and
+// not before the message was sent. task.CodeNotFound when there is no such message or it was
+// never sent; task.CodeServerBusy while its first send may be under way.
 func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
 		conn, err := st.db.Hot.Acquire(ctx)

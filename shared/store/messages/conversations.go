@@ -223,7 +223,7 @@ func (c *ReadCursor) set(upTo *task.ID, at *time.Time) {
 	c.ReadAt = store.OrZero(at)
 }
 
-// markReadSQL tells whether $3 is of the conversation of $1 and $2, and if so
+// markReadSQL returns whether message $3 belongs to the conversation of $1 and $2, and if so
 // moves the cursor of $1 up to it.
 const markReadSQL = `
 with m as materialized (

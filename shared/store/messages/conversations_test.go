@@ -256,7 +256,7 @@ func inline(sql string, values ...string) string {
 	return sql
 }
 
-func TestPlansOfConversationsMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestConversationPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		// One pair has most of the messages, and one of the two wrote nearly all of them.

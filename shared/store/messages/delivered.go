@@ -39,10 +39,10 @@ cross join lateral (select fingerprint from messages where messages.id = t.id of
 where message_done.id = d.id and m.fingerprint = t.fingerprint and (message_done.delivered_at is null or message_done.delivered_at > $3)`
 )
 
-// RecordDelivered keeps when accepted messages, given by id and fingerprint, were
-// delivered before they were saved. Saving may come before or after it, or at the
-// same time: their rows have the time when both are done. The earliest of several
-// times counts. A row that was saved under the id for another message is left alone.
+// RecordDelivered records when accepted messages, given by id and fingerprint, were delivered
+// before they were saved. It may run before, after or during SaveAccepted: when both are done,
+// the rows have the time. Of several times the earliest counts. A row that was saved under the
+// same id for another message is not changed.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
 	// Not in one transaction with the rest, which may wait for a relay: saving would
 	// wait too.
@@ -59,8 +59,8 @@ func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprint
 
 const deliveredSQL = `select delivered_at from accepted_messages where id = $1`
 
-// DeliveredAt is when an accepted message was delivered although it is not saved
-// yet; zero when it was not, or nobody has recorded it.
+// DeliveredAt returns when an accepted message that is not saved yet was delivered; zero if no
+// delivery is recorded.
 func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error) {
 	var at *time.Time
 	err := st.db.Hot.QueryRow(ctx, deliveredSQL, id).Scan(&at)

@@ -20,7 +20,7 @@ func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*
 		store.Column(rows, func(m *messages.Submission) task.Hash { return m.Fingerprint }), at))
 }
 
-func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
+func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
@@ -67,7 +67,7 @@ func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
 	require.Equal(t, before.UpdatedAt, after.UpdatedAt)
 }
 
-func TestNoTimeOfADeliveryIsLostBesideSavingAndSending(t *testing.T) {
+func TestConcurrentSavesKeepDeliveryTimes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	const rounds, each = 20, 20
@@ -99,7 +99,7 @@ func TestNoTimeOfADeliveryIsLostBesideSavingAndSending(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfADeliveryThatNobodyWillSaveIsForgotten(t *testing.T) {
+func TestDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	kept := accepted(1, "kept")

@@ -17,10 +17,10 @@ const (
 	countsLast   = time.Minute
 )
 
-// inboxShares bounds how many messages a sender sends to one user within 15 minutes,
-// so that one sender cannot push the messages of others out of an inbox. What this
-// process takes in is counted exactly, from before it is saved. Where that is more
-// than a few, the database is asked what other processes saved.
+// inboxShares limits how many messages a sender sends to one user within 15 minutes, so that
+// one sender cannot push the messages of others out of an inbox. Messages that this process
+// accepts are counted exactly, before they are saved. Above a few messages, the database is
+// queried for those of other processes.
 type inboxShares struct {
 	limit int // messages of a sender to a user; 0 = no limit
 	saved func(ctx context.Context, pair inboxPair) (int, error)
@@ -41,7 +41,7 @@ type inboxShare struct {
 	counted time.Time
 }
 
-// here is what this process took in of the last 15 minutes.
+// here returns how many messages this process accepted within the last 15 minutes.
 func (s *inboxShare) here(now time.Time) (n int) {
 	minute := now.Unix() / 60
 	for m := max(s.minute, minute-inboxMinutes) + 1; m <= minute; m++ {
@@ -114,7 +114,7 @@ func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	return s
 }
 
-// keep says that the message was saved or accepted.
+// keep records that the message was saved or accepted.
 func (p *inboxPlace) keep() {
 	p.end(func(s *inboxShare) {
 		s.here(time.Now())
@@ -122,7 +122,7 @@ func (p *inboxPlace) keep() {
 	})
 }
 
-// release says that the call is over: a message that was not kept counts no more.
+// release ends the call: a message that was not kept no longer counts.
 func (p *inboxPlace) release() { p.end(func(*inboxShare) {}) }
 
 func (p *inboxPlace) end(count func(*inboxShare)) {
@@ -138,7 +138,7 @@ func (p *inboxPlace) end(count func(*inboxShare)) {
 	}
 }
 
-// count asks what is saved of a pair.
+// count queries how many messages of a pair are saved.
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()

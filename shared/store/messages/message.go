@@ -12,16 +12,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// messageBody is the part of messages m that every query of a message gives,
-// followed by messageLive, messageDone or messageArchived, its receipts and now().
+// messageBody is the part of messages m that every query of a message returns, followed by
+// messageLive, messageDone or messageArchived, its receipts and now().
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
     coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
     coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
-// messageWaiting is messageLive that also says why the stream of a message that is
-// due takes nothing.
+// messageWaiting is messageLive with the error of the paused stream of a message that is due.
 const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
     coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
@@ -38,16 +37,14 @@ const ReceiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r
 
 const receiptsOfBody = `(select coalesce(jsonb_agg(` + ReceiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
 
-// noReceipts stands where they are not wanted, or cannot be seen: a statement
-// that waits for a lock does not see what was committed meanwhile.
+// noReceipts is used where receipts are not wanted or cannot be seen: a statement that waits
+// for a lock does not see what was committed meanwhile.
 const noReceipts = `'[]'::jsonb`
 
-// bodyOfLive joins the body to live rows l by its primary key, whatever the
-// planner thinks of the tables.
+// bodyOfLive joins the body to live rows l, always by its primary key.
 const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
 
-// bodyOfListed is bodyOfLive for the role of lists, which may not read the token of
-// a confirmation.
+// bodyOfListed is bodyOfLive for the role of lists, which may not read confirm tokens.
 const bodyOfListed = ` cross join lateral (
     select id, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key, type, data, sent_at, confirm, max_sends,
         expected_receipts, created_at, accept_seq, accepted_at, producer, fingerprint
@@ -73,7 +70,7 @@ type Detail struct {
 	Producer    string    // the process that accepted it; "" likewise
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
-	Receipts    []Receipt // in time order; only where a method says so
+	Receipts    []Receipt // in time order; nil unless the method documents it
 	Archived    bool      // final, old, and out of the main tables
 }
 
@@ -89,8 +86,8 @@ func (m *Detail) To() msg.Address {
 	return msg.Address{Kind: m.Kind, Name: m.Destination}
 }
 
-// scanMessages reads rows of messageBody, what follows it, receipts and now(),
-// followed by what more is read.
+// scanMessages reads rows of messageBody with what follows it, receipts and now(), and then the
+// columns in more.
 func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) error {
 	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		m, now, err := readMessage(row, more...)
@@ -151,11 +148,10 @@ where l.remaining_sends = 0 and l.status = $1 and l.id > $2 and l.updated_at <= 
 order by l.id
 limit $4`
 
-// ListStuck lists, by id, messages that wait for an operator with no send
-// left: those that no broker took (msg.Sending), or those that were sent
-// and not confirmed (msg.Sent); with their receipts. They have been so for
-// olderThan. after is the last id of the page before, zero for the first page;
-// more says that there is another page.
+// ListStuck lists, by id, messages that have no sends left and wait for an operator: those that
+// no broker accepted (msg.Sending) or that were sent and not confirmed (msg.Sent) for
+// olderThan. They have their receipts. after is the last id of the previous page, zero for the
+// first page.
 func (st *Store) ListStuck(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []Detail, more bool, err error) {
 	rows, err := st.db.Read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	if err == nil {

@@ -23,7 +23,7 @@ func data(text string) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.Data = []byte(text) }
 }
 
-func TestAMessageLivesFromSubmitThroughTheRelayToItsConfirmation(t *testing.T) {
+func TestMessageLifeFromSubmitToConfirmation(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -84,13 +84,13 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestTheSameMessageIsSavedOnceAndAnotherUnderItsNameRefused(t *testing.T) {
+func TestRepeatIsSavedOnceAndConflictRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSave(t, storetest.Message("k"))
 	require.Equal(t, []messages.Submitted{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
 	db.Relay(t, storetest.Always(storetest.Taken))
-	require.Equal(t, []messages.Submitted{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay tells the state of now")
+	require.Equal(t, []messages.Submitted{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay has the present state")
 
 	other := db.MustSave(t, storetest.Message("k", data(`8`)))[0]
 	require.Equal(t, task.CodeKeyReused, other.Refused.Code)
@@ -103,7 +103,7 @@ func TestTheSameMessageIsSavedOnceAndAnotherUnderItsNameRefused(t *testing.T) {
 	require.Equal(t, 3, db.Count(t, `select count(*) from message_live`))
 }
 
-func TestWhatWasSavedOnceIsAReplayEvenWhenItIsRefusedNow(t *testing.T) {
+func TestSavedMessageIsReplayedEvenIfRefusedNow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	blocked := task.Refuse(task.CodeBlocked, "blocked")
@@ -136,7 +136,7 @@ func TestTheSameMessageAtTheSameMomentIsSavedOnce(t *testing.T) {
 	require.Equal(t, 40, storetest.OpenAt(t, url).Count(t, `select count(*) from message_live`))
 }
 
-func TestAMessageInFlightElsewhereIsTold(t *testing.T) {
+func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)

@@ -27,9 +27,9 @@ with recursive source (caller_id, next_at) as (
     ) n
 )`
 
-// claimPostsSQL takes what is due for URLs, found and shared out as in
-// claimDeliveriesSQL. An HTTP call may take longer than a lock should be held: the next
-// send time is the lease.
+// claimPostsSQL claims due messages to URLs, selected as in claimDeliveriesSQL. An HTTP call
+// may take longer than a lock should be held, so the next send time is the lease. lane is the
+// destination key.
 const claimPostsSQL = PostSources + `, hand as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, lane)
 ), open as materialized (
@@ -83,15 +83,14 @@ const claimPostsSQL = PostSources + `, hand as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
 
-// Post is a message to be sent to its URL now, in the hands of one until its
-// NextAt.
+// Post is a message to be sent to its URL now. It is leased to one process until its NextAt.
 type Post struct{ Detail }
 
-// Destination is what a receiver that does not answer may keep waiting.
+// DestinationKey identifies the caller and host of the post. Posts of one key share a limit
+// (Places.Destination).
 func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
 
-// destinationKey is the lane of a message to a URL: those of the same caller to the same
-// host.
+// destinationKey is the same for all messages of a caller to a host.
 func destinationKey(caller int64, url string) string {
 	return strconv.FormatInt(caller, 10) + " " + HostOf(url)
 }
@@ -105,9 +104,9 @@ func HostOf(address string) string {
 	return rest
 }
 
-// ClaimPosts gives messages that are due for their URLs, each to one caller of this
-// method, as many as there are places beside those in hand. One that is not settled
-// within lease is due again, as if it had not been sent.
+// ClaimPosts claims messages that are due for their URLs, up to the limits of places, which
+// inHand uses too. A post that is not settled within lease is due again, as if it had not been
+// sent.
 func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) ([]Post, error) {
 	var posts []Post
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
@@ -119,14 +118,14 @@ func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, l
 	return posts, store.Wrap("claim posts", err)
 }
 
-// Posted is what came of one post.
+// Posted is a post with its result.
 type Posted struct {
 	Post
 	Result msg.Result
 }
 
-// SettlePosts keeps what came of posts, and gives when the messages are due
-// again that are not at their end.
+// SettlePosts records the results of posts, and returns when the messages that need another try
+// are due.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (again []time.Time, err error) {
 	if len(posted) == 0 {
 		return nil, nil
@@ -156,10 +155,10 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (again []time
 	return again, store.Wrap("settle posts", err)
 }
 
-// Places bounds what one process has under way of one kind.
+// Places limits what one process has under way of one kind.
 type Places struct {
 	All         int
 	Caller      int // of these for one caller
-	Destination int // of these for one lane
+	Destination int // of these for one host of a caller, or one endpoint
 	Failing     int // webhooks only: for endpoints that fail, with a quarter of them for one caller
 }

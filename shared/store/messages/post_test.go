@@ -36,7 +36,7 @@ func toURL(m *messages.Submission) {
 	m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
 }
 
-func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
+func TestPostIsLeasedToOneProcess(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
@@ -75,7 +75,7 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
-func TestAReceiverOfAURLThatStaysDownLeavesTheMessageStuckAndARedriveSendsIt(t *testing.T) {
+func TestRedriveSendsMessageStuckOnDeadURL(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL, func(m *messages.Submission) { m.MaxSends = 1 })
@@ -90,7 +90,7 @@ func TestAReceiverOfAURLThatStaysDownLeavesTheMessageStuckAndARedriveSendsIt(t *
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
+func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
@@ -104,7 +104,7 @@ func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
+func TestOneHostDoesNotDelayAnother(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 40 {
@@ -112,7 +112,7 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	}
 	other := storetest.Message("calm", toURL, func(m *messages.Submission) { m.To.Name = "https://calm.example:8443/in?x=1" })
 	db.MustSave(t, other)
-	lanes := func(posts []messages.Post) map[string]int {
+	byKey := func(posts []messages.Post) map[string]int {
 		n := map[string]int{}
 		for _, p := range posts {
 			n[p.DestinationKey()]++
@@ -121,18 +121,18 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	}
 	first, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, lanes(first))
+	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, byKey(first))
 	shop := slices.DeleteFunc(slices.Clone(first), func(p messages.Post) bool { return p.DestinationKey() != "0 shop.example" })
 	more, err := db.Messages.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"0 shop.example": 1}, lanes(more), "those in hand count")
+	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in hand count")
 
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
 	require.NoError(t, err)
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
 	require.True(t, due)
-	require.WithinDuration(t, time.Now(), next, time.Minute, "what nobody has in hand is due at once")
+	require.WithinDuration(t, time.Now(), next, time.Minute, "a message without a lease is due at once")
 	db.Exec(t, `update message_live set next_at = now() + interval '1 hour'`)
 	next, due, err = db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
@@ -140,14 +140,14 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
 }
 
-func TestARevivedMessageComesBackToTheLaneThatItWasSubmittedTo(t *testing.T) {
+func TestRedriveKeepsTheDestinationKey(t *testing.T) {
 	t.Parallel()
 	conn := storetest.Owner(t, sandbox.NewDatabase(t))
 	for _, url := range []string{
 		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
 	} {
-		var lane string
-		require.NoError(t, conn.QueryRow(t.Context(), "select "+messages.MessageDestinationKey+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
-		require.Equal(t, messages.DestinationKey(7, url), lane)
+		var key string
+		require.NoError(t, conn.QueryRow(t.Context(), "select "+messages.MessageDestinationKey+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&key))
+		require.Equal(t, messages.DestinationKey(7, url), key)
 	}
 }

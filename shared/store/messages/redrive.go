@@ -18,7 +18,7 @@ func messageJSON(m msg.Message) string {
 	})
 }
 
-// decideMessage is an operator's decision, as the domain takes it.
+// decideMessage applies an operator's decision to a message.
 type decideMessage func(m msg.Message, now time.Time) (msg.Message, error)
 
 func redrive(m msg.Message, now time.Time) (msg.Message, error) { return m.Redrive(now) }
@@ -33,15 +33,15 @@ const (
 	abandonAction = "message.abandon"
 )
 
-// Redrive gives a message all its sends again, at once.
-// task.CodeNotFound when there is no such message, task.CodeConflict when it came
-// to its end other than by being abandoned, or is archived.
+// Redrive gives a message all its sends again, at once. task.CodeNotFound when there is no such
+// message, task.CodeConflict when it is final for another reason than being abandoned, or is
+// archived.
 func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, redriveAction, redrive, by)
 }
 
-// Abandon gives a message up; one abandoned already stays so. The errors
-// are those of Redrive.
+// Abandon ends a message without delivery. Abandoning it again changes nothing. Errors are
+// those of Redrive.
 func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
 }
@@ -115,15 +115,13 @@ with l as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
 
-// RedriveStuck is Redrive for up to limit stuck messages, all or none,
-// each with its own record. It gives how many were changed: those that somebody
-// else changes at this moment are left out.
+// RedriveStuck redrives up to limit stuck messages in one transaction, with an audit entry for
+// each, and returns how many were changed. Locked messages are skipped.
 func (st *Store) RedriveStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
 	return st.decideStuck(ctx, f, limit, redriveAction, redrive, by)
 }
 
-// AbandonStuck is Abandon for up to limit stuck messages, as
-// RedriveStuck is Redrive.
+// AbandonStuck is RedriveStuck with Abandon.
 func (st *Store) AbandonStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
 	return st.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
 }

@@ -51,7 +51,7 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 
 func idOf(key string) task.ID { return storetest.Message(key).ID }
 
-func TestAMessageWithoutSendsIsInTheListOfWhatWentWrong(t *testing.T) {
+func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saveStuck(t, db, "r1", "r2", "s1")
@@ -64,7 +64,7 @@ func TestAMessageWithoutSendsIsInTheListOfWhatWentWrong(t *testing.T) {
 	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows-1, "only the fresh one is sent")
 }
 
-func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
+func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saveStuck(t, db, "s1")
@@ -94,7 +94,7 @@ func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
 	require.JSONEq(t, `{"state":"sent","status":1,"epoch":2,"remaining_sends":2,"last_error":""}`, string(log[0].After))
 }
 
-func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts(t *testing.T) {
+func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
@@ -128,7 +128,7 @@ func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
-func TestStuckMessagesAreCountedRedrivenAndAbandonedInBulk(t *testing.T) {
+func TestStuckMessagesAreDecidedInBulk(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {

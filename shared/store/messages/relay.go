@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// DueStreams is the callers and streams that have messages to send, s, with
-// the earliest due time of each pair: one probe of the index each. What goes to a
-// URL (kind 1) is ClaimPosts'.
+// DueStreams lists the callers and streams that have messages to send as s, with the earliest
+// due time of each pair, by one index probe each. Messages to URLs (kind 1) are left to
+// ClaimPosts.
 const DueStreams = `
 with recursive s (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
@@ -26,18 +26,17 @@ with recursive s (caller_id, stream, next_at) as (
     ) n
 )`
 
-// anyMessageDueSQL spares the idle relay a transaction.
+// anyMessageDueSQL lets an idle relay skip the transaction.
 const anyMessageDueSQL = DueStreams + `
 select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
 
-// lockDueMessagesSQL takes what is due for the broker with its body, of each
-// caller and stream the earliest: an equal part of $1 for each caller, divided
-// equally among its streams, and of $2 for each caller where the pause of a stream
-// is over. So however much one caller has waiting, and for however many streams,
-// the first messages of every other one are in the same batch. Of more callers or
-// streams than have a place, about as many as have one are chosen by chance. The
-// data of all has about 4 MiB: what is beyond is locked but not loaded, and a room
-// of 0 says that there may be more. Rows that another relay sends are left to it.
+// lockDueMessagesSQL locks due messages for the broker and reads their bodies, the earliest of
+// each caller and stream. Each caller gets an equal part of $1, divided equally among its
+// streams, and an equal part of $2 on a stream whose pause has ended. So however much one
+// caller has waiting, on however many streams, the first messages of every other caller are in
+// the same batch. If there are more callers or streams than places, some are chosen at random.
+// The data of a batch is limited to about 4 MiB: messages above that are locked but not loaded,
+// and room = 0 means that there may be more. Rows that another relay has locked are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance
     from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -70,29 +69,26 @@ from l` + bodyOfLive
 // Due is a message to be sent now.
 type Due struct {
 	Detail
-	MsgID string // names this send; the same again when it met nobody
+	MsgID string // identifies this send; the same again if no stream accepted it
 
 	stream string
 }
 
-// Relay sends about limit due messages of the broker, of each caller and
-// stream the earliest, and settles all of them in one transaction. publish is called with
-// their locks held: it gives one result per message, in their order, and must
-// return within 3 s, else confirmations stop waiting and, after 10 s, the database
-// takes the locks away. Any number of relays may run at once; each message is in
-// the hands of one.
+// Relay sends about limit due messages to the broker, the earliest of each caller and stream,
+// and settles them in one transaction. publish is called while the rows are locked. It returns
+// one result per message, in order, within 3 s: otherwise confirmations give up waiting, and
+// after 10 s the database releases the locks. Any number of relays may run at once; each
+// message is sent by one of them at a time.
 //
-// A stream that is away (msg.OneStream) is paused: its messages are not touched,
-// and after growing pauses a few of them are tried, until it takes them. While the
-// broker is away (Relayed.Away) nothing changes either, and the caller must pause,
-// or the next call takes the same. So a sender's messages to one receiver keep
-// their order while one relay is at work; another one beside it takes what is due
-// behind the messages that the first has in hand. Only a message that is away by
-// itself is overtaken.
+// A stream that is away (msg.OneStream) is paused: its messages are not changed, and after
+// growing pauses a few of them are tried until it accepts them. While the broker is away
+// (Relayed.Away) nothing changes either; the caller must pause, or the next call takes the same
+// messages. So one relay keeps the order of a sender's messages to one receiver. A second one,
+// running beside it, takes messages behind those that the first has locked. Only a message that
+// its stream refuses alone is overtaken.
 //
-// When publish fails, the process dies or the settling is lost, nothing is
-// settled: the messages are due as before and will be sent again with the same
-// MsgID, by which a broker recognises them.
+// When publish fails, the process dies or the commit is lost, nothing is settled: the messages
+// are sent again with the same MsgID, by which a broker recognises them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -118,7 +114,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	relayed := new(store.Relayed)
 	changes, jitter, usage := make([]messageChange, len(due)), rand.Float64(), streamUsage{}
 	for i, m := range due {
-		// What must wait stays in its order: one jitter, and a microsecond each.
+		// One jitter plus a microsecond each, so that delayed messages keep their order.
 		r := results[i]
 		if r.Outcome == msg.Away {
 			r.RetryAfter = msg.AwayPause(now.Sub(m.CreatedAt))

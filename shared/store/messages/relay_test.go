@@ -67,7 +67,7 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
+func TestBrokerOutageUsesNoSends(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -84,7 +84,7 @@ func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
 	require.Equal(t, "sending", d.State())
 }
 
-func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
+func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var rows []*messages.Submission
@@ -120,7 +120,7 @@ func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
 	require.Equal(t, sends, b.MsgIDs())
 }
 
-func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) {
+func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -148,7 +148,7 @@ func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) 
 	require.EqualValues(t, 1, db.MustMessage(t, m.ID).Remaining)
 }
 
-func TestWhatWasPublishedIsSettledWhenTheRelaysTimeIsUp(t *testing.T) {
+func TestPublishedMessagesAreSettledAfterTimeout(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")

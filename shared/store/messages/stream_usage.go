@@ -15,15 +15,15 @@ import (
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
-// StreamAccepted stands in stream_usage for the stream of accepted messages,
-// whatever its name is.
+// StreamAccepted stands in stream_usage for the stream of accepted messages, whose name is
+// configurable.
 const StreamAccepted = "ACCEPTED"
 
-// StreamOverhead is about what a stream keeps of a message beside its data, in
-// bytes: subject, headers and its own record.
+// StreamOverhead is about how many bytes a stream stores for a message beside its data:
+// subject, headers and its own record.
 const StreamOverhead = 500
 
-// streamUsage is how many bytes streams took of callers.
+// streamUsage is how many bytes of each caller streams stored.
 type streamUsage map[usageKey]int64
 
 type usageKey struct {
@@ -74,8 +74,8 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where total > size / 2 and own > size / 4`
 
-// streamShares knows which callers have taken more than their share of a stream
-// lately, by a look of every two seconds while messages come in.
+// streamShares caches which callers have recently used more than their share of a stream. It is
+// read again every two seconds while messages arrive.
 type streamShares struct {
 	look func(ctx context.Context) (map[usageKey]bool, error)
 

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one message to be saved, or one refused request whose id may
-// be known.
+// Submission is one message to save. One with Refused set is not saved, but answered if its id
+// is known.
 type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
 	CallID      task.ID   // made for this call alone, before its commit
@@ -33,7 +33,7 @@ type Submission struct {
 	MaxSends         int16
 	ExpectedReceipts int16 // 1 without Confirm
 
-	// Of a message that a stream accepted before; all zero otherwise.
+	// Set if a stream accepted the message before, else zero.
 	AcceptSeq  int64     // its place in the stream
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
@@ -57,14 +57,13 @@ type Submitted struct {
 	err error // of this row alone
 }
 
-// Submit saves the messages, together with those of other calls, and returns
-// when all are committed: each is then due to be sent. The two slices answer
-// each in order; a refusal is in Submitted, an error means that the outcome is
-// not known or that the database was away.
+// Submit saves the messages, together with those of other calls, and returns when all are
+// committed: each is then due to be sent. The two slices have one entry for each row, in order.
+// A refusal is in Submitted. An error means that the outcome is unknown or that the database is
+// away.
 //
-// The primary keys of messages and archived_messages are the only judges of a
-// repeat: a message of the same caller, sender and client_msg_id has the same id on
-// whichever path it comes.
+// The primary keys of messages and archived_messages alone decide what is a repeat: a message
+// of the same caller, sender and client_msg_id has the same id on each path.
 func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := st.messages.Do(rows)
 	for i, err := range errs {
@@ -79,11 +78,9 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	return outs, errs
 }
 
-// insertMessagesSQL saves new messages, due at once, and gives their ids and the
-// time. Rows
-// come sorted by id, so two flushes never wait for each other in a circle. What
-// a stream accepted is due in its order there: a sender's messages are told
-// apart by a microsecond each.
+// insertMessagesSQL saves new messages, due at once, and returns their ids and the time. Rows
+// come sorted by id, so that two flushes never deadlock. Messages of a stream are due a
+// microsecond apart, in the stream's order.
 const insertMessagesSQL = `
 with i as materialized (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
@@ -140,7 +137,7 @@ func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bo
 	return out, nil
 }
 
-// freshMessages are the rows to insert, one for each id, by id.
+// freshMessages returns the rows to insert, one for each id, sorted by id.
 func freshMessages(rows []*Submission) []*Submission {
 	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *Submission) bool { return m.Refused != nil })
 	slices.SortStableFunc(fresh, func(a, b *Submission) int { return a.ID.Compare(b.ID) })
@@ -210,7 +207,7 @@ func messageColumns(rows []*Submission) []any {
 	}
 }
 
-// knownMessage is a message that a row's id stands for already.
+// knownMessage is the message that already has a row's id.
 type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash

@@ -63,9 +63,9 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
 )
 
-// BeginTrim says whether the streams are to be trimmed now, by whoever is told so:
-// every five minutes among all instances, every minute while a stream has an alert,
-// every 15 s while one takes nothing.
+// BeginTrim reports whether this instance shall trim the streams now. Among all instances this
+// is every five minutes, every minute while a stream has an alert, and every 15 s while one
+// accepts nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	var from int64
 	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &from, &t.Refused)
@@ -76,8 +76,8 @@ func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	return t, due, store.Wrap("begin trim", err)
 }
 
-// EndTrim says where the next look at the stream of messages begins, and which
-// streams have room again.
+// EndTrim records where the next scan of the stream of messages begins, and which streams have
+// room again.
 func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
 	defer cancel()
@@ -91,9 +91,9 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 	return store.Wrap("end trim", err)
 }
 
-// SetInboxesTrimmed notes that messages to users are about to be removed from the
-// stream of users: to is the last such place of each user, last the last place of
-// the stream, kept how long that keeps a message at most.
+// SetInboxesTrimmed records that messages to users are about to be removed from the stream of
+// users. to has the last removed place of each user, last is the last place of the stream, and
+// kept is how long the stream keeps a message at most.
 func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
 	users, places := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
 	for i, user := range users {
@@ -103,8 +103,8 @@ func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, la
 	return store.Wrap("note trim of users", err)
 }
 
-// InboxTrimmed is up to which place messages to a user were removed from the stream
-// of users; 0 = none were.
+// InboxTrimmed returns up to which place messages to a user were removed from the stream of
+// users; 0 = none.
 func (st *Store) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
 	var n int64
 	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)
@@ -116,9 +116,8 @@ select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
 union all
 select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
-// Finished gives those of the messages that are over: true where all who
-// had to have confirmed, or where it was given up; false where it was over because
-// a stream had it.
+// Finished returns the final ones of the messages: true where all consumers have confirmed or
+// the message was abandoned, false where it was final once a stream had stored it.
 func (st *Store) Finished(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
 	rows, err := st.db.Hot.Query(ctx, finishedMessagesSQL, ids)
 	if err != nil {

@@ -19,7 +19,7 @@ func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Items + o.Items, w.B
 
 func (w Waiting) minus(o Waiting) Waiting { return Waiting{w.Items - o.Items, w.Bytes - o.Bytes} }
 
-// exceeds tells whether w is over a limit, where 0 is none.
+// exceeds reports whether w is over a limit; 0 = no limit.
 func (w Waiting) exceeds(limit Waiting) bool {
 	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
 }
@@ -88,15 +88,15 @@ func (e *estimate) total() Waiting {
 	return all
 }
 
-// idle says that losing the estimate costs one count.
+// idle reports whether the estimate can be dropped at the cost of one count.
 func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
 
-// New counts each caller for itself.
+// New returns quotas that count each caller alone.
 func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)) *Quotas {
 	return &Quotas{ByDefault: byDefault, count: count}
 }
 
-// NewJoint counts all callers together.
+// NewJoint returns quotas whose count covers all callers.
 func NewJoint(byDefault Waiting, count func(ctx context.Context) (map[int64]Waiting, error)) *Quotas {
 	return &Quotas{ByDefault: byDefault, together: &counter{}, count: func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
 		of, err := count(ctx)
@@ -109,29 +109,30 @@ func (q *Quotas) AddSaved(caller int64, w Waiting) {
 	Admission{quotas: q, caller: caller, waiting: w}.Saved()
 }
 
-// CountedAt is when the last count of a caller ended.
+// CountedAt returns when the last count of a caller ended.
 func (q *Quotas) CountedAt(caller int64) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.of[caller].ended
 }
 
-// Items is how many were admitted.
+// Items returns how many were admitted.
 func (a Admission) Items() int { return int(a.waiting.Items) }
 
-// Admission is a message, or some tasks, counted for their caller before they were
-// taken in. End must follow; Saved or Accepted before it keep the count.
+// Admission is a message, or some tasks, counted for their caller before they are accepted. End
+// must follow; Saved or Accepted before it keep the count.
 type Admission struct {
 	quotas  *Quotas
 	caller  int64
 	waiting Waiting
 }
 
+// Refuse returns the refusal of a call that exceeds a quota.
 func Refuse(retry time.Duration, message string) *task.Error {
 	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
 }
 
-// AwaitCount waits a moment for the first count of a caller.
+// AwaitCount waits up to half a second for the first count of a caller.
 func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
 	ready := q.Refresh(caller, limit)
 	wait := time.NewTimer(firstCountWait)
@@ -230,7 +231,7 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	return e.ready
 }
 
-// due tells whether it is time for another count.
+// due reports whether it is time for another count.
 func (e *estimate) due(limit Waiting) bool {
 	pause := max(CountEvery, countShare*e.took)
 	if e.known && !e.total().exceeds(tenth(limit)) {
@@ -257,12 +258,12 @@ func (e *estimate) forgetSaved(to int64) {
 	e.unsaved = e.unsaved[n:]
 }
 
-// Saved says that what was admitted is committed and was not before.
+// Saved reports that the admitted items are committed and were not before.
 func (a Admission) Saved() {
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
 
-// Accepted says that a stream took the message at this place, and had not before.
+// Accepted reports that a stream stored the message at this place, and had not before.
 func (a Admission) Accepted(seq int64) {
 	a.change(func(e *estimate) {
 		last := len(e.unsaved) - 1
@@ -275,7 +276,7 @@ func (a Admission) Accepted(seq int64) {
 	})
 }
 
-// End says that the call that brought it is over.
+// End reports that the call has ended.
 func (a Admission) End() {
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
 }

@@ -20,7 +20,7 @@ func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
 	}
 }
 
-func TestPlansOfTasksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestTaskPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		Burst: `
@@ -73,7 +73,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 	}.Require(t)
 }
 
-func TestPlansOfMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestMessagePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const one = `, array[1]::smallint[]`
 	storetest.Plans{
@@ -121,7 +121,7 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 	}.Require(t)
 }
 
-func TestPlansOfAcceptedMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		Burst:  `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
@@ -139,7 +139,7 @@ func TestPlansOfAcceptedMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T
 	}.Require(t)
 }
 
-func TestPlansOfWebhooksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestWebhookPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		Burst: `

@@ -24,7 +24,7 @@ func (db *DB) MustAddEndpoint(t *testing.T, caller int64, url string, events ...
 	return e
 }
 
-// Outbox gives the kinds of its rows with what each tells of, in order.
+// Outbox returns the kind and the subjects of each row, in order.
 func (db *DB) Outbox(t *testing.T) (rows []string, ids [][]task.ID) {
 	t.Helper()
 	found, err := db.Owner(t).Query(t.Context(), `select kind, ids from event_outbox order by id`)
@@ -50,9 +50,9 @@ func FromCaller(id int64) func(*tasks.Submission) {
 	return func(s *tasks.Submission) { s.CallerID = id }
 }
 
-func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/told" }
+func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/events" }
 
-// RelayEvents publishes with one outcome for each, and gives what was published.
+// RelayEvents publishes all events with the given outcomes, and returns them.
 func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []events.Due) {
 	t.Helper()
 	_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 )
 
-// Maintain keeps house now, whenever that was done before.
+// Maintain runs maintenance now, whenever it ran before.
 func (db *DB) Maintain(t *testing.T) {
 	t.Helper()
 	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)

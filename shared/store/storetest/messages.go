@@ -147,7 +147,7 @@ func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
 	return relayed
 }
 
-// Addressee is the word of one that the message is for.
+// Addressee is the confirmation of a consumer that the message is addressed to.
 func Addressee(consumer string) messages.Confirmation {
 	return messages.Confirmation{Consumer: consumer, Ground: msg.IsAddressee}
 }

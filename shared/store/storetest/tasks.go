@@ -87,20 +87,19 @@ func (db *DB) Claim(t *testing.T, change ...func(*tasks.ClaimRequest)) []tasks.C
 	return claimed
 }
 
-// ExpireLeases ends every live lease, as time would.
+// ExpireLeases ends every live lease, as if their time had passed.
 func (db *DB) ExpireLeases(t *testing.T) {
 	t.Helper()
 	_, err := db.Owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 2`)
 	require.NoError(t, err)
 }
 
-// RetryBusy calls do again for as long as its answer asks for the same call later,
-// as callers do: another holds the row, or the machine is slow.
+// RetryBusy calls do again while it returns a refusal with RetryAfter, as callers do.
 func RetryBusy(do func() error) error {
 	for {
 		err := do()
-		var told *task.Error
-		if !errors.As(err, &told) || told.RetryAfter == 0 {
+		var refusal *task.Error
+		if !errors.As(err, &refusal) || refusal.RetryAfter == 0 {
 			return err
 		}
 	}

@@ -18,15 +18,15 @@ func (db *DB) Exec(t *testing.T, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// CountEvents records the n-th event of a task.
+// CountEvents records the n-th event of a subject and returns how many deliveries it has.
 func (db *DB) CountEvents(t *testing.T, subject task.ID, n int, kind string) int {
 	t.Helper()
-	heard, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{
+	recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{
 		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
 	}}, FreshSecret)
 	require.NoError(t, err)
 	require.Empty(t, unknown)
-	return heard
+	return recorded
 }
 
 func (db *DB) MustClaimDeliveries(t *testing.T, inHand ...webhooks.DueDelivery) []webhooks.DueDelivery {

@@ -16,8 +16,7 @@ const (
 	SendNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
 )
 
-// archivedLogOfSQL finds the archived row of a message, and tells whether an order
-// would send what it has.
+// archivedLogOfSQL finds the archived row of a message and compares its data with an order's.
 const archivedLogOfSQL = `
 select id, task_id, send_status, caller_id, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
 from archived_subscribe_message_logs
@@ -26,9 +25,8 @@ where business_type = $1 and business_id = $2::text::numeric and template_type =
 // restoreLogSQL brings a row back from the archive with its sends.
 const restoreLogSQL = `select restore_subscribe_message($1)`
 
-// subscribeArchived decides an order for a message that has no row in the main
-// table. One that was sent is skipped as ever; one that failed comes back, to be
-// decided there.
+// subscribeArchived decides an order for a message without a row in the main table. A sent
+// message is skipped. A failed one is restored to the main table and decided there.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestDoubtIsOfOneTemplateAndOneUserAndEndsWithASuccess(t *testing.T) {
+func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*subscribe.Submission){
 		"another template": func(s *subscribe.Submission) { s.TemplateID = "other" },
@@ -48,7 +48,7 @@ func TestDoubtIsOfOneTemplateAndOneUserAndEndsWithASuccess(t *testing.T) {
 	})
 }
 
-// doubtful tells what who sends it is told.
+// doubtful returns Send.Doubtful, which the sender of the message gets.
 func doubtful(t *testing.T, db *storetest.DB, id task.ID) bool {
 	t.Helper()
 	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
@@ -57,7 +57,7 @@ func doubtful(t *testing.T, db *storetest.DB, id task.ID) bool {
 	return sends[id].Doubtful
 }
 
-func TestARetryByHandOfWhatWasNeverBegunRaisesNoDoubt(t *testing.T) {
+func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{}`)

@@ -116,8 +116,8 @@ order by 1 limit $5`
 
 const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
 
-// BusinessLogs pages the rows of one business event by id, archived ones too; of is whose, nil =
-// everybody's.
+// BusinessLogs lists the rows of one business object by id, including archived ones; of is the
+// caller, nil = all.
 func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
 }
@@ -142,8 +142,7 @@ type LogPlace struct {
 	ID int64
 }
 
-// FailedLogs pages the failures, newest first; of is
-// whose, nil = everybody's.
+// FailedLogs lists failed messages, newest first; of is the caller, nil = all.
 func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
 	if of != nil {
@@ -165,7 +164,7 @@ type Send struct {
 	MiniprogramState string
 	CreatedAt        time.Time
 
-	Doubtful bool // of an earlier try of this message nobody knows whether it was delivered
+	Doubtful bool // it is unknown whether an earlier try was delivered
 	Sent     bool // the message is sent: nothing is left to do
 }
 
@@ -177,8 +176,8 @@ func (s *Send) CallerTemplate() CallerTemplate {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL says that rows which waited after a failed try are being sent. A
-// task that nobody has in hand any more would leave its row so for ever.
+// beginSendsSQL marks rows that waited after a failed try as being sent. A task that is no
+// longer claimed would leave its row in that state, so it is skipped.
 const beginSendsSQL = `
 with held as materialized (
     select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
@@ -191,8 +190,7 @@ select ` + sendColumns + `, t.caller_id
 from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id join tasks t on t.id = s.task_id
 where s.task_id = any($1::uuid[])`
 
-// BeginSends gives what the claimed tasks send, and takes their rows for being
-// sent.
+// BeginSends returns what the claimed tasks send, and marks their rows as being sent.
 func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]Send, err error) {
 	sends = make(map[task.ID]Send, len(ids))
 	var batch pgx.Batch
@@ -232,8 +230,7 @@ where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (sele
     or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
 limit 1`
 
-// RecordedSend finds the send of a row that was recorded under a claim, unless it
-// is archived.
+// RecordedSend finds the send that was recorded under a claim, unless it is archived.
 func (st *Store) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
 	if errors.Is(err, pgx.ErrNoRows) {

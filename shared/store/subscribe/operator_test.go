@@ -13,10 +13,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestARetryByHandIsOfTheNewestSendAlone(t *testing.T) {
+func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	by := store.Operator{CallerID: 1, Name: "ann", Reason: "mended"}
+	by := store.Operator{CallerID: 1, Name: "ann", Reason: "corrected"}
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
@@ -55,7 +55,7 @@ func TestASendThatFailedIsNotRetriedOnceItsMessageIsSent(t *testing.T) {
 }
 
 // A success that comes in while a resend makes up its mind must not be doubled.
-func TestAResendHeedsASuccessThatItWaitedFor(t *testing.T) {
+func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))

@@ -6,7 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-func TestPlansOfSubscribeMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+func TestSubscribePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const message = `'b', '7', 't', '9'`
 	storetest.Plans{

@@ -85,10 +85,10 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces stale and gives the newest token. Among all
-// instances one fetch per app is under way, for 8 s at most; who waited for it
-// takes what it brought, even the same value again, and calls no fetch. An error
-// of fetch is given as it is, and nothing has changed.
+// RefreshProviderToken replaces stale and returns the newest token. Among all instances one
+// fetch per app is under way, for 8 s at most. A call that waited for it uses its result, even
+// the same value again, and does not fetch. An error of fetch is returned unchanged, and
+// nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, asOf, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)

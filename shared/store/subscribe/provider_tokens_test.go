@@ -101,7 +101,7 @@ func TestOnlyTheStaleTokenIsReplaced(t *testing.T) {
 	require.Less(t, db.MustToken(t).Left, time.Duration(0))
 	got, err = refresh("older", gives("two", time.Hour))
 	require.NoError(t, err)
-	require.Equal(t, "two", got.Value, "one that is over helps nobody, replaced or not")
+	require.Equal(t, "two", got.Value, "an expired token is fetched again, replaced or not")
 	for _, bad := range []func(context.Context) (subscribe.ProviderToken, error){gives("", time.Hour), gives("three", 0)} {
 		_, err = refresh("two", bad)
 		require.ErrorContains(t, err, "empty or over")
@@ -109,7 +109,7 @@ func TestOnlyTheStaleTokenIsReplaced(t *testing.T) {
 	require.Equal(t, "two", db.MustToken(t).Value)
 }
 
-func TestAFetchThatFailsChangesNothingAndTheNextOneIsTried(t *testing.T) {
+func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	down := errors.New("the provider is down")
@@ -130,7 +130,7 @@ func TestAFetchThatFailsChangesNothingAndTheNextOneIsTried(t *testing.T) {
 	require.Equal(t, "whole", got.Value)
 }
 
-func TestWhoWaitsForARefreshMayLeave(t *testing.T) {
+func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	same, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
@@ -153,7 +153,7 @@ func TestWhoWaitsForARefreshMayLeave(t *testing.T) {
 		})
 		require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "%v", err)
 	}
-	require.Equal(t, subscribe.ProviderToken{}, other.MustToken(t), "reading waits for nobody")
+	require.Equal(t, subscribe.ProviderToken{}, other.MustToken(t), "reading does not wait")
 	require.Zero(t, other.Count(t, `select count(*) from pg_stat_activity where datname = current_database() and backend_xid is not null`),
 		"a fetch keeps no dead row")
 	close(done)
@@ -161,7 +161,7 @@ func TestWhoWaitsForARefreshMayLeave(t *testing.T) {
 	require.Equal(t, "token", other.MustToken(t).Value)
 }
 
-func TestATokenIsInNoTextAndNoError(t *testing.T) {
+func TestTokenIsNeverPrinted(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)

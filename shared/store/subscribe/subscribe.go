@@ -39,27 +39,26 @@ type Submission struct {
 	SendAt      time.Time // zero = at once
 	TTL         time.Duration
 
-	// Of one that its submitter sends itself: it is claimed as it is made.
+	// Set if the submitter sends the message itself: the task is created as claimed.
 	AppID string
 	Lease time.Duration
 
-	// Refused is why the order cannot be taken on. A repeat of an order that is sent,
-	// or being sent, is skipped before its refusal counts.
+	// Refused is why the order is refused. An order for a message that is sent or being sent
+	// is skipped all the same.
 	Refused *task.Error
 	// Anybodys lets the order send again what another caller had ordered.
 	AllowOtherCallers bool
-	// OwnOnly refuses the order for a message that another caller ordered, whatever
-	// became of that one.
+	// OwnOnly refuses an order for a message that another caller ordered, whatever its state.
 	OwnOnly bool
 }
 
-// Submitted is what became of an order.
+// Submitted is the answer to a Submission.
 type Submitted struct {
 	ID          int64 // of the row
 	TaskID      task.ID
 	Status      task.SendStatus
 	State       task.State // of the task; of one that is archived its end
-	Skipped     bool       // it is sent, or being sent: nothing was done
+	Skipped     bool       // the message is sent or being sent: nothing was done
 	DataDiffers bool       // with Skipped: this order would have sent something else
 	Again       bool       // the row had failed before
 	Archived    bool       // with Skipped: the row is old and out of the main table
@@ -67,8 +66,8 @@ type Submitted struct {
 	LeaseUntil  time.Time
 }
 
-// newLog is decided by the unique index: of all orders for one message, one
-// makes the row, unless that is archived.
+// newLog inserts the row of a message unless it exists or is archived. The unique index decides
+// among concurrent orders.
 const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
@@ -80,10 +79,10 @@ with g as (
     returning id
 )`
 
-// againLog gives a row its next send; what it sent before stays in its history.
-// A task that makes way while it waits for a retry has counted this one. A doubt
-// stays as long as what may have been delivered used the consent that this send
-// needs: the user's to this template, for a message that is not known as sent.
+// againLog starts the next send of a row; earlier sends stay in its history. A replaced task
+// that waited for a retry has already counted this send. doubtful stays true while an earlier
+// send may have been delivered and so have used up the consent that this send needs: the user's
+// consent to this template, unless the message is known as sent.
 const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
@@ -94,8 +93,8 @@ with g as (
     returning id
 )`
 
-// subscribeBody makes the task of a send: the rest of a statement that has the
-// row's id in g. A claim is one from the start.
+// subscribeBody creates the task of a send, for the row id in g. A recorded send is claimed
+// from the start.
 const subscribeBody = `
 , w as materialized (
     select g.id, case when $16::bigint is not null then 2 when $13::timestamptz > now() then 0 else 1 end as state,
@@ -165,7 +164,7 @@ func (s *Submission) args(claimID int64) []any {
 	}
 }
 
-// summary is the text of the task, for people: what is sent is kept apart.
+// summary is the readable text of the task. What is sent is stored in the send.
 func (s *Submission) summary() string {
 	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
 }
@@ -174,8 +173,8 @@ func (s *Submission) name() []any {
 	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
 }
 
-// Submit makes the row of a message, or sends one again that failed, or finds
-// that it is sent or being sent and does nothing.
+// Submit creates the row of a message, or sends a failed one again. It does nothing (Skipped)
+// if the message is sent or being sent.
 func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
@@ -221,11 +220,11 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 	}
 }
 
-// errOvertaken says that the row changed meanwhile: another order gave it a new
-// task, or it came from the archive or went there.
+// errOvertaken means that the row changed meanwhile: another order gave it a new task, or it
+// was moved to or from the archive.
 var errOvertaken = errors.New("another order was faster")
 
-// scan reads what subscribeBody gives; no row leaves all as it is.
+// scan reads the row of subscribeAnswer; without a row nothing changes.
 func (o *Submitted) scan(row pgx.Row) error {
 	var state int16
 	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
@@ -244,7 +243,7 @@ const logOfSQL = `
 select id, task_id from subscribe_message_logs
 where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
 
-// lockLogSQL tells whether an order would send what the row has.
+// lockLogSQL locks a row and compares its data with an order's.
 const lockLogSQL = `
 select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
@@ -260,7 +259,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case err != nil:
 		return out, err
 	}
-	held, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // tasks before rows, as those do who settle tasks
+	held, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // tasks before rows, as reports do
 	if err != nil {
 		return out, err
 	}
@@ -296,17 +295,17 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, held.Now, func(*pgx.Batch) {})
 }
 
-// isRefused tells whether the order must not even be told about a message of owner.
+// isRefused reports whether the order must learn nothing about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
 	return s.OwnOnly && !s.AllowOtherCallers && owner != s.CallerID
 }
 
-// mayCompare tells whether the order may be told that a message of owner has other
-// data: the data of another caller could be guessed so.
+// mayCompare reports whether the answer may show that owner's message has other data. Otherwise
+// a caller could guess the data of another.
 func (s *Submission) mayCompare(owner int64) bool { return s.AllowOtherCallers || owner == s.CallerID }
 
-// ErrOthersMessage refuses what concerns a message that another caller ordered, and
-// is the same whatever became of it.
+// ErrOthersMessage refuses access to a message that another caller ordered. It is the same
+// whatever became of that message.
 func ErrOthersMessage() error {
 	return task.Refuse(task.CodeForbidden, "another caller ordered this message; only that caller or an admin may send it or ask about it")
 }
@@ -323,8 +322,7 @@ func endOf(t task.Task, found bool, status task.SendStatus) task.State {
 	}
 }
 
-// sendAgain gives the locked row its next send; a task that waits for another try
-// makes way.
+// sendAgain starts the next send of the locked row, and cancels a task that waits for a retry.
 func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
@@ -347,18 +345,18 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 	return out, st.ordered().Notify(err)
 }
 
-// ordered is what subscribeTold tells.
+// ordered returns the notifier of subscribeEvent.
 func (st *Store) ordered() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // if anybody listens
+		n.CountEvents(1) // if an endpoint subscribes to it
 	}
 	return n
 }
 
-// Resend sends the message of a row again as it is, by hand: one that failed,
-// or, with force, one that was sent. One that is being sent is a conflict. s is
-// completed from the row: it needs no more than TaskID, MaxRetries and OnUnknown.
+// Resend sends the message of a row again unchanged, for an operator: one that failed or, with
+// force, one that was sent. One that is being sent is a conflict. s needs only TaskID,
+// MaxRetries and OnUnknown; the rest is read from the row.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)

@@ -102,7 +102,7 @@ func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
 	require.JSONEq(t, `{"thing1":{"value":"Tea"}}`, string(history[1].Data))
 }
 
-func TestAMessageThatWaitsAfterAFailedTryMakesWayForANewOrder(t *testing.T) {
+func TestNewOrderReplacesWaitingRetry(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
@@ -146,7 +146,7 @@ func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
 
-func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
+func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	record := func() subscribe.Submitted {
@@ -158,7 +158,7 @@ func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
 	require.Equal(t, task.Processing, first.State)
 	require.Positive(t, first.ClaimID)
 	require.WithinDuration(t, time.Now().Add(time.Minute), first.LeaseUntil, 10*time.Second)
-	require.True(t, record().Skipped, "it is in somebody's hands")
+	require.True(t, record().Skipped, "it is being sent")
 	db.Exec(t, `update task_live set due_at = now()`)
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
-func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
+func TestResendNeedsFailureOrForce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
@@ -202,7 +202,7 @@ func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestARefusedOrderIsSkippedWhereItsMessageIsKnownAndDoesNothingElse(t *testing.T) {
+func TestRefusedOrderOfKnownMessageIsSkipped(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	refuse := func(id uint64) (subscribe.Submitted, error) {
@@ -223,7 +223,7 @@ func TestARefusedOrderIsSkippedWhereItsMessageIsKnownAndDoesNothingElse(t *testi
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
+func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
@@ -239,7 +239,7 @@ func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
 }
 
 // A sender that slept through its lease must not say that the row is being sent.
-func TestWhatIsOverIsNotTakenForBeingSent(t *testing.T) {
+func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
@@ -303,15 +303,15 @@ LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message =
 	require.Empty(t, logs, "another caller's")
 }
 
-func TestAnOrderHasEventsRelayedOnlyWhereItIsTold(t *testing.T) {
+func TestOrderNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[store.EventMode]int64{store.NoEvents: 0, store.FinalEvents: 0, store.AllEvents: 2} {
-		var told atomic.Int64
-		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { told.Add(1) } })
+		var notified atomic.Int64
+		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { notified.Add(1) } })
 		db.MustSubscribe(t, storetest.Booking(1, `{}`))
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
 		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // it ended and is archived
 		require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
-		require.Equal(t, want, told.Load())
+		require.Equal(t, want, notified.Load())
 	}
 }

@@ -39,9 +39,8 @@ on conflict (template_id, caller_id) do update set strikes = least(t.strikes, 32
     paused_at = case when t.strikes + 1 >= $4 then coalesce(t.paused_at, now()) end
 returning paused_at is not null`
 
-// StrikeTemplate counts an error that a template, or what its caller does with it,
-// is to blame for. The third in a row pauses the template for this caller. paused
-// says that it is paused, by this error or before.
+// StrikeTemplate counts an error caused by a template or its caller's use of it. The third
+// consecutive one pauses the template for this caller. paused is true if it is paused now.
 func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason string) (paused bool, err error) {
 	reason = task.Cut(store.Storable(reason), task.MaxResult)
 	err = st.db.Hot.QueryRow(ctx, strikeTemplateSQL, t.TemplateID, t.CallerID, reason, templateStrikes).Scan(&paused)
@@ -50,8 +49,8 @@ func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason st
 
 const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
 
-// ClearTemplate forgets the strikes of a template that its caller just sent with
-// success. A pause stays: only an operator lifts it.
+// ClearTemplate resets the errors of a template after a success. A pause stays until an
+// operator lifts it.
 func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 	_, err := st.db.Hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
 	return store.Wrap("clear template", err)
@@ -106,10 +105,9 @@ with p as (
 )
 select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
-// releasedSQL makes tasks of a template due that were given back and wait since
-// (ended = 3). One that waits for its send time was never claimed. Those that are
-// to be waited for are found from the tasks' side: sends are kept for ever. Rows
-// that somebody else is changing are left to that.
+// releasedSQL makes the released tasks of a template due (ended = 3). Tasks that wait for their
+// send time were never claimed. It starts from the tasks, since sends are kept permanently.
+// Locked rows are skipped.
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l
@@ -123,10 +121,9 @@ update task_live set due_at = now() where id = any(array(select id from c))`
 // releasedRows bounds one statement.
 const releasedRows = 5000
 
-// LiftTemplate ends the pause of a template for a caller, with all strikes of that
-// caller against it, or every pause of the template when of is nil. It makes the
-// tasks due that were given back and wait: so many. task.CodeNotFound when there is
-// no such pause. Have sweep woken.
+// LiftTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
+// for all. It makes the released tasks due and returns their number. task.CodeNotFound when
+// there is no such pause. Wake sweep afterwards.
 func (st *Store) LiftTemplate(ctx context.Context, templateID string, of *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		lift, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, of)

@@ -128,7 +128,7 @@ func TestStrikesAtTheSameTimeAreAllCounted(t *testing.T) {
 	require.Equal(t, 20, db.Count(t, `select strikes from template_pauses where paused_at is not null`))
 }
 
-func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
+func TestLiftMakesOnlyReleasedTasksDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	release := task.Report{Outcome: task.Released, RetryAfter: time.Hour, Message: "the template is paused"}
@@ -149,7 +149,7 @@ func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
 	pauseTemplate(t, db, 8, "a")
 
 	by, seven := storetest.Tester, int64(7)
-	by.Reason = "the template was mended"
+	by.Reason = "the template was corrected"
 	due, err := db.Subscribe.LiftTemplate(t.Context(), "a", &seven, by)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
@@ -170,7 +170,7 @@ func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
 	require.Equal(t, []string{"subscribe_template.resume"}, storetest.ActionNames(log))
 	require.Contains(t, string(log[0].Before), `"strikes": 3`)
 	require.Contains(t, string(log[0].Before), `"caller_id": 7`)
-	require.Equal(t, "the template was mended", log[0].Reason)
+	require.Equal(t, "the template was corrected", log[0].Reason)
 }
 
 func TestLiftingTakesAllTasksHoweverMany(t *testing.T) {

@@ -27,9 +27,8 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return found, err
 }
 
-// reportArchived answers the reports of tasks that are archived: what is there
-// stays as it is. A report that would still have counted is stale, and kept as
-// evidence like every other.
+// reportArchived answers reports on archived tasks, which do not change. A report that would
+// have changed the task is stale, and logged.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {
@@ -76,8 +75,8 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 	return logs
 }
 
-// decideAnywhere is decide for a task that may be archived: then it may be
-// asked for what it is already, and for nothing else.
+// decideAnywhere is decide for a task that may be archived: a decision on an archived task
+// succeeds only if the task already has that state.
 func (st *Store) decideAnywhere(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
 	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
 	t, err := st.decide(ctx, id, how, extra)

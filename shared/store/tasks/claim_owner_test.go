@@ -54,7 +54,7 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 			sweepAll(t, db)
 			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK))
 			require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
-			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK), "nor is it told that this was reported")
+			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK), "a repeat is stale for the stranger too")
 			require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
 		})
 	}
@@ -109,7 +109,7 @@ func TestClaimOfAnOlderVersionIsOpenToItsApp(t *testing.T) {
 	require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
 }
 
-func TestStrangersReportsDoNotFillTheLog(t *testing.T) {
+func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Submission()
@@ -132,13 +132,13 @@ func TestStrangersReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
 	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
 	require.NoError(t, err)
-	var told []tasks.Event
+	var verdicts []tasks.Event
 	for _, e := range events {
 		if e.Event == tasks.EventReport && e.CallerID != nil && *e.CallerID == stranger {
-			told = append(told, e)
+			verdicts = append(verdicts, e)
 		}
 	}
-	require.Len(t, told, 1)
-	require.Equal(t, "stale_claim", told[0].Verdict)
-	require.Equal(t, "mine", told[0].Message)
+	require.Len(t, verdicts, 1)
+	require.Equal(t, "stale_claim", verdicts[0].Verdict)
+	require.Equal(t, "mine", verdicts[0].Message)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsRememberedOfQueuesIsBounded(t *testing.T) {
+func TestQueueCachesAreBounded(t *testing.T) {
 	t.Parallel()
 	var g recentlyNonEmpty
 	for n := range 2*maxNonEmpty + 1 {

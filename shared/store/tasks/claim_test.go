@@ -76,7 +76,7 @@ func TestNoTaskIsClaimedTwiceByClaimersAtTheSameTime(t *testing.T) {
 	}
 }
 
-func TestAPollThatFindsNothingIsALookAndNoClaim(t *testing.T) {
+func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.Empty(t, db.Claim(t))
@@ -110,7 +110,7 @@ func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, lost[0].ClaimID), "a stale report is kept as evidence")
 }
 
-func TestAnExtensionLengthensTheLeaseOfTheLiveClaimOnly(t *testing.T) {
+func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Submission()
@@ -159,7 +159,7 @@ func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
 	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise every lapse is unknown")
 }
 
-func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
+func TestLowWaterMarksNeverHideTasks(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	urgent, first := storetest.Submission(func(s *tasks.Submission) { s.Priority = 0 }), storetest.Submission()
@@ -177,7 +177,7 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 	db.MustSubmit(t, urgent)
 	next := db.Claim(t, one)
 	require.Len(t, next, 1)
-	require.NotEqual(t, urgent.ID, next[0].ID, "the lane that is known goes on")
+	require.NotEqual(t, urgent.ID, next[0].ID, "the known bucket continues")
 	last := db.Claim(t, one)
 	require.Len(t, last, 1)
 	require.Equal(t, urgent.ID, last[0].ID, "an empty look above the floors is followed by a plain one")
@@ -185,7 +185,7 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
 }
 
-func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
+func TestLikelyClaimSkipsTheCheck(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	claimsDirectly := func(queue string) bool { return db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: queue}) }

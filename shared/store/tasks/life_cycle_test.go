@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func TestATaskLivesFromSubmitThroughClaimToItsReport(t *testing.T) {
+func TestTaskLifeFromSubmitToReport(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func wholeLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, s.ID, claimed[0].ID)
 	require.Equal(t, "13800138000", claimed[0].Phone)
 	require.Equal(t, "hello", claimed[0].Content)
-	require.Empty(t, db.MustClaim(t, "other", 10), "a claimed task is nobody else's")
+	require.Empty(t, db.MustClaim(t, "other", 10), "a claimed task is not claimed again")
 
 	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}
 	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)

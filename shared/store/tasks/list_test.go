@@ -169,7 +169,7 @@ func TestNoListWalksTheHistory(t *testing.T) {
 	check("after it")
 }
 
-func TestAFilterThatFewTasksPassGivesShortPagesThatLeadOn(t *testing.T) {
+func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -212,7 +212,7 @@ func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
 	require.Equal(t, []task.ID{mine.ID}, found)
 }
 
-func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
+func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.SourceIP, s.UserAgent = "192.0.2.7", "curl" })

@@ -19,11 +19,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Regressions: answers that were lost, and rows that somebody else holds.
+// Regressions: lost answers and locked rows.
 
 func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 	t.Parallel()
-	for name, withID := range map[string]bool{"told by claim_id": true, "told by the app alone": false} {
+	for name, withID := range map[string]bool{"with a claim_id": true, "with the app only": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := sandbox.NewDatabase(t)
@@ -118,7 +118,7 @@ func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
 	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "what was answered is true")
 }
 
-func TestAClaimThatAFailoverUndidIsNotTakenForAnothersUnderItsID(t *testing.T) {
+func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	t.Parallel()
 	url, proxy, failOver := failingOver(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
 	db := storetest.OpenAt(t, proxy.URL())
@@ -138,7 +138,7 @@ func TestAClaimThatAFailoverUndidIsNotTakenForAnothersUnderItsID(t *testing.T) {
 	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
 }
 
-func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {
+func TestClaimWithLostAnswerIsReturned(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -155,7 +155,7 @@ func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {
 	require.Equal(t, claimed[0].ClaimID+tasks.ClaimBlock, next, "the server may be another one, which gives the block out again")
 }
 
-func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
+func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -182,7 +182,7 @@ func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
 
 // Who was told nothing of a commit waits for the truth; with nothing begun there
 // is none to wait for.
-func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
+func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
@@ -210,7 +210,7 @@ func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond, "and it goes on by itself")
 }
 
-func TestWhatFollowsTheCommitCanFailOnlyReplays(t *testing.T) {
+func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestTheFirstOfEqualKeysInABatchWins(t *testing.T) {
 	}
 }
 
-func TestKeysInFlightHoldUpNobodyElse(t *testing.T) {
+func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -296,7 +296,7 @@ func TestALockedDefaultIsNoKeyInFlight(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
-func TestALockedTaskHoldsUpNobodyElsesReport(t *testing.T) {
+func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -320,7 +320,7 @@ func TestALockedTaskHoldsUpNobodyElsesReport(t *testing.T) {
 	require.Equal(t, task.Applied, outs[8].Verdict)
 }
 
-func TestAReportThatMeetsARetryByHandFindsItsTask(t *testing.T) {
+func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -347,7 +347,7 @@ func TestAReportThatMeetsARetryByHandFindsItsTask(t *testing.T) {
 	require.True(t, (<-answered).Found)
 }
 
-func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
+func TestClaimReturnsPendingByQueue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for range 4 {

@@ -11,18 +11,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Pause keeps a queue from handing out tasks. What is claimed already stays with
-// its sender, and tasks are taken, fall due and expire as ever.
+// Pause keeps tasks of a queue from being claimed. Claimed tasks stay with their sender, and
+// tasks are still accepted, promoted and expired.
 type Pause struct {
 	Queue     string
-	Until     time.Time // it ends by itself then; zero = when somebody resumes the queue
-	Reason    string    // for people
-	PausedBy  string    // the operator, or the function that did so by itself
+	Until     time.Time // it ends by itself then; zero = when an operator resumes the queue
+	Reason    string    // for operators
+	PausedBy  string    // the operator or the function
 	Manual    bool
 	CreatedAt time.Time
 
-	Left    time.Duration // of one that was read and has an end: how far that is, by the database's clock; 0 or less = it is over
-	Pending int           // of one that ResumeQueue ended: the tasks that wait for a sender, counted up to 1000
+	Left    time.Duration // time to its end, by the database's clock; 0 or less = ended. Set by queries if it has an end
+	Pending int           // set by ResumeQueue: the pending tasks, counted up to 1000
 }
 
 // json is a pause in operator_actions; "" where there was or is none.
@@ -37,15 +37,14 @@ func (p Pause) json() string {
 	return store.MustJSON(row)
 }
 
-// notPaused is the condition of a claim from queue $1. It names no row of the
-// statement around it, which therefore asks once, however many rows it walks.
+// notPaused is the condition of a claim from queue $1. It refers to no row of the statement
+// around it, so it is evaluated once for all rows.
 const notPaused = `not exists (select from queue_pauses where queue = $1 and (until is null or until > now()))`
 
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
-// pauseSQL makes or replaces a pause, and gives no row when it does not: because
-// its end is past, or, made by a function, because of one that an operator made
-// or that goes on for as long.
+// pauseSQL makes or replaces a pause. It returns no row if it does neither: the end is past, or
+// a function would replace a manual pause or a longer one.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -73,9 +72,9 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (ma
 	return made, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs is PauseQueue by a function that has found that nothing can be
-// sent. It neither replaces a pause made by hand nor shortens any, and is nothing
-// when its end is past. Whoever waits for the end must still be told of it.
+// PauseQueueAs pauses a queue for a function that has found that nothing can be sent. It
+// neither replaces a manual pause nor shortens any, and does nothing if the end is past. The
+// end of the pause must still be published to pollers.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := pauseOf(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
@@ -86,8 +85,8 @@ func pauseSubject(queue string) string { return "queue/" + queue }
 // lockPauseSQL finds the pause that is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
-// endPauseSQL leaves the row for sweep, which tells those who wait also when the
-// process that resumes the queue dies before it does.
+// endPauseSQL leaves the row for sweep, so that pollers are woken even if the process that
+// resumes the queue dies.
 const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
 
 // pendingOf and pendingLimit stand around a queue and count what waits there, up
@@ -97,8 +96,8 @@ const (
 	pendingLimit = ` limit 1000) waiting)`
 )
 
-// ResumeQueue ends the pause of a queue and gives it as it was; task.CodeNotFound
-// when there is none. Tell Pending to those who wait.
+// ResumeQueue ends the pause of a queue and returns it; task.CodeNotFound when there is none.
+// Publish Pending to wake pollers.
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
@@ -117,8 +116,8 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 
 const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1`
 
-// QueuePause gives the pause of a queue and whether it is in force: one that is
-// over is still given until sweep has told those who wait.
+// QueuePause returns the pause of a queue and whether it is in force. An ended pause is
+// returned until sweep removes it.
 func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
 	p, found, err := pauseOf(ctx, st.db.Hot, queuePauseSQL, queue)
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
@@ -126,7 +125,7 @@ func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused 
 
 const queuePausesSQL = `select ` + pauseColumns + ` from queue_pauses where until is null or until > now() order by queue`
 
-// QueuePauses gives the pauses that are in force, by queue.
+// QueuePauses returns the pauses that are in force, by queue.
 func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
 	rows, err := st.db.Read.Query(ctx, queuePausesSQL)
 	if err != nil {
@@ -136,8 +135,8 @@ func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
 	return pauses, store.Wrap("queue pauses", err)
 }
 
-// endedPausesSQL removes the pauses that are over and tells what waits behind
-// each. One that another sweep removes, or an operator changes, is left to them.
+// endedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
+// Locked rows are skipped.
 const endedPausesSQL = `
 delete from queue_pauses p where queue = any(array(select queue from queue_pauses where until <= now() for update skip locked))
 returning queue, ` + pendingOf + `p.queue` + pendingLimit

@@ -34,7 +34,7 @@ func endPause(t *testing.T, db *storetest.DB) {
 	db.Exec(t, `update queue_pauses set until = now()`)
 }
 
-func TestAPausedQueueHandsOutNothingUntilItIsResumed(t *testing.T) {
+func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	other := storetest.Submission(func(s *tasks.Submission) { s.Queue = "other" })
@@ -74,7 +74,7 @@ func TestAPausedQueueHandsOutNothingUntilItIsResumed(t *testing.T) {
 	require.Equal(t, "it is up", log[1].Reason)
 }
 
-func TestAPauseEndsByItselfAndSweepTellsWhatWaits(t *testing.T) {
+func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
@@ -98,35 +98,35 @@ func TestAPauseEndsByItselfAndSweepTellsWhatWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, all)
 
-	told := make(chan tasks.PendingByQueue, 10)
+	pending := make(chan tasks.PendingByQueue, 10)
 	var sweeps sync.WaitGroup
-	for i := range cap(told) {
+	for i := range cap(pending) {
 		sweeps.Go(func() {
 			swept, err := []*storetest.DB{db, other}[i%2].Tasks.Sweep(t.Context(), 10)
 			require.NoError(t, err)
-			told <- swept.Pending
+			pending <- swept.Pending
 		})
 	}
 	sweeps.Wait()
-	close(told)
+	close(pending)
 	sum := tasks.PendingByQueue{}
-	for touched := range told {
+	for touched := range pending {
 		for queue, n := range touched {
 			sum[queue] += n
 		}
 	}
-	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "one of all sweeps tells")
+	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "one sweep returns it")
 	require.Zero(t, db.Count(t, `select count(*) from queue_pauses`))
 	require.Len(t, db.MustClaim(t, "app", 10), 2)
 }
 
-func TestAClaimThatFindsAPauseOverTellsTheOthersWhoWait(t *testing.T) {
+func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "other" }))
 	mustPause(t, db, task.DefaultQueue, time.Now().Add(time.Hour))
 	mustPause(t, db, "other", time.Time{})
-	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // by a process that dies before it tells anybody
+	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // by a process that dies before it wakes pollers
 	require.NoError(t, err)
 	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "third", AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestAClaimThatFindsAPauseOverTellsTheOthersWhoWait(t *testing.T) {
 	require.Empty(t, db.MustClaim(t, "app", 10))
 }
 
-func TestAFunctionsPauseGivesWayToAnOperatorsAndShortensNone(t *testing.T) {
+func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	soon, late := now.Add(time.Hour), now.Add(2*time.Hour)
@@ -183,7 +183,7 @@ func TestAFunctionsPauseGivesWayToAnOperatorsAndShortensNone(t *testing.T) {
 	}
 }
 
-func TestAnOperatorsPauseReplacesAnyAndMustEndInTheFuture(t *testing.T) {
+func TestManualPauseReplacesAnyAndEndsInTheFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Reason: "quota"}, "wechat"))
@@ -195,11 +195,11 @@ func TestAnOperatorsPauseReplacesAnyAndMustEndInTheFuture(t *testing.T) {
 	require.Equal(t, task.CodeInvalid, task.CodeOf(err))
 	require.True(t, until.Equal(mustPaused(t, db, "q").Until), "what is refused changes nothing")
 	log := db.Actions(t, "queue/q")
-	require.Equal(t, []string{"queue.pause"}, storetest.ActionNames(log), "the one that changed nothing is not told")
+	require.Equal(t, []string{"queue.pause"}, storetest.ActionNames(log), "a call that changes nothing has no entry")
 	require.JSONEq(t, `{"reason":"quota","paused_by":"wechat"}`, string(log[0].Before))
 }
 
-func TestAPausedQueueTeachesClaimsNothing(t *testing.T) {
+func TestClaimsOfPausedQueueSetNoMarks(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
@@ -207,20 +207,20 @@ func TestAPausedQueueTeachesClaimsNothing(t *testing.T) {
 	for range tasks.SlowInARow {
 		db.Tasks.ObserveClaim(task.DefaultQueue, claimed, time.Minute)
 	}
-	lanes := db.Tasks.Marks(task.DefaultQueue, time.Now())
-	require.NotEmpty(t, lanes)
+	marks := db.Tasks.Marks(task.DefaultQueue, time.Now())
+	require.NotEmpty(t, marks)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
 	require.Empty(t, db.MustClaim(t, "app", 1), "also above the floors nothing is handed out")
 	db.Tasks.ObserveClaim(task.DefaultQueue, nil, time.Millisecond)
 	buckets, slow := db.Tasks.ObservedOf(task.DefaultQueue)
-	require.Equal(t, lanes, buckets)
-	require.GreaterOrEqual(t, slow, tasks.SlowInARow, "quick and empty says nothing of how slow claims are")
+	require.Equal(t, marks, buckets)
+	require.GreaterOrEqual(t, slow, tasks.SlowInARow, "a fast empty claim does not count")
 	_, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 }
 
-// After a pause no claim that began later gets anything, whoever claims beside it.
+// A claim that begins after a pause gets nothing, also beside concurrent claims.
 func TestNoClaimThatBeginsAfterAPauseGetsATask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -347,7 +347,7 @@ func TestListsOfQueuesAreBounded(t *testing.T) {
 	require.IsIncreasing(t, names)
 }
 
-func TestAPauseThatEndsInASweepThatMissesAPartitionIsToldOf(t *testing.T) {
+func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)

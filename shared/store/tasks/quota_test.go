@@ -78,7 +78,7 @@ func TestQuotaOfTasksHoldsForCallsAtTheSameTime(t *testing.T) {
 }
 
 // However many tasks wait, a count reads so much of the table and no more.
-func TestALargeTableIsCountedByASampleInFavourOfTheCaller(t *testing.T) {
+func TestLargeTableIsCountedBySample(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
@@ -93,5 +93,5 @@ func TestALargeTableIsCountedByASampleInFavourOfTheCaller(t *testing.T) {
 	sampled := counted(size / 2)
 	require.Greater(t, sampled[1].Items, int64(8_000))
 	require.Less(t, sampled[1].Items, int64(24_000))
-	require.Zero(t, sampled[2].Items, "a few that are met by chance refuse nobody")
+	require.Zero(t, sampled[2].Items, "a few sampled rows refuse no caller")
 }

@@ -120,7 +120,7 @@ func TestAReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
 	require.Len(t, db.Claim(t), 1)
 }
 
-func TestAnUnknownOutcomeIsTheSubmittersChoice(t *testing.T) {
+func TestUnknownOutcomeFollowsThePolicy(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for policy, want := range map[task.Policy]task.State{task.Resend: task.Pending, task.Hold: task.Held, task.Fail: task.Failed} {
@@ -144,7 +144,7 @@ func TestAReportWhoseAnswerWasLostIsAppliedOnce(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_done`))
 }
 
-func TestReportsAndExtensionsAtTheSameTimeLeaveNoTaskInTwoPlaces(t *testing.T) {
+func TestConcurrentReportsAndExtensionsKeepOneRow(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	a, b := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
@@ -176,7 +176,7 @@ func TestReportsAndExtensionsAtTheSameTimeLeaveNoTaskInTwoPlaces(t *testing.T) {
 				n++
 			}
 		}
-		require.Equal(t, 1, n, "one of equal reports is applied, the others are told so")
+		require.Equal(t, 1, n, "one of equal reports is applied, the others are repeats")
 	}
 	require.Zero(t, a.Count(t, `select count(*) from task_live`))
 	require.Equal(t, 30, a.Count(t, `select count(*) from task_done where status = 2`))
@@ -201,7 +201,7 @@ func TestATaskIsCancelledOnlyBeforeASenderHasIt(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
 }
 
-func TestChangesByHandAreRecordedWithTheirChange(t *testing.T) {
+func TestManualChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	by := store.Operator{CallerID: 3, Name: "ann", RequestID: "r1", Reason: "the phone was off"}

@@ -39,8 +39,8 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 		}
 	}
 	return url, func() {
-		set("nobody")
-		require.Eventually(t, func() bool { // the server has heard of it
+		set("no_standby")
+		require.Eventually(t, func() bool { // the server has the setting
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			_, err := storetest.Owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
@@ -49,7 +49,7 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 	}, func() { set("") }
 }
 
-// endWaiting ends whoever waits for a standby and tells whether somebody did. What
+// endWaiting ends the sessions that wait for a standby, and reports whether there was one. What
 // was committed is seen from then on, although no standby has it.
 func endWaiting(t *testing.T, conn *pgx.Conn) bool {
 	t.Helper()
@@ -62,7 +62,7 @@ func endWaiting(t *testing.T, conn *pgx.Conn) bool {
 	return err == nil
 }
 
-func TestWhatWasCommittedWithoutAStandbyIsNotAnsweredBeforeThatHasIt(t *testing.T) {
+func TestAnswerWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	url, lose, found := waitingForAStandby(t)
 	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -109,7 +109,7 @@ func TestWhatWasCommittedWithoutAStandbyIsNotAnsweredBeforeThatHasIt(t *testing.
 				require.Empty(t, answered, "answered what no standby has")
 			}
 			go try()
-			require.Never(t, func() bool { return len(answered) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat was told of what no standby has")
+			require.Never(t, func() bool { return len(answered) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat was answered before the standby had the commit")
 			found()
 			require.NoError(t, <-answered)
 			require.NoError(t, <-answered)

@@ -28,12 +28,12 @@ func TestTheSameKeyWithTheSameBodyGivesTheSameTask(t *testing.T) {
 	claimed := db.MustClaim(t, "app", 10)
 	require.Len(t, claimed, 1)
 	db.MustReport(t, task.Report{TaskID: first.ID, AppID: "app", Outcome: task.SentOK})
-	require.Equal(t, task.Succeeded, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))[0].State, "a replay tells the state of now")
+	require.Equal(t, task.Succeeded, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))[0].State, "a replay has the present state")
 	require.Equal(t, 3, db.Count(t, `select count(*) from receive_logs where task_id = $1`, first.ID), "every call is logged")
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestTheSameKeyWithAnotherBodyIsRefusedAndNothingHappens(t *testing.T) {
+func TestKeyWithAnotherBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))
@@ -52,7 +52,7 @@ func TestAKeyBelongsToItsCaller(t *testing.T) {
 	require.NotEqual(t, outs[0].ID, outs[1].ID)
 }
 
-func TestEqualKeysInOneBatchMeetEachOther(t *testing.T) {
+func TestEqualKeysInOneBatchAreOneTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")), storetest.Submission(storetest.Keyed("k", "a")), storetest.Submission(storetest.Keyed("k", "b")), storetest.Submission(storetest.Keyed("l", "c")))
@@ -129,7 +129,7 @@ func TestAKeyWhoseFirstCallDiedBeforeItsCommitIsFree(t *testing.T) {
 	require.False(t, out.Replayed)
 }
 
-func TestAKeyInFlightIsToldAndSpoilsNobodyElsesCall(t *testing.T) {
+func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -181,7 +181,7 @@ func TestACommitWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	}
 }
 
-func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
+func TestUnfinishedCommitIsAwaited(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -223,7 +223,7 @@ func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestADatabaseThatIsAwayIsServerBusyAndNothingIsStored(t *testing.T) {
+func TestDatabaseOutageIsServerBusy(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -364,7 +364,7 @@ func TestARefusedRequestIsLoggedWhateverItsBytes(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestALogRowThatFindsNoPartitionMakesIt(t *testing.T) {
+func TestMissingLogPartitionIsCreated(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -388,7 +388,7 @@ func TestALogRowThatFindsNoPartitionMakesIt(t *testing.T) {
 	require.Equal(t, 12, db.Count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))
 }
 
-func TestScheduledTasksWaitAndExpiredOnesAreNeverHandedOut(t *testing.T) {
+func TestScheduledTasksWaitAndExpiredOnesEnd(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	later := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
@@ -406,8 +406,8 @@ func TestScheduledTasksWaitAndExpiredOnesAreNeverHandedOut(t *testing.T) {
 }
 
 // Two flushes with the same keys in opposite order wait for each other in one
-// direction only, and nobody else's message fails by it.
-func TestEqualKeysInOppositeOrderFailNobody(t *testing.T) {
+// direction only, so the other message does not fail.
+func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	const greedy, modest = 1, 2 // callers
 	db := storetest.Open(t)

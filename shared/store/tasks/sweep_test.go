@@ -47,7 +47,7 @@ func ofQueue(queue string) func(*tasks.ClaimRequest) {
 	return func(r *tasks.ClaimRequest) { r.Queue = queue }
 }
 
-func TestAQueueWithMuchThatFellDueLetsTheOthersGoFirst(t *testing.T) {
+func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	zombie := storetest.Submission(func(s *tasks.Submission) { s.Queue = "senders" })
@@ -74,7 +74,7 @@ func TestAQueueWithMuchThatFellDueLetsTheOthersGoFirst(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from task_live where state = 0`), "all of the flood fell due too")
 }
 
-func TestVeryManyQueuesKeepNoneFromItsTurn(t *testing.T) {
+func TestManyQueuesDoNotStarveOne(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var names []string
@@ -103,7 +103,7 @@ func TestVeryManyQueuesKeepNoneFromItsTurn(t *testing.T) {
 	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "before all others are done")
 }
 
-func TestTasksFarFromDueKeepNoQueueFromItsTurn(t *testing.T) {
+func TestFutureTasksDoNotStarveQueues(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for i := range 40 {

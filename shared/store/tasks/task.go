@@ -82,8 +82,8 @@ func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	return st.ByID(ctx, id)
 }
 
-// Cancel withdraws a task that no sender has. by is nil when the submitter
-// cancels its own task, else the operator who does it by hand.
+// Cancel ends a task that is not claimed. by is the operator; nil when the submitter cancels
+// its own task.
 func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
 		log := VerdictLog{ID: id, Verdict: task.CancelledByHand, Message: after.Result}
@@ -96,7 +96,7 @@ func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (ta
 	return t, store.Wrap("cancel", err)
 }
 
-// RetryFailed gives a failed task a new life.
+// RetryFailed makes a failed task pending again, with all its retries.
 func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
 		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.RetriedByHand, Message: by.Reason}})

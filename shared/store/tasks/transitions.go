@@ -266,7 +266,7 @@ func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifie
 }
 
 // logForeignSQL logs only the first stale report of a caller on a task that it is not known to
-// have claimed. Otherwise anybody who has a task's id could fill the log.
+// have claimed. Otherwise any caller with a task's id could fill the log.
 const logForeignSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data, caller_id)
 select t.* from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::bigint[])

@@ -16,7 +16,7 @@ import (
 )
 
 // A retry by hand and two late reports move a task between the tables three times.
-func TestATaskThatSeveralHandsChangeAtOnceIsFound(t *testing.T) {
+func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
