@@ -120,7 +120,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := h.callerStore.AddCaller(ctx, req.Name, hash, callers.Grants{
+	row, err := h.callerStore.Add(ctx, req.Name, hash, callers.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
@@ -139,7 +139,7 @@ func newToken() (token string, hash []byte) {
 }
 
 func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.callerStore.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.callerStore.List(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row callers.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {
@@ -164,7 +164,7 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.callerStore.CallerByID(ctx, id)
+	row, err := h.callerStore.ByID(ctx, id)
 	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
@@ -176,7 +176,7 @@ func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, req callerChang
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := h.callerStore.UpdateCaller(ctx, id, callers.Grants{
+	row, also, err := h.callerStore.Update(ctx, id, callers.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
@@ -190,7 +190,7 @@ func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, _ struct{}) (an
 		return nil, err
 	}
 	token, hash := newToken()
-	row, err := h.callerStore.RotateCaller(ctx, id, hash, c.Operator(""))
+	row, err := h.callerStore.RotateToken(ctx, id, hash, c.Operator(""))
 	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
@@ -200,7 +200,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, _ struct{}) (an
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := h.callerStore.RevokeCaller(ctx, id, c.Operator(""))
+	row, also, err := h.callerStore.Revoke(ctx, id, c.Operator(""))
 	return h.changedWith(ctx, row, also), err
 }
 

@@ -31,7 +31,7 @@ type callerCache struct {
 	unknown  map[string]*lookup
 }
 
-// findCaller is store.DB's CallerByName.
+// findCaller is callers.Store.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
 // callerQuery is asked over one pool: a list that waits must not hold up another call.

@@ -106,9 +106,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		return nil, err
 	}
 	env.db, env.Stores = db, all
-	env.callers = newCallerCache(all.Callers.CallerByName)
+	env.callers = newCallerCache(all.Callers.ByName)
 	env.callers.onFound = env.watchCallers
-	env.deferred = deferredLookups{findExisting: all.Callers.ExistingCallers, log: log}
+	env.deferred = deferredLookups{findExisting: all.Callers.Existing, log: log}
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil
 }

@@ -28,17 +28,17 @@ do $$ begin
 end $$`)
 	require.NoError(t, err)
 	ctx, hash := t.Context(), sha256.Sum256([]byte("token"))
-	_, err = storetest.OpenAt(t, url).Callers.AddCaller(ctx, "shop", hash[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
+	_, err = storetest.OpenAt(t, url).Callers.Add(ctx, "shop", hash[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
 	require.NoError(t, err)
 	for _, pooler := range []bool{false, true} {
 		db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Pooler = pooler })
 		for _, list := range []bool{false, true} {
-			caller, err := db.Callers.CallerByName(ctx, "shop", list)
+			caller, err := db.Callers.ByName(ctx, "shop", list)
 			require.NoError(t, err)
 			require.True(t, caller.Knows(hash))
 			require.False(t, caller.Knows(sha256.Sum256([]byte("another"))))
 		}
-		callers, _, err := db.Callers.Callers(ctx, nil, 0, 10)
+		callers, _, err := db.Callers.List(ctx, nil, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, callers, 1)
 		require.WithinDuration(t, time.Now(), callers[0].CreatedAt, time.Minute)

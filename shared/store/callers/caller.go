@@ -73,10 +73,10 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
+// ByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the
 // connection that the list is read by.
-func (st *Store) CallerByName(ctx context.Context, name string, list bool) (Caller, error) {
+func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
 	from := st.db.Hot
 	if list {
 		from = st.db.Read
@@ -94,9 +94,9 @@ func (st *Store) CallerByName(ctx context.Context, name string, list bool) (Call
 
 const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
 
-// ExistingCallers picks the names that callers have, revoked ones too. A name must be
+// Existing picks the names that callers have, revoked ones too. A name must be
 // text that Postgres can hold.
-func (st *Store) ExistingCallers(ctx context.Context, names []string) ([]string, error) {
+func (st *Store) Existing(ctx context.Context, names []string) ([]string, error) {
 	rows, err := st.db.Hot.Query(ctx, existingCallersSQL, store.Unprepared, names)
 	if err != nil {
 		return nil, store.Wrap("callers", err)

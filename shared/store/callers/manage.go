@@ -70,11 +70,11 @@ values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nu
 const countMadeSQL = `
 select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
 
-// AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
+// Add lets a new caller in. tokenHash is the SHA-256 of its token, 32
 // bytes. task.CodeConflict when the name was ever given. A caller that a limited operator
 // makes belongs to the operator's account, which may have Config.OperatorCallers of them:
 // task.CodeForbidden for more.
-func (st *Store) AddCaller(ctx context.Context, name string, tokenHash []byte, may Grants, by store.Operator) (c StoredCaller, err error) {
+func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Grants, by store.Operator) (c StoredCaller, err error) {
 	if err := may.check(); err != nil {
 		return c, err
 	}
@@ -132,12 +132,12 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// UpdateCaller changes what a caller may do. The callers that it made may do no more than
+// Update changes what a caller may do. The callers that it made may do no more than
 // it from then on; also are those that this changed, or revoked if nothing was left that they
 // may do. task.CodeNotFound when there is no such caller, task.CodeConflict when it is
 // revoked, task.CodeForbidden when it is more than the operator may grant or when another
 // limited operator made the caller (see StoredCaller.mustOwn).
-func (st *Store) UpdateCaller(ctx context.Context, id int64, may Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+func (st *Store) Update(ctx context.Context, id int64, may Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		may = may.over(c.Grants)
 		if err := may.check(); err != nil {
@@ -213,9 +213,9 @@ func orNone(limit *int64) int64 {
 const rotateCallerSQL = `
 update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
 
-// RotateCaller replaces a caller's token by the one whose SHA-256 is given. The errors are
-// those of UpdateCaller.
-func (st *Store) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
+// RotateToken replaces a caller's token by the one whose SHA-256 is given. The errors are
+// those of Update.
+func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
 	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		if err := limits.adopt(ctx, tx, c); err != nil {
 			return c, err
@@ -316,10 +316,10 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	})
 }
 
-// RevokeCaller revokes a caller permanently, and with it the callers that it made; also are
+// Revoke revokes a caller permanently, and with it the callers that it made; also are
 // those of them that were not revoked. A caller already revoked stays so without an error;
 // task.CodeNotFound when there is none.
-func (st *Store) RevokeCaller(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
 		if err != nil || before.RevokedAt != nil {
@@ -339,9 +339,9 @@ func (st *Store) RevokeCaller(ctx context.Context, id int64, by store.Operator) 
 
 const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
-// CallerByID finds a caller, revoked ones too; task.CodeNotFound when there is
+// ByID finds a caller, revoked ones too; task.CodeNotFound when there is
 // none.
-func (st *Store) CallerByID(ctx context.Context, id int64) (StoredCaller, error) {
+func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 	c, err := store.QueryOne[StoredCaller](ctx, st.db.Read, "caller", callerSQL, id)
 	return c, store.Wrap("caller", err)
 }
@@ -351,10 +351,10 @@ select ` + callerColumns + ` from callers
 where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))
 order by id limit $3`
 
-// Callers lists the callers by id, revoked ones too. after is the last id of
+// List lists the callers by id, revoked ones too. after is the last id of
 // the page before, 0 for the first page. limits are those of the operator, or nil: they
 // select by name alone, so that no page shows other ids; see Manages for the rest.
-func (st *Store) Callers(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
+func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {
 		name = &limits.Name

@@ -156,7 +156,7 @@ func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
-	_, err := db.Callers.CallerByName(t.Context(), "nobody", false)
+	_, err := db.Callers.ByName(t.Context(), "nobody", false)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Admin.Blocked(t.Context(), "text")
 	require.NoError(t, err)

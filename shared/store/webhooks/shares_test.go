@@ -218,7 +218,7 @@ func TestEventsOfARevokedCallerRestAndItsMessagesAreDelivered(t *testing.T) {
 	db.MustSubmit(t, s, other)
 	require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"))
 	post(t, db, 7, 1, "shop.example")
-	_, _, err := db.Callers.RevokeCaller(t.Context(), 7, store.Operator{Name: "ops"})
+	_, _, err := db.Callers.Revoke(t.Context(), 7, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.Exec(t, `update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null where id = $1`, e.ID) // at the same moment
 	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"), "an event from now on is not even recorded")
