@@ -205,7 +205,7 @@ func TestPut(t *testing.T) {
 				"at most 65536":           {To: "user:anna", Data: strings.Repeat("x", MaxData)},
 				"encode the data":         {To: "user:anna", Data: make(chan int)},
 				"unexpected end of JSON":  {To: "user:anna", Data: json.RawMessage(`{`)},
-				"Data must not be null":        {To: "user:anna"},
+				"Data must not be null":   {To: "user:anna"},
 				"year outside of range":   {To: "user:anna", Data: 1, SentAt: time.Date(10001, 1, 1, 0, 0, 0, 0, time.UTC)},
 			} {
 				_, err := Put(t.Context(), tx, m)
