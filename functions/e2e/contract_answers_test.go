@@ -149,8 +149,8 @@ func (s story) templates() {
 	s.call(400, "PUT", at, `{}`)
 	s.get(404, cluster.AdminPath+"template/99")
 	s.call(404, "PUT", cluster.AdminPath+"template/99", `{"is_active":true}`)
-	for _, deed := range []string{"activate", "deactivate"} {
-		s.post(404, cluster.AdminPath+"template/99/"+deed, "")
+	for _, action := range []string{"activate", "deactivate"} {
+		s.post(404, cluster.AdminPath+"template/99/"+action, "")
 	}
 	s.post(404, cluster.AdminPath+"template/99/preview", `{"content":"a=b"}`)
 }
@@ -278,8 +278,8 @@ func (s story) repair() {
 	s.post(200, at+failed+"/cancel", `{"reason":"asked for by phone"}`)
 	s.get(200, at+failed)
 	s.get(404, at+nowhere[1:])
-	for _, deed := range []string{"/retry", "/cancel"} {
-		s.post(404, cluster.AdminPath+"tasks"+nowhere+deed, "")
+	for _, action := range []string{"/retry", "/cancel"} {
+		s.post(404, cluster.AdminPath+"tasks"+nowhere+action, "")
 	}
 	s.post(404, cluster.AdminPath+"tasks"+nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
 	after := s.get(200, cluster.AdminPath+"tasks?limit=1").Data("next_after")

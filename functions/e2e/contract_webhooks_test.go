@@ -34,8 +34,8 @@ func (s story) webhooks() {
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
 	shop.post(200, at+"/rotate-secret", "")
-	for _, deed := range []string{"/disable", "/enable", "/rotate-secret"} {
-		bank.post(404, at+deed, "")
+	for _, action := range []string{"/disable", "/enable", "/rotate-secret"} {
+		bank.post(404, at+action, "")
 	}
 	bank.get(404, at)
 	bank.call(404, "DELETE", at, "")
@@ -137,14 +137,14 @@ func TestContractCoversEvents(t *testing.T) {
 		require.Equal(t, 204, s.Tick("relay").Status)
 		relayEvent(s, nc, 6)
 
-		c, told := readContract(t), map[string]int{}
+		c, delivered := readContract(t), map[string]int{}
 		rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
 		require.NoError(t, err)
 		defer rows.Close()
 		for rows.Next() {
 			var kind, payload string
 			require.NoError(t, rows.Scan(&kind, &payload))
-			told[kind]++
+			delivered[kind]++
 			hook := "taskEvent"
 			if strings.Contains(kind, "webhook") {
 				hook = "endpointDisabled"
@@ -158,6 +158,6 @@ func TestContractCoversEvents(t *testing.T) {
 		require.Equal(t, map[string]int{
 			"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
 			"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
-		}, told, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
+		}, delivered, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
 	})
 }

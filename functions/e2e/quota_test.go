@@ -150,7 +150,7 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	s := o.Admin
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
-	hears := listen(s, cluster.StreamsPath+"bob")
+	inbox := listen(s, cluster.StreamsPath+"bob")
 	refused := 0
 	for n := range 300 { // 18 MB to as many inboxes
 		r := sendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
@@ -168,7 +168,7 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	for n := range 5 {
 		sent := sendTo(modest, n, "user:bob", "x")
 		require.Equal(t, 200, sent.Status, sent.Text)
-		require.Equal(t, sent.Data("server_msg_id"), hears.nextMessage())
+		require.Equal(t, sent.Data("server_msg_id"), inbox.nextMessage())
 	}
 	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`), "it was never full")
 }
@@ -183,10 +183,10 @@ func TestStreamReportsAGap(t *testing.T) {
 	s := o.Admin
 	first := o.Save("user:bob")
 	o.WaitMessage(first, "sent")
-	hears := listen(s, cluster.StreamsPath+"bob?after=0")
-	require.Equal(t, first, hears.nextMessage())
-	last := hears.last
-	hears.leave()
+	inbox := listen(s, cluster.StreamsPath+"bob?after=0")
+	require.Equal(t, first, inbox.nextMessage())
+	last := inbox.last
+	inbox.leave()
 	for range 150 {
 		o.Save("user:bob")
 	}

@@ -119,9 +119,9 @@ func TestTwoUsersChatOverSockets(t *testing.T) {
 		require.Equal(t, ack.ServerMsgID, event.ID())
 		require.Equal(t, "/sendonce/messages/ann", event.Source())
 		require.JSONEq(t, text, string(event.Data()))
-		heard := bobHears.event()
-		require.Equal(t, fmt.Sprint(id), heard.id)
-		require.JSONEq(t, heard.data, string(mustJSON(t, event)), "the same event on both")
+		received := bobHears.event()
+		require.Equal(t, fmt.Sprint(id), received.id)
+		require.JSONEq(t, received.data, string(mustJSON(t, event)), "the same event on both")
 		require.Equal(t, "sent", o.WaitMessage(ack.ServerMsgID, "sent").State)
 	}
 	bobTalks.send(note("re", "user:ann", `1`))

@@ -119,7 +119,7 @@ func TestTwoCallersChatOverStreams(t *testing.T) {
 	chat := api.NewClient(s.URL, bob.User, bob.Password)
 	done := make(chan error, 1)
 	go func() { // bob answers whatever comes
-		heard := 0
+		received := 0
 		for e, err := range chat.Stream(context.WithoutCancel(t.Context()), "bob", api.StreamRequest{After: &zero}) {
 			var event cloudevents.Event
 			if err == nil {
@@ -130,7 +130,7 @@ func TestTwoCallersChatOverStreams(t *testing.T) {
 					ClientMsgID: "re-" + event.ID(), To: "user:ann", Type: "text", Data: event.Data(),
 				})
 			}
-			if heard++; err != nil || heard == rounds {
+			if received++; err != nil || received == rounds {
 				done <- err
 				return
 			}

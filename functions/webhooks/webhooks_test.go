@@ -158,8 +158,8 @@ func TestSigningSecretIsMadeOnFirstReadPerCaller(t *testing.T) {
 
 	require.Empty(t, s.Get(cluster.EndpointsPath).Data("items"), "it is no endpoint")
 	id := s.QueryText(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
-	for _, deed := range []string{"/disable", "/enable", "/rotate-secret"} {
-		require.Equal(t, 404, s.Post(cluster.EndpointsPath+"/"+id+deed, "").Status)
+	for _, action := range []string{"/disable", "/enable", "/rotate-secret"} {
+		require.Equal(t, 404, s.Post(cluster.EndpointsPath+"/"+id+action, "").Status)
 	}
 	require.Equal(t, 404, s.Do("DELETE", cluster.EndpointsPath+"/"+id, "").Status)
 	require.Equal(t, 404, s.Get(cluster.EndpointsPath+"/"+id).Status)

@@ -147,7 +147,7 @@ func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, e
 	return post[ReportResponse](ctx, c, "/api/v1/sms/report", r, repeatIf(r.ClaimID != 0))
 }
 
-// ReportBatch tells up to 1,000 outcomes of one app and gives one result per
+// ReportBatch reports up to 1,000 outcomes of one app and gives one result per
 // report, in their order. It is repeated when every report has its ClaimID.
 func (c *Client) ReportBatch(ctx context.Context, appID string, reports []ReportRequest) ([]Result[ReportResponse], error) {
 	fenced := true

@@ -27,7 +27,7 @@ func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (Me
 	return get[MessageResponse](ctx, c, path)
 }
 
-// ConfirmMessage tells that this caller has received a message and done what it
+// ConfirmMessage confirms that this caller has received a message and done what it
 // asks for: a message to the user of this name, or to a subject that the caller was
 // granted. Confirming twice is harmless.
 func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {

@@ -49,11 +49,11 @@ func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.
 			s.last = strconv.FormatInt(*r.After, 10)
 		}
 		for try := 1; ; try++ {
-			heard, err := s.once(ctx, func(e StreamEvent) bool { return yield(e, nil) })
+			began, err := s.once(ctx, func(e StreamEvent) bool { return yield(e, nil) })
 			if errors.Is(err, errLeft) {
 				return
 			}
-			if heard {
+			if began {
 				try = 1
 			}
 			rest := s.retry
@@ -74,13 +74,13 @@ var errLeft = errors.New("the loop was left")
 type streaming struct {
 	client *Client
 	path   string
-	last   string        // the id of what was heard last; "" = nothing yet
+	last   string        // the id of the last event; "" = nothing yet
 	retry  time.Duration // after an orderly end
 }
 
-// once hears one stream to its end, which is no error where it is an orderly one.
-// heard says that it began.
-func (s *streaming) once(ctx context.Context, each func(StreamEvent) bool) (heard bool, err error) {
+// once reads one stream to its end. An orderly end is no error.
+// began says whether the stream was opened.
+func (s *streaming) once(ctx context.Context, each func(StreamEvent) bool) (began bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.client.BaseURL, "/")+s.path, nil)

@@ -84,7 +84,7 @@ func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryRespons
 	return post[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id)+"/resend", nil, repeatIf(false))
 }
 
-func endpointPath(id, deed string) string { return endpointsPath + "/" + url.PathEscape(id) + deed }
+func endpointPath(id, action string) string { return endpointsPath + "/" + url.PathEscape(id) + action }
 
 // list reads the page that filter, a struct, selects.
 func list[T any](ctx context.Context, c *Client, path string, filter any) (Page[T], error) {

@@ -38,7 +38,7 @@ type SubscribeResponse struct {
 	Archived    bool   `json:"archived,omitempty"`     // with Skipped: it was sent long ago
 }
 
-// SubscribeRecordRequest tells that the caller is about to send the message
+// SubscribeRecordRequest says that the caller is about to send the message
 // itself: POST /api/v1/subscribe/record.
 type SubscribeRecordRequest struct {
 	SubscribeRequest

@@ -26,7 +26,7 @@ type Proxy struct {
 	mu      sync.Mutex
 	network string // of the server
 	address string
-	gate    *sync.Cond // told of every change of stalled and closed
+	gate    *sync.Cond // signalled when stalled or closed changes
 	conns   map[*proxied]struct{}
 	cut     bool
 	stalled bool

@@ -118,7 +118,7 @@ func NewEmptyDatabase(t testing.TB) string {
 	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
 }
 
-// newDatabase clones the template that it is told, one clone at a time: a
+// newDatabase clones a template, one clone at a time: a
 // template cannot be copied while anybody works in it.
 func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
 	t.Helper()

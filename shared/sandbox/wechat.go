@@ -55,7 +55,7 @@ type WeChatOptions struct {
 
 // WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
 // and the stable access token, keeps a ledger of what it was asked and what
-// users got, and fails as it is told. GET /ledger shows the ledger and needs the secret as
+// users got, and fails as InjectFault says. GET /ledger shows the ledger and needs the secret as
 // the password of HTTP Basic. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions

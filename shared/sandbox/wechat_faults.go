@@ -33,7 +33,7 @@ type WeChatFault struct {
 	Drop    bool          // the connection is reset without an answer
 }
 
-// wechatFault is one that was told to Break.
+// wechatFault is one that InjectFault added.
 type wechatFault struct {
 	WeChatFault
 	mended <-chan struct{}
