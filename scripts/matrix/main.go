@@ -25,7 +25,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	majors := flag.String("majors", "14,15,16,17,18", "the major `versions` to test, separated by commas")
-	packages := flag.String("packages", "./migrations ./shared/store ./shared/inbox ./shared/outbox ./functions/...", "the `packages` to test, separated by spaces")
+	packages := flag.String("packages", "./migrations ./shared/store/... ./shared/inbox ./shared/outbox ./functions/...", "the `packages` to test, separated by spaces")
 	run := flag.String("run", "", "only the tests that match this `pattern`, as go test -run")
 	timeout := flag.Duration("timeout", 15*time.Minute, "the `time` that the tests of one package may take")
 	cache := flag.String("cache", ".sendonce/postgres-versions", "the `directory` that keeps the servers")

@@ -23,10 +23,10 @@ type row struct {
 	ok                      bool
 }
 
-var header = fmt.Sprintf("%-9s %-16s %6s %6s %7s %7s", "postgres", "package", "passed", "failed", "skipped", "seconds")
+var header = fmt.Sprintf("%-9s %-19s %6s %6s %7s %7s", "postgres", "package", "passed", "failed", "skipped", "seconds")
 
 func (r row) String() string {
-	line := fmt.Sprintf("%-9s %-16s %6d %6d %7d %7.0f", r.postgres, r.pkg, r.passed, r.failed, r.skipped, r.took.Seconds())
+	line := fmt.Sprintf("%-9s %-19s %6d %6d %7d %7.0f", r.postgres, r.pkg, r.passed, r.failed, r.skipped, r.took.Seconds())
 	if !r.ok {
 		line += "  FAIL"
 	}
@@ -69,31 +69,35 @@ func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, 
 
 // count reads the events of `go test -json`.
 func (r *row) count(events io.Reader, out io.Writer) error {
-	output := map[string]*strings.Builder{} // by test; "" = of no test
+	output := map[[2]string]*strings.Builder{} // by package and test; "" = of no test
 	for decoder := json.NewDecoder(events); ; {
-		var e struct{ Action, Test, Output string }
+		var e struct{ Action, Package, Test, Output string }
 		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read the output of go test: %w", err)
 		}
 		name, _, isSubtest := strings.Cut(e.Test, "/")
-		if output[name] == nil {
-			output[name] = &strings.Builder{}
+		key := [2]string{e.Package, name}
+		if output[key] == nil {
+			output[key] = &strings.Builder{}
 		}
 		switch {
-		case e.Action == "output" || e.Action == "build-output":
-			output[name].WriteString(e.Output)
+		case e.Action == "build-output":
+			fmt.Fprint(out, e.Output)
+			continue
+		case e.Action == "output":
+			output[key].WriteString(e.Output)
 			continue
 		case isSubtest:
 			continue
 		case e.Action == "fail":
-			fmt.Fprintf(out, "--- Postgres %s, %s %s\n%s", r.postgres, r.pkg, name, output[name])
+			fmt.Fprintf(out, "--- Postgres %s, %s %s\n%s", r.postgres, e.Package, name, output[key])
 		}
 		if name == "" {
 			continue
 		}
-		delete(output, name)
+		delete(output, key)
 		switch e.Action {
 		case "pass":
 			r.passed++
