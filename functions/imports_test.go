@@ -66,7 +66,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/text":     {},
 	"shared/task":     {},
 	"shared/message":  {},
-	"shared/api":      {ours: []string{"shared/retry"}, outside: []string{"github.com/coder/websocket"}},
+	"shared/api":      {outside: []string{"github.com/coder/websocket"}},
 	"shared/inbox":    {ours: []string{"shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":   {ours: []string{"shared/api", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":   {ours: []string{"shared/api", "shared/retry", "shared/text"}},

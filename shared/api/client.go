@@ -4,19 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/sendonce/sendonce/shared/retry"
 )
 
 // Client calls a Sendonce service. It repeats a call by itself only where that
@@ -34,6 +33,7 @@ const (
 	defaultTries      = 6
 	firstPause        = 100 * time.Millisecond
 	longestPause      = 5 * time.Second
+	pauseDoublings    = 6              // after so many firstPause exceeds longestPause
 	longestRetryAfter = 24 * time.Hour // upper limit of what a server may ask for
 	callTimeout       = time.Minute    // above the longest wait of a claim
 	idleConns         = 100            // of Go's default of 2 all others would be closed after each call
@@ -54,7 +54,7 @@ func NewClient(baseURL, user, password string) *Client {
 
 // NewKey makes an idempotency key of 130 random bits. Make one per message, not
 // one per try, and keep it where it survives a restart of the caller.
-func NewKey() string { return rand.Text() }
+func NewKey() string { return crand.Text() }
 
 // Error is an answer of the service that is no success. Every method returns
 // it as *Error; other errors mean that no answer was received or understood.
@@ -267,12 +267,12 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, dat
 
 // wait returns the longer of what the service asked for and a doubling pause, with jitter.
 func wait(try int, err error) time.Duration {
-	d := retry.Delay(firstPause, longestPause, try)
+	d := min(firstPause<<min(try-1, pauseDoublings), longestPause)
 	var refused *Error
 	if errors.As(err, &refused) {
 		d = max(d, refused.RetryAfter)
 	}
-	return retry.Jitter(d)
+	return d + rand.N(d/4)
 }
 
 // pause waits for d, or returns an error at once if ctx would end first.
@@ -328,6 +328,20 @@ func refusal(res *http.Response, raw []byte) *Error {
 	if json.Unmarshal(raw, &envelope) == nil && envelope.Error != "" {
 		e.Code, e.Message, e.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	e.RetryAfter = retry.After(res.Header, time.Now(), longestRetryAfter)
+	e.RetryAfter = retryAfter(res.Header.Get("Retry-After"))
 	return e
+}
+
+// retryAfter reads the header Retry-After, in seconds or as a date. It returns at most
+// longestRetryAfter; 0 if there is none or its time has passed.
+func retryAfter(value string) time.Duration {
+	seconds, err := strconv.ParseUint(value, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // seconds is then the largest number
+		return min(time.Duration(seconds)*time.Second, longestRetryAfter)
+	}
+	date, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(time.Until(date), 0), longestRetryAfter)
 }

@@ -202,6 +202,16 @@ func TestARefusalTellsAllThatTheServiceSaid(t *testing.T) {
 	require.EqualError(t, err, "502: Bad Gateway")
 }
 
+func TestRetryAfterIsReadInBothForms(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "30": 30 * time.Second, "86401": 24 * time.Hour, "99999999999999999999999": 24 * time.Hour, "-5": 0, "soon": 0,
+		"Fri, 01 Mar 9999 12:00:00 GMT": 24 * time.Hour, "Sun, 01 Mar 2020 11:59:59 GMT": 0,
+	} {
+		require.Equal(t, want, retryAfter(value), value)
+	}
+}
+
 func TestABatchTellsEachItemsAnswer(t *testing.T) {
 	t.Parallel()
 	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"items":[
