@@ -63,8 +63,8 @@ func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool
 		return callers.Caller{}, errCredentials
 	}
 	if !e.callers.has(name) && !a.mayLookUp() {
-		e.deferred.add(name, e.logins.nameFound)
-		return callers.Caller{}, tooManyAttempts(deferredLookupInterval)
+		e.deferred.add(name, a.address, e.logins.nameFound)
+		return callers.Caller{}, tooManyAttempts(time.Second)
 	}
 	caller, err := e.callers.byName(ctx, name, list)
 	switch {

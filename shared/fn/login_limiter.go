@@ -22,7 +22,7 @@ import (
 //   - An address has addressBurst failures and addressRate more each second, and so
 //     have all addresses together. Beyond them a failure is answered 429 instead of
 //     401, and a name that this process has not seen is not looked up for the call but
-//     with all such names once a second: its caller gets in when it comes again.
+//     with all such names every deferredLookupInterval: its caller gets in when it comes again.
 //
 // A right password is refused only by the first rule, and not even by that where it
 // was right within the last hour: at that address, and if it is long enough that
@@ -42,14 +42,14 @@ const (
 	failureTime            = 50 * time.Millisecond
 	maxDelayed             = 256 // answers that wait for that; further ones do not wait
 	successTTL             = time.Hour
-	minStrongPassword      = 12 // bytes of a password
-	deferredLookupInterval = time.Second
+	minStrongPassword      = 12                     // bytes of a password
+	deferredLookupInterval = 700 * time.Millisecond // so that names are found before Retry-After, which is 1 s
 
 	// What is kept: at most a few MB, whatever anybody sends.
 	pairLimit           = 8192
 	addressLimit        = 4096
 	successLimit        = 8192
-	deferredLookupLimit = 1024
+	deferredLookupLimit = 4096 // names of one query, which takes some 10 ms
 )
 
 // loginLimiter counts the failed attempts to authenticate.
@@ -297,23 +297,27 @@ type deferredLookups struct {
 	findExisting func(ctx context.Context, names []string) (existing []string, err error)
 	log          *slog.Logger
 
-	mu      sync.Mutex
-	names   map[string]bool
-	running bool
+	mu        sync.Mutex
+	names     map[string]bool
+	byAddress map[netip.Prefix]int // how many of names an address added
+	running   bool
 }
 
 // add calls found within about deferredLookupInterval if there is a caller of that name.
-// When deferredLookupLimit names wait, further ones are dropped: their callers try again.
-func (n *deferredLookups) add(name string, found func(name string)) {
+// An address may add as many names as there are places left for others, so one that sends very
+// many names takes half of the places. What an address sends beyond that is dropped: its
+// callers try again.
+func (n *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.names) >= deferredLookupLimit {
+	if n.names[name] || n.byAddress[address] >= deferredLookupLimit-len(n.names) {
 		return
 	}
 	if n.names == nil {
-		n.names = map[string]bool{}
+		n.names, n.byAddress = map[string]bool{}, map[netip.Prefix]int{}
 	}
 	n.names[name] = true
+	n.byAddress[address]++
 	if !n.running {
 		n.running = true
 		go n.run(found)
@@ -321,13 +325,13 @@ func (n *deferredLookups) add(name string, found func(name string)) {
 }
 
 // run looks names up until there is none. It begins with a pause, so that a flood
-// of them costs one query a second.
+// of them costs one query in each interval.
 func (n *deferredLookups) run(found func(name string)) {
 	for {
 		time.Sleep(deferredLookupInterval)
 		n.mu.Lock()
 		names := slices.Collect(maps.Keys(n.names))
-		n.names, n.running = nil, len(names) > 0
+		n.names, n.byAddress, n.running = nil, nil, len(names) > 0
 		n.mu.Unlock()
 		if len(names) == 0 {
 			return
