@@ -13,7 +13,6 @@ import (
 // actionsRequest is api.ActionsRequest with its rules.
 type actionsRequest api.ActionsRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *actionsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)

@@ -39,18 +39,18 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
 		"GET " + root + "template":                  fn.List(fn.Admin, h.templates).WithinQueues(),
 		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewDraft).WithinQueues(),
-		"GET " + root + "template/{id}":             fn.List(fn.Admin, h.template).WithinQueues(),
-		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, h.editTemplate),
-		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, h.activateTemplate),
-		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, h.deactivateTemplate),
-		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, h.previewTemplate).WithinQueues(),
+		"GET " + root + "template/{id}":             fn.List(fn.Admin, withID("template", h.template)).WithinQueues(),
+		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, withID("template", h.editTemplate)),
+		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, withID("template", h.activateTemplate)),
+		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, withID("template", h.deactivateTemplate)),
+		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, withID("template", h.previewTemplate)).WithinQueues(),
 
 		"POST " + root + "default-sms":            fn.JSON(fn.Admin, h.addDefault),
 		"GET " + root + "default-sms":             fn.List(fn.Admin, h.defaults),
-		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, h.defaultSMS),
-		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, h.editDefault),
-		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, h.resetDefault),
-		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, h.deleteDefault),
+		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, withID("default content", h.defaultSMS)),
+		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, withID("default content", h.editDefault)),
+		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, withID("default content", h.resetDefault)),
+		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, withID("default content", h.deleteDefault)),
 
 		"GET " + root + "statistics":               fn.List(fn.Admin, h.statistics).Timeout(readTimeout),
 		"GET " + root + "tasks":                    fn.List(fn.Admin, h.tasks).Timeout(readTimeout).WithinQueues(),
@@ -67,21 +67,32 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 		"GET " + root + "blocked-words":         fn.List(fn.Admin, h.blockedWords),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, h.addBlockedWord),
-		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, h.removeBlockedWord),
+		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, withID("blocked word", h.removeBlockedWord)),
 
 		"POST " + root + "callers":             fn.JSON(fn.Admin, h.addCaller).WithinQueues(),
 		"GET " + root + "callers":              fn.List(fn.Admin, h.callers).WithinQueues(),
-		"GET " + root + "callers/{id}":         fn.List(fn.Admin, h.caller).WithinQueues(),
-		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, h.updateCaller).WithinQueues(),
-		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, h.rotateCaller).WithinQueues(),
-		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, h.revokeCaller).WithinQueues(),
+		"GET " + root + "callers/{id}":         fn.List(fn.Admin, withID("caller", h.caller)).WithinQueues(),
+		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, withID("caller", h.updateCaller)).WithinQueues(),
+		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, withID("caller", h.rotateCaller)).WithinQueues(),
+		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, withID("caller", h.revokeCaller)).WithinQueues(),
 
 		"GET " + root + "actions": fn.List(fn.Admin, h.actions),
 
 		"GET " + root + "alerts": fn.List(fn.Admin, h.alerts).WithinQueues(),
 
 		"GET " + root + "dead-letters":               fn.List(fn.Admin, h.deadLetters),
-		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, h.dismiss),
+		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, withID("dead letter", h.dismiss)),
+	}
+}
+
+// withID passes the id of the path to a handler. what is the kind of row that it should name.
+func withID[I int32 | int64, Req any](what string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
+	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
+		id, err := fn.RowID[I](c, what)
+		if err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, id, req)
 	}
 }
 
@@ -107,7 +118,6 @@ type handlers struct {
 // listRequest is api.ListRequest with its rules.
 type listRequest api.ListRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *listRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)

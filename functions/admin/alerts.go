@@ -14,7 +14,6 @@ import (
 // alertsRequest is api.AlertsRequest with its rules.
 type alertsRequest api.AlertsRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *alertsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)

@@ -15,7 +15,6 @@ const maxBlockedWord = 100
 // blockedWordRequest is api.BlockedWordRequest with its rules.
 type blockedWordRequest api.BlockedWordRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *blockedWordRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("word", r.Word, maxBlockedWord)
@@ -27,11 +26,7 @@ func (h *handlers) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWo
 	return blockedWordResponse(w), err
 }
 
-func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int32](c, "blocked word")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
 	w, err := h.adminStore.RemoveBlockedWord(ctx, id, c.Operator(""))
 	return blockedWordResponse(w), err
 }

@@ -19,11 +19,9 @@ import (
 
 const (
 	tokenBytes = 32 // 256 random bits
-	maxQueues  = 100
 
-	maxBusinessTypes = 100
-	maxBusinessType  = 50 // characters
-	maxReceives      = 100
+	maxValues       = 100 // of queues, business_types and receives
+	maxBusinessType = 50  // characters
 
 	maxWaiting      = 1_000_000_000 // messages, and tasks
 	maxWaitingBytes = 1 << 40
@@ -32,22 +30,25 @@ const (
 // callerRequest is api.CallerRequest with its rules.
 type callerRequest api.CallerRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *callerRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(!task.ValidUser(r.Name), "name", "is required: it "+task.UserRule)
 	checkRoles(&bad, r.Roles)
-	checkQueues(&bad, r.Queues)
-	checkBusinessTypes(&bad, r.BusinessTypes)
-	checkReceives(&bad, r.Receives)
-	checkLimits(&bad, r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
+	checkGrants(&bad, r.grants())
 	return bad
+}
+
+func (r *callerRequest) grants() callers.Grants {
+	return callers.Grants{
+		Roles: r.Roles, Queues: r.Queues, BusinessTypes: r.BusinessTypes, Receives: r.Receives,
+		MaxWaitingMessages: r.MaxWaitingMessages, MaxWaitingBytes: r.MaxWaitingBytes, MaxWaitingTasks: r.MaxWaitingTasks,
+		BestPriority: r.BestPriority,
+	}
 }
 
 // callerChange is api.CallerChange with its rules.
 type callerChange api.CallerChange
 
-// Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil &&
@@ -56,10 +57,7 @@ func (r *callerChange) Validate() []task.Field {
 	if r.Roles != nil {
 		checkRoles(&bad, r.Roles)
 	}
-	checkQueues(&bad, r.Queues)
-	checkBusinessTypes(&bad, r.BusinessTypes)
-	checkReceives(&bad, r.Receives)
-	checkLimits(&bad, r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
+	checkGrants(&bad, callers.Grants(*r))
 	return bad
 }
 
@@ -76,43 +74,31 @@ func checkRoles(bad *decode.Rules, roles []string) {
 	}
 }
 
-func checkQueues(bad *decode.Rules, queues []string) {
-	if len(queues) > maxQueues {
-		bad.When(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
-		return
-	}
-	for i, queue := range queues {
-		at := fmt.Sprintf("queues[%d]", i)
+// checkGrants checks what a caller may use.
+func checkGrants(bad *decode.Rules, g callers.Grants) {
+	checkList(bad, "queues", "queues; leave it empty for all", g.Queues, func(at, queue string) {
 		bad.When(queue == "", at, "must not be empty")
 		bad.Queue(at, queue)
-		bad.When(slices.Contains(queues[:i], queue), at, "is named twice")
-	}
-}
-
-func checkBusinessTypes(bad *decode.Rules, types []string) {
-	bad.When(len(types) > maxBusinessTypes, "business_types", fmt.Sprintf("must be at most %d types; leave it empty for all", maxBusinessTypes))
-	for i, name := range types[:min(len(types), maxBusinessTypes)] {
-		at := fmt.Sprintf("business_types[%d]", i)
-		bad.Text(at, name, maxBusinessType)
-		bad.When(slices.Contains(types[:i], name), at, "is named twice")
-	}
-}
-
-func checkReceives(bad *decode.Rules, patterns []string) {
-	bad.When(len(patterns) > maxReceives, "receives", fmt.Sprintf("must be at most %d subjects or patterns", maxReceives))
-	for i, pattern := range patterns[:min(len(patterns), maxReceives)] {
-		at := fmt.Sprintf("receives[%d]", i)
+	})
+	checkList(bad, "business_types", "types; leave it empty for all", g.BusinessTypes, func(at, name string) { bad.Text(at, name, maxBusinessType) })
+	checkList(bad, "receives", "subjects or patterns", g.Receives, func(at, pattern string) {
 		bad.When(!message.ValidPattern(pattern), at, "must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes")
-		bad.When(slices.Contains(patterns[:i], pattern), at, "is named twice")
-	}
+	})
+	outside := func(n *int64, most int64) bool { return n != nil && (*n < 0 || *n > most) }
+	bad.When(outside(g.MaxWaitingMessages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_MESSAGES")
+	bad.When(outside(g.MaxWaitingBytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 means SENDONCE_CALLER_WAITING_MB")
+	bad.When(outside(g.MaxWaitingTasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_TASKS")
+	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
-func checkLimits(bad *decode.Rules, messages, bytes, tasks, bestPriority *int64) {
-	outside := func(n *int64, most int64) bool { return n != nil && (*n < 0 || *n > most) }
-	bad.When(outside(messages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_MESSAGES")
-	bad.When(outside(bytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 means SENDONCE_CALLER_WAITING_MB")
-	bad.When(outside(tasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_TASKS")
-	bad.When(outside(bestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
+// checkList checks each value of a list, and that none is in it twice.
+func checkList(bad *decode.Rules, field, what string, values []string, check func(at, value string)) {
+	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, what))
+	for i, value := range values[:min(len(values), maxValues)] {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		check(at, value)
+		bad.When(slices.Contains(values[:i], value), at, "is named twice")
+	}
 }
 
 func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
@@ -120,11 +106,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := h.callerStore.Add(ctx, req.Name, hash, callers.Grants{
-		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
-		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
-		BestPriority: req.BestPriority,
-	}, c.Operator(""))
+	row, err := h.callerStore.Add(ctx, req.Name, hash, req.grants(), c.Operator(""))
 	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
@@ -159,11 +141,7 @@ func limits(c *fn.Call) *callers.StoredCaller {
 	return &callers.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}
 }
 
-func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int64](c, "caller")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	row, err := h.callerStore.ByID(ctx, id)
 	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
@@ -171,35 +149,19 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	return callerResponse(row), err
 }
 
-func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (any, error) {
-	id, err := fn.RowID[int64](c, "caller")
-	if err != nil {
-		return nil, err
-	}
-	row, also, err := h.callerStore.Update(ctx, id, callers.Grants{
-		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
-		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
-		BestPriority: req.BestPriority,
-	}, c.Operator(""))
+func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, id int64, req callerChange) (any, error) {
+	row, also, err := h.callerStore.Update(ctx, id, callers.Grants(req), c.Operator(""))
 	return h.changedWith(ctx, row, also), err
 }
 
-func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int64](c, "caller")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	token, hash := newToken()
 	row, err := h.callerStore.RotateToken(ctx, id, hash, c.Operator(""))
 	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
-func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int64](c, "caller")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	row, also, err := h.callerStore.Revoke(ctx, id, c.Operator(""))
 	return h.changedWith(ctx, row, also), err
 }

@@ -19,18 +19,13 @@ func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest)
 // dismissRequest is api.DismissRequest with its rules.
 type dismissRequest api.DismissRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *dismissRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }
 
-func (h *handlers) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any, error) {
-	id, err := fn.RowID[int64](c, "dead letter")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) dismiss(ctx context.Context, c *fn.Call, id int64, req dismissRequest) (any, error) {
 	c.Status(http.StatusNoContent)
 	return nil, h.adminStore.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
 }

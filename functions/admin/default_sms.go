@@ -12,12 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const defaultContent = "default content"
-
 // defaultRequest is api.DefaultSMSRequest with its rules.
 type defaultRequest api.DefaultSMSRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *defaultRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -51,7 +48,6 @@ func (h *handlers) phone(text string) string {
 // defaultsRequest is api.DefaultSMSListRequest with its rules.
 type defaultsRequest api.DefaultSMSListRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *defaultsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)
@@ -64,11 +60,7 @@ func (h *handlers) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest
 	return fn.PageOf(rows, more, defaultResponse, func(row admin.DefaultSMS) int32 { return row.ID }), err
 }
 
-func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int32](c, defaultContent)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
 	row, err := h.adminStore.Default(ctx, id)
 	return defaultResponse(row), err
 }
@@ -76,15 +68,14 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, _ struct{}) (any,
 // defaultChange is api.DefaultSMSChange with its rules. The content is checked together with the stored row.
 type defaultChange api.DefaultSMSChange
 
-// Validate names every field whose value is not acceptable.
 func (r *defaultChange) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(*r == defaultChange{}, "body", "must give content or use_template")
 	return bad
 }
 
-func (h *handlers) editDefault(ctx context.Context, c *fn.Call, req defaultChange) (any, error) {
-	return h.changeDefault(ctx, c, func(row *admin.DefaultSMS) error {
+func (h *handlers) editDefault(ctx context.Context, c *fn.Call, id int32, req defaultChange) (any, error) {
+	return h.changeDefault(ctx, c, id, func(row *admin.DefaultSMS) error {
 		setIfGiven(&row.Content, req.Content)
 		setIfGiven(&row.UseTemplate, req.UseTemplate)
 		var bad decode.Rules
@@ -96,27 +87,19 @@ func (h *handlers) editDefault(ctx context.Context, c *fn.Call, req defaultChang
 	})
 }
 
-func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	return h.changeDefault(ctx, c, func(row *admin.DefaultSMS) error {
+func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
+	return h.changeDefault(ctx, c, id, func(row *admin.DefaultSMS) error {
 		row.Sent = false
 		return nil
 	})
 }
 
-func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, edit func(*admin.DefaultSMS) error) (any, error) {
-	id, err := fn.RowID[int32](c, defaultContent)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, id int32, edit func(*admin.DefaultSMS) error) (any, error) {
 	row, err := h.adminStore.EditDefault(ctx, id, c.Operator(""), edit)
 	return defaultResponse(row), err
 }
 
-func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := fn.RowID[int32](c, defaultContent)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
 	row, err := h.adminStore.DeleteDefault(ctx, id, c.Operator(""))
 	return defaultResponse(row), err
 }

@@ -20,7 +20,6 @@ const queuesPerPage = 1000
 // queuesRequest is api.QueuesRequest with its rules.
 type queuesRequest api.QueuesRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *queuesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Between("limit", r.Limit, 1, queuesPerPage)
@@ -46,7 +45,6 @@ func queueState(q tasks.QueueState) api.QueueState {
 // pauseRequest is api.PauseRequest with its rules.
 type pauseRequest api.PauseRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *pauseRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
@@ -76,7 +74,6 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 // resumeRequest is api.ResumeRequest with its rules.
 type resumeRequest api.ResumeRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *resumeRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)

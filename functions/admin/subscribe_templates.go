@@ -20,7 +20,6 @@ const maxTemplateID = 100
 // pausedTemplatesRequest is api.SubscribeTemplatesRequest with its rules.
 type pausedTemplatesRequest api.SubscribeTemplatesRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *pausedTemplatesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)
@@ -95,7 +94,6 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 // resumeTemplateRequest is api.ResumeTemplateRequest with its rules.
 type resumeTemplateRequest api.ResumeTemplateRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *resumeTemplateRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)

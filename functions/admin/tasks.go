@@ -19,7 +19,6 @@ const timelineLimit = 200
 // tasksRequest is api.TasksRequest with its rules.
 type tasksRequest api.TasksRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *tasksRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
@@ -69,7 +68,6 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 // taskRequest is api.AdminTaskRequest with its rules.
 type taskRequest api.AdminTaskRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *taskRequest) Validate() []task.Field {
 	var bad decode.Rules
 	_, ok := parseTimelineCursor(r.After)
@@ -126,7 +124,6 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 // repairRequest is api.RepairRequest with its rules.
 type repairRequest api.RepairRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *repairRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
@@ -147,7 +144,6 @@ func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (a
 // resolveRequest is api.ResolveRequest with its rules.
 type resolveRequest api.ResolveRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *resolveRequest) Validate() []task.Field {
 	var bad decode.Rules
 	switch task.Resolution(r.Outcome) {

@@ -19,7 +19,6 @@ const (
 // templateRequest is api.TemplateRequest with its rules.
 type templateRequest api.TemplateRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *templateRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_name", r.TemplateName, maxTemplateName)
@@ -35,7 +34,6 @@ func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequ
 // templatesRequest is api.TemplatesRequest with its rules.
 type templatesRequest api.TemplatesRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *templatesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)
@@ -47,23 +45,14 @@ func (h *handlers) templates(ctx context.Context, _ *fn.Call, req templatesReque
 	return fn.PageOf(rows, more, templateResponse, func(t admin.Template) int32 { return t.ID }), err
 }
 
-func (h *handlers) template(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	t, err := h.storedTemplate(ctx, c)
+func (h *handlers) template(ctx context.Context, _ *fn.Call, id int32, _ struct{}) (any, error) {
+	t, err := h.adminStore.Template(ctx, id)
 	return templateResponse(t), err
-}
-
-func (h *handlers) storedTemplate(ctx context.Context, c *fn.Call) (admin.Template, error) {
-	id, err := fn.RowID[int32](c, "template")
-	if err != nil {
-		return admin.Template{}, err
-	}
-	return h.adminStore.Template(ctx, id)
 }
 
 // templateChange is api.TemplateChange with its rules.
 type templateChange api.TemplateChange
 
-// Validate names every field whose value is not acceptable.
 func (r *templateChange) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
@@ -76,11 +65,7 @@ func (r *templateChange) Validate() []task.Field {
 	return bad
 }
 
-func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
-	id, err := fn.RowID[int32](c, "template")
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req templateChange) (any, error) {
 	t, err := h.adminStore.EditTemplate(ctx, id, c.Operator(""), func(t *admin.Template) {
 		setIfGiven(&t.Name, req.TemplateName)
 		setIfGiven(&t.Content, req.TemplateContent)
@@ -96,14 +81,12 @@ func setIfGiven[V any](old *V, given *V) {
 	}
 }
 
-func (h *handlers) activateTemplate(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	active := true
-	return h.editTemplate(ctx, c, templateChange{IsActive: &active})
+func (h *handlers) activateTemplate(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
+	return h.editTemplate(ctx, c, id, templateChange{IsActive: new(true)})
 }
 
-func (h *handlers) deactivateTemplate(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	active := false
-	return h.editTemplate(ctx, c, templateChange{IsActive: &active})
+func (h *handlers) deactivateTemplate(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
+	return h.editTemplate(ctx, c, id, templateChange{IsActive: new(false)})
 }
 
 func templateResponse(t admin.Template) api.TemplateResponse {
@@ -119,7 +102,6 @@ func notNil(list []string) []string { return append([]string{}, list...) }
 // previewRequest is api.PreviewRequest for a stored template.
 type previewRequest api.PreviewRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *previewRequest) Validate() []task.Field {
 	_, fields := r.values()
 	bad := decode.Rules(fields)
@@ -130,7 +112,6 @@ func (r *previewRequest) Validate() []task.Field {
 // draftRequest is api.PreviewRequest for a template that is not stored.
 type draftRequest api.PreviewRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *draftRequest) Validate() []task.Field {
 	_, fields := (*previewRequest)(r).values()
 	bad := decode.Rules(fields)
@@ -153,8 +134,8 @@ func (r *previewRequest) values() (map[string]string, []task.Field) {
 	return values, nil
 }
 
-func (h *handlers) previewTemplate(ctx context.Context, c *fn.Call, req previewRequest) (any, error) {
-	t, err := h.storedTemplate(ctx, c)
+func (h *handlers) previewTemplate(ctx context.Context, _ *fn.Call, id int32, req previewRequest) (any, error) {
+	t, err := h.adminStore.Template(ctx, id)
 	if err != nil {
 		return nil, err
 	}

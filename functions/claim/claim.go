@@ -73,7 +73,6 @@ type claimer struct {
 // claimRequest is api.ClaimRequest with its rules.
 type claimRequest api.ClaimRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *claimRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
@@ -87,7 +86,6 @@ func (r *claimRequest) Validate() []task.Field {
 // extendRequest is api.ExtendRequest with its rules.
 type extendRequest api.ExtendRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *extendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)

@@ -42,7 +42,6 @@ func (pair members) other(name string) (peer string, ok bool) {
 // conversationRequest is api.ConversationRequest with its rules.
 type conversationRequest api.ConversationRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *conversationRequest) Validate() []task.Field {
 	var bad decode.Rules
 	_, ok := membersOf(r.Between)
@@ -89,7 +88,6 @@ func errNotMember() error {
 // peersRequest is api.PeersRequest with its rules.
 type peersRequest api.PeersRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *peersRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.User("user", r.User)
@@ -121,7 +119,6 @@ func peerResponse(p messages.Peer) api.Peer {
 // readRequest is api.ReadRequest with its rules.
 type readRequest api.ReadRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *readRequest) Validate() []task.Field {
 	var bad decode.Rules
 	pair, ok := membersOf(r.Between)

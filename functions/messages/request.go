@@ -9,7 +9,6 @@ import (
 // byKeyRequest is api.MessageByKeyRequest with its rules.
 type byKeyRequest api.MessageByKeyRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *byKeyRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.User("from", r.From)
@@ -22,7 +21,6 @@ const maxToken = 100
 // receivedRequest is api.ReceivedRequest with its rules.
 type receivedRequest api.ReceivedRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *receivedRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.User("consumer", r.Consumer)

@@ -24,7 +24,6 @@ const (
 // stuckRequest is api.StuckRequest with its rules.
 type stuckRequest api.StuckRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *stuckRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
@@ -51,7 +50,6 @@ func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any
 // redriveRequest is api.RedriveRequest with its rules.
 type redriveRequest api.RedriveRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *redriveRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
@@ -61,7 +59,6 @@ func (r *redriveRequest) Validate() []task.Field {
 // abandonRequest is api.AbandonRequest with its rules.
 type abandonRequest api.AbandonRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *abandonRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
@@ -101,7 +98,6 @@ type redriveStuckRequest api.MessageBulkRequest
 // abandonStuckRequest is api.MessageBulkRequest with its rules, where the reason is required.
 type abandonStuckRequest api.MessageBulkRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *redriveStuckRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.Kind != "" && !isStuckKind(r.Kind), "kind", kindRule)
@@ -117,7 +113,6 @@ func (r *redriveStuckRequest) Validate() []task.Field {
 	return bad
 }
 
-// Validate names every field whose value is not acceptable.
 func (r *abandonStuckRequest) Validate() []task.Field {
 	bad := decode.Rules((*redriveStuckRequest)(r).Validate())
 	bad.When(r.Reason == "", "reason", "is required")

@@ -53,7 +53,6 @@ type reportRequest api.ReportRequest
 // batchRequest is api.ReportBatchRequest with its rules.
 type batchRequest api.ReportBatchRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *reportRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
@@ -157,7 +156,6 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 // itemRequest is a report in a batch, which has the batch's app_id.
 type itemRequest reportRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).validate() }
 
 func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error) {

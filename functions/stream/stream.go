@@ -63,7 +63,6 @@ type streamer struct {
 // request is api.StreamRequest with its rules.
 type request api.StreamRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *request) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.After != nil && *r.After < 0, "after", positionRule)

@@ -31,7 +31,6 @@ func visibleTo(c *fn.Call) *int64 {
 // sentRequest is api.SubscribeSentRequest with its rules.
 type sentRequest api.SubscribeSentRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *sentRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
@@ -69,7 +68,6 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 // logsRequest is api.SubscribeLogsRequest with its rules.
 type logsRequest api.SubscribeLogsRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *logsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
@@ -90,7 +88,6 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 // failuresRequest is api.SubscribeFailuresRequest with its rules.
 type failuresRequest api.SubscribeFailuresRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *failuresRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Between("limit", r.Limit, 1, maxFailures)
@@ -114,7 +111,6 @@ func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest
 // statisticsRequest is api.SubscribeStatisticsRequest with its rules.
 type statisticsRequest api.SubscribeStatisticsRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *statisticsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Time("since", r.Since)
@@ -147,7 +143,6 @@ func counts(r subscribe.TemplateRate) api.SubscribeCounts {
 // detailRequest is api.SubscribeDetailRequest with its rules.
 type detailRequest api.SubscribeDetailRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *detailRequest) Validate() []task.Field {
 	var bad decode.Rules
 	_, ok := parseSendCursor(r.After)

@@ -14,7 +14,6 @@ import (
 // recordRequest is api.SubscribeRecordRequest with its rules.
 type recordRequest api.SubscribeRecordRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *recordRequest) Validate() []task.Field {
 	bad := decode.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
 	bad.App(r.AppID)
@@ -43,7 +42,6 @@ func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (a
 // statusRequest is api.SubscribeStatusRequest with its rules.
 type statusRequest api.SubscribeStatusRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *statusRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)

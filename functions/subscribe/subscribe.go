@@ -192,7 +192,6 @@ func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMes
 // resendRequest is api.SubscribeResendRequest with its rules.
 type resendRequest api.SubscribeResendRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *resendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)

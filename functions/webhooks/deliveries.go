@@ -13,12 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const oneDelivery = "delivery"
-
 // deliveriesRequest is api.DeliveriesRequest with its rules.
 type deliveriesRequest api.DeliveriesRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *deliveriesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
@@ -46,20 +43,12 @@ func (h *handlers) deliveries(ctx context.Context, c *fn.Call, req deliveriesReq
 	return fn.PageOf(rows, more, deliveryResponse, func(d webhooks.Delivery) task.ID { return d.ID }), err
 }
 
-func (h *handlers) delivery(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneDelivery)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) delivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	d, err := h.webhooks.Delivery(ctx, id, visibleTo(c))
 	return deliveryResponse(d), err
 }
 
-func (h *handlers) resend(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneDelivery)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) resend(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	d, err := h.webhooks.Resend(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err

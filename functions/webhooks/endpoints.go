@@ -15,15 +15,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	maxDescription = 200
-	oneEndpoint    = "endpoint"
-)
+const maxDescription = 200
 
 // endpointRequest is api.EndpointRequest with its rules.
 type endpointRequest api.EndpointRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *endpointRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(!decode.ValidURL(r.URL), "url", "is required: "+decode.URLRule)
@@ -61,7 +57,6 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 // endpointsRequest is api.EndpointsRequest with its rules.
 type endpointsRequest api.EndpointsRequest
 
-// Validate names every field whose value is not acceptable.
 func (r *endpointsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
@@ -78,21 +73,13 @@ func (h *handlers) endpoints(ctx context.Context, c *fn.Call, req endpointsReque
 	return fn.PageOf(rows, more, endpointResponse, func(e webhooks.Endpoint) task.ID { return e.ID }), err
 }
 
-func (h *handlers) endpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneEndpoint)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) endpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.Endpoint(ctx, id, visibleTo(c))
 	return endpointResponse(e), err
 }
 
 // deleteEndpoint wakes sweep, which ends what the deletion itself left pending.
-func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneEndpoint)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	if err := h.webhooks.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator("")); err != nil {
 		return nil, err
 	}
@@ -102,11 +89,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (
 }
 
 // enableEndpoint wakes deliver, as deliveries to the endpoint are due again.
-func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneEndpoint)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.EnableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err
@@ -115,20 +98,12 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (
 	return endpointResponse(e), nil
 }
 
-func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneEndpoint)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.DisableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	return endpointResponse(e), err
 }
 
-func (h *handlers) rotateEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneEndpoint)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) rotateEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	secret := api.NewWebhookSecret()
 	e, err := h.webhooks.RotateEndpoint(ctx, id, visibleTo(c), secret, c.Operator(""))
 	return withSecret(e, secret), err

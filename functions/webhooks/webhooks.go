@@ -18,6 +18,8 @@
 package webhooks
 
 import (
+	"context"
+
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -37,18 +39,29 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
 		"GET " + endpoints:                          fn.List(fn.Submitter, h.endpoints),
-		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, h.endpoint),
-		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, h.deleteEndpoint),
-		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, h.enableEndpoint),
-		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, h.disableEndpoint),
-		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, h.rotateEndpoint),
+		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.endpoint)),
+		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
+		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, withID("endpoint", h.enableEndpoint)),
+		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, withID("endpoint", h.disableEndpoint)),
+		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, withID("endpoint", h.rotateEndpoint)),
 
 		"GET " + secret:              fn.Query(fn.Submitter, h.signingSecret),
 		"POST " + secret + "/rotate": fn.Query(fn.Submitter, h.rotateSigningSecret),
 
 		"GET " + deliveries:                   fn.List(fn.Submitter, h.deliveries),
-		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, h.delivery),
-		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, h.resend),
+		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.delivery)),
+		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, withID("delivery", h.resend)),
+	}
+}
+
+// withID passes the id of the path to a handler. what is the kind of row that it should name.
+func withID(what string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
+	return func(ctx context.Context, c *fn.Call, req struct{}) (any, error) {
+		id, err := c.ID(what)
+		if err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, id, req)
 	}
 }
 
