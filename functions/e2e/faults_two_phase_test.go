@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os/exec"
 	"strconv"
 	"sync"
@@ -172,7 +173,10 @@ func newValve(t *testing.T, server *sandbox.NATS) *valve {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { listener.Close() })
-	v := &valve{url: "nats://" + listener.Addr().String()}
+	through, err := url.Parse(server.URL())
+	require.NoError(t, err)
+	through.Host = listener.Addr().String()
+	v := &valve{url: through.String()}
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -214,7 +218,7 @@ func TestRepeatAfterCrashBeforeAnswerIsTheSameMessage(t *testing.T) {
 	direct, v := w.Env, newValve(t, w.NATS)
 	w.Env = append(append([]string{}, direct...), "NATS_URL="+v.url)
 	w.Restart()
-	w.Accept("before", `0`)
+	require.Equal(t, "accepted", w.Accept("before", `0`).Ack)
 	stream, err := w.JetStream().Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
 
