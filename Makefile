@@ -47,7 +47,7 @@ openapi: ## lint openapi.yaml, and compile and run a TypeScript client generated
 
 # These settings make the faults of the tests last longer, and start the tests that make test has no time for.
 faults: ## the tests of functions and store with NATS away for 30 s, Postgres failing over, two idle minutes, and 200,000 messages waiting
-	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -timeout 900s ./functions/... ./shared/store/...
+	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -parallel 8 -timeout 900s ./functions/... ./shared/store/...
 
 cluster: ## the tests of functions and bus, with those on three nats-servers that lose the leader of a stream
 	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
