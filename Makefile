@@ -84,8 +84,7 @@ build: ## the one binary, in bin/sendonce
 framework: ## the functions on the server of the functions framework, in bin/framework
 	$(BUILD) -o bin/framework ./functions/framework
 
-golden: ## rewrite what is generated: the schema's golden file, the settings in docs, compose's .env.example and the users of NATS
-	go test ./migrations -update
+golden: ## rewrite what is generated: the settings in docs, compose's .env.example and the users of NATS
 	go test ./functions -run TestDocs -update
 	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers' -update
 

@@ -2,11 +2,8 @@ package migrations_test
 
 import (
 	"errors"
-	"io/fs"
-	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -118,41 +115,4 @@ func TestUpInsertsMissingJobs(t *testing.T) {
 	_, err = migrations.Up(t.Context(), conn, roles)
 	require.NoError(t, err)
 	require.Subset(t, queryStrings(t, conn, jobs), []string{"alerts", "events", "house"})
-}
-
-// What an attacker wrote before the tables had bounds.
-func TestEarlierRowsOutOfBoundsAreReplaced(t *testing.T) {
-	t.Parallel()
-	names, err := fs.Glob(migrations.Files, "*.sql")
-	require.NoError(t, err)
-	before := fstest.MapFS{}
-	for _, name := range names[:slices.Index(names, "0045_bounds.sql")] {
-		text, err := fs.ReadFile(migrations.Files, name)
-		require.NoError(t, err)
-		before[name] = &fstest.MapFile{Data: text}
-	}
-	conn := connect(t, sandbox.NewEmptyDatabase(t))
-	_, err = migrations.UpFrom(t.Context(), conn, before, migrations.Roles{})
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `
-		INSERT INTO task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at) VALUES
-			(gen_random_uuid(), 0, 5, 1, 0, 'bad', 'infinity', '-infinity'), (gen_random_uuid(), 0, 5, 1, 0, 'good', '2026-01-02Z', NULL);
-		INSERT INTO alerts (id, kind, queue, value, threshold, since) VALUES (gen_random_uuid(), 'backlog', 'q', 'NaN', 1, 'infinity');
-		INSERT INTO event_outbox (kind, ids, next_at) VALUES ('task.pending', array[null]::uuid[], 'infinity'), ('task.pending', array[gen_random_uuid()], '-infinity');
-		INSERT INTO task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) VALUES ('infinity', 0, 0, 0, 0);
-		INSERT INTO webhook_events (id, payload) VALUES ('e', repeat('x', 3000000));
-		INSERT INTO subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id, send_time)
-			VALUES ('t', 't', 'b', 1, 1, 'o', '{}', 0, gen_random_uuid(), '-infinity')`)
-	require.NoError(t, err)
-	_, err = migrations.Up(t.Context(), conn, migrations.Roles{})
-	require.NoError(t, err)
-	require.Equal(t, []string{"bad true true", "good 2026-01-02 <null>"}, queryStrings(t, conn, `
-		SELECT concat(queue, ' ', CASE queue WHEN 'good' THEN due_at::date::text ELSE (due_at = updated_at OR isfinite(due_at))::text END, ' ',
-			coalesce(isfinite(expires_at)::text, '<null>')) FROM task_live ORDER BY 1`))
-	require.Equal(t, []string{"0 true"}, queryStrings(t, conn, `SELECT value || ' ' || isfinite(since) FROM alerts`))
-	require.Equal(t, []string{"-infinity"}, queryStrings(t, conn, `SELECT next_at::text FROM event_outbox`), "an event of nothing is deleted")
-	require.Empty(t, queryStrings(t, conn, `SELECT day::text FROM task_totals`))
-	require.Equal(t, []string{"{}"}, queryStrings(t, conn, `SELECT payload FROM webhook_events`))
-	require.Equal(t, []string{"true"}, queryStrings(t, conn, `SELECT isfinite(send_time)::text FROM subscribe_message_logs`))
-	require.Empty(t, queryStrings(t, conn, `SELECT tgname::text FROM pg_trigger WHERE tgenabled = 'D'`), "triggers work again")
 }

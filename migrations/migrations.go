@@ -91,7 +91,7 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 // makeJobs inserts the rows of upkeep that are missing. A function can neither insert nor
 // rename one, and a job without its row is never run.
 func makeJobs(ctx context.Context, conn *pgx.Conn) error {
-	var exists bool
+	var exists bool // not yet in a test of the first files
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('upkeep') IS NOT NULL").Scan(&exists); err != nil || !exists {
 		return err
 	}

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"testing"
@@ -17,6 +18,31 @@ import (
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
 var roles = sandbox.Roles
+
+// ours are the relations of the schema without the partitions, whose names depend on
+// the month.
+const ours = `(SELECT c.* FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition)`
+
+const columnsSQL = `
+SELECT concat_ws(' ', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, array_to_string(c.relacl, ','), array_to_string(a.attacl, ','))
+FROM ` + ours + ` c JOIN pg_attribute a ON a.attrelid = c.oid WHERE NOT a.attisdropped ORDER BY c.relname COLLATE "C", a.attnum`
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func queryStrings(t *testing.T, conn *pgx.Conn, query string, args ...any) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), query, args...)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return lines
+}
 
 // file returns a migration that creates the table t<n>.
 func file(n int) (name string, content *fstest.MapFile) {
@@ -36,7 +62,7 @@ func TestUpFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
-	want := describe(t, connect(t, sandbox.NewDatabase(t)))
+	want := queryStrings(t, connect(t, sandbox.NewDatabase(t)), columnsSQL)
 	for k := range names {
 		t.Run(fmt.Sprintf("the first %d", k), func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +79,7 @@ func TestUpFromEveryVersion(t *testing.T) {
 			applied, err = migrations.Up(t.Context(), conn, roles)
 			require.NoError(t, err)
 			require.Equal(t, names[k:], applied)
-			require.Equal(t, want, describe(t, conn))
+			require.Equal(t, want, queryStrings(t, conn, columnsSQL))
 			applied, err = migrations.Up(t.Context(), conn, roles)
 			require.NoError(t, err)
 			require.Empty(t, applied)

@@ -1,3 +1,5 @@
+-- What the texts of SMS are made of, and what they must not contain.
+
 CREATE TABLE sms_templates (
     id               integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     template_name    varchar(100) NOT NULL,
@@ -7,6 +9,7 @@ CREATE TABLE sms_templates (
     updated_at       timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX idx_sms_templates_active ON sms_templates (is_active);
+COMMENT ON TABLE sms_templates IS 'Templates of SMS texts with {parameters}. The active one with the lowest id is used.';
 
 CREATE TABLE default_sms_data (
     id           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -18,11 +21,12 @@ CREATE TABLE default_sms_data (
     updated_at   timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX idx_default_sms_sent ON default_sms_data (is_sent);
+COMMENT ON TABLE default_sms_data IS 'The text that is sent once to a phone number whose submission has no content.';
 
--- word is what the operator typed; folded (NFKC, case-folded) is what a text is searched for.
 CREATE TABLE blocked_words (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     word       varchar(100) NOT NULL,
     folded     text COLLATE "C" NOT NULL UNIQUE,
     created_at timestamptz NOT NULL DEFAULT now()
 );
+COMMENT ON TABLE blocked_words IS 'Words that no message may contain. word as typed; folded (without invisible characters, NFKC, case-folded) is what texts are searched for.';

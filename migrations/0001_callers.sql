@@ -1,0 +1,79 @@
+-- Callers, and what operators change.
+
+-- A test demands a COMMENT for every table and for every column whose values are codes: SQL clients show it.
+COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this database, in order. Written by migrate only.';
+
+CREATE TABLE callers (
+    id                   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name                 varchar(50) NOT NULL UNIQUE,
+    token_hash           bytea NOT NULL CHECK (octet_length(token_hash) = 32),
+    roles                text[] NOT NULL,
+    queues               text[] NOT NULL,
+    business_types       text[] NOT NULL DEFAULT '{}',
+    receives             text[] NOT NULL DEFAULT '{}',
+    best_priority        smallint NOT NULL DEFAULT 0 CHECK (best_priority BETWEEN 0 AND 5),
+    max_waiting_tasks    bigint CHECK (max_waiting_tasks > 0),
+    max_waiting_messages bigint CHECK (max_waiting_messages > 0),
+    max_waiting_bytes    bigint CHECK (max_waiting_bytes > 0),
+    made_by              bigint REFERENCES callers (id),
+    account_id           bigint REFERENCES callers (id),
+    created_at           timestamptz NOT NULL DEFAULT now(),
+    rotated_at           timestamptz,
+    revoked_at           timestamptz
+);
+CREATE INDEX callers_made_by ON callers (made_by) WHERE made_by IS NOT NULL;
+CREATE INDEX callers_account ON callers (account_id) WHERE account_id IS NOT NULL;
+COMMENT ON TABLE callers IS 'Who may call. The pair of the environment is caller 0 and has no row. Rows are never removed.';
+COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, trigger, admin.';
+COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
+COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may order and look up; empty: all.';
+COMMENT ON COLUMN callers.receives IS 'Patterns of the subjects whose messages it may confirm, as NATS writes them: * is one token, > at the end is one or more. Empty: none.';
+COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 goes before all others, 5 is that of a task that is given none.';
+COMMENT ON COLUMN callers.max_waiting_tasks IS 'Tasks of the caller that may be in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS decides.';
+COMMENT ON COLUMN callers.max_waiting_messages IS 'Messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES decides.';
+COMMENT ON COLUMN callers.max_waiting_bytes IS 'Bytes of data of these messages. NULL: SENDONCE_CALLER_WAITING_MB decides.';
+COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that made the caller, or was the first to replace its token or to grant it more. It is revoked and narrowed with that one. NULL: none did.';
+COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
+
+-- Proves who knows a token: the SHA-256 of a salt and token_hash. No role that a function logs in as can read token_hash itself.
+CREATE FUNCTION token_proof(caller_id bigint, salt bytea) RETURNS bytea
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT sha256(salt || token_hash) FROM public.callers WHERE id = caller_id
+$$;
+REVOKE EXECUTE ON FUNCTION token_proof(bigint, bytea) FROM PUBLIC;
+
+CREATE TABLE operator_actions (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    caller_id   bigint NOT NULL,
+    caller_name varchar(50) NOT NULL,
+    request_id  varchar(50) NOT NULL,
+    action      text NOT NULL,
+    subject     text NOT NULL,
+    reason      text,
+    before      jsonb,
+    after       jsonb,
+    created_at  timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX operator_actions_subject ON operator_actions (subject, id);
+CREATE INDEX operator_actions_created ON operator_actions (created_at, id);
+COMMENT ON TABLE operator_actions IS 'What operators changed: who, why, and the state before and after. Append-only.';
+COMMENT ON COLUMN operator_actions.action IS 'What was done, as template.update or task.cancel.';
+COMMENT ON COLUMN operator_actions.subject IS 'What it was done to, as template/7 or the id of a task or message.';
+COMMENT ON COLUMN operator_actions.reason IS 'In the words of the operator.';
+
+CREATE TABLE archived_operator_actions (
+    id          bigint PRIMARY KEY,
+    caller_id   bigint NOT NULL,
+    caller_name varchar(50) NOT NULL,
+    request_id  varchar(50) NOT NULL,
+    action      text NOT NULL,
+    subject     text NOT NULL,
+    reason      text,
+    before      jsonb,
+    after       jsonb,
+    created_at  timestamptz NOT NULL
+);
+COMMENT ON TABLE archived_operator_actions IS 'Rows of operator_actions that are older than RETENTION_DAYS.';
+COMMENT ON COLUMN archived_operator_actions.action IS 'That of operator_actions.';
+COMMENT ON COLUMN archived_operator_actions.subject IS 'That of operator_actions.';
+COMMENT ON COLUMN archived_operator_actions.reason IS 'That of operator_actions.';

@@ -1,0 +1,202 @@
+-- A task is written once as a body (tasks), lives as one narrow row while it is not final (task_live) and ends as one row
+-- with its result (task_done).
+
+-- A process takes claim ids in blocks, so that it knows a claim's id before the claim: ids are unique, not in order.
+CREATE SEQUENCE claim_seq INCREMENT BY 1000;
+
+CREATE TABLE tasks (
+    id           uuid PRIMARY KEY,
+    seq          bigint GENERATED ALWAYS AS IDENTITY,
+    caller_id    bigint NOT NULL,
+    queue        text COLLATE "C" NOT NULL CHECK (octet_length(queue) BETWEEN 1 AND 63),
+    priority     smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    max_retries  smallint NOT NULL CHECK (max_retries BETWEEN 0 AND 10),
+    on_unknown   smallint NOT NULL CHECK (on_unknown BETWEEN 0 AND 2),
+    phone_number varchar(20) NOT NULL,
+    content      varchar(200) NOT NULL,
+    source       varchar(50),
+    send_at      timestamptz,
+    expires_at   timestamptz,
+    callback_url text,
+    metadata     jsonb,
+    created_at   timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX idx_sms_tasks_phone ON tasks (phone_number, id);
+COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
+COMMENT ON COLUMN tasks.seq IS 'A number in about the order of submission: sms_tasks.id.';
+COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the pair of the environment, which has no row.';
+COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 unless the submitter says otherwise.';
+COMMENT ON COLUMN tasks.max_retries IS 'How many retries follow the first try, 0 to 10.';
+COMMENT ON COLUMN tasks.on_unknown IS 'What follows when nobody knows whether the message was sent: 0 resend, 1 hold, 2 fail.';
+
+CREATE TABLE task_live (
+    id            uuid PRIMARY KEY,
+    state         smallint NOT NULL CHECK (state BETWEEN 0 AND 3),
+    priority      smallint NOT NULL,
+    retry_count   smallint NOT NULL DEFAULT 0,
+    max_retries   smallint NOT NULL,
+    on_unknown    smallint NOT NULL,
+    ended         smallint NOT NULL DEFAULT 0,
+    marks_sending boolean NOT NULL DEFAULT false,
+    queue         text COLLATE "C" NOT NULL,
+    due_at        timestamptz,
+    expires_at    timestamptz,
+    updated_at    timestamptz NOT NULL DEFAULT now(),
+    claim_id      bigint,
+    app_id        varchar(50),
+    sending_at    timestamptz,
+    result        varchar(500),
+    error_code    varchar(50),
+    caller_id     bigint NOT NULL DEFAULT 0,
+    callback      boolean NOT NULL DEFAULT false,
+    claimed_by    bigint,
+    owned_claim   bigint,
+    CHECK (state <> 0 OR due_at IS NOT NULL),
+    CHECK (state <> 2 OR (due_at IS NOT NULL AND claim_id IS NOT NULL AND app_id IS NOT NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
+-- The order of a claim without a sort: new tasks first, then retries by retry_count, each by age.
+CREATE INDEX task_live_ready ON task_live (queue, priority, retry_count, id) WHERE state = 1;
+-- Sweep takes a part of what is due of each queue. The order of hashes lets it start at any of them by chance.
+CREATE INDEX task_live_due ON task_live (due_at) WHERE state <> 2 AND due_at IS NOT NULL;
+CREATE INDEX task_live_due_queues ON task_live (hashtextextended(queue, 0), queue, due_at) WHERE state <> 2 AND due_at IS NOT NULL;
+CREATE INDEX task_live_leases ON task_live (due_at) WHERE state = 2;
+-- There is no index by caller_id: it would cost each submission, claim and report.
+COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
+COMMENT ON COLUMN task_live.state IS '0 scheduled, 1 pending, 2 processing, 3 held.';
+COMMENT ON COLUMN task_live.priority IS 'That of tasks.';
+COMMENT ON COLUMN task_live.retry_count IS 'Retries begun so far, 0 to max_retries.';
+COMMENT ON COLUMN task_live.max_retries IS 'That of tasks.';
+COMMENT ON COLUMN task_live.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
+COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
+COMMENT ON COLUMN task_live.due_at IS 'When sweep must look: the send time, the end of the lease, or the expiry.';
+COMMENT ON COLUMN task_live.caller_id IS 'That of tasks.';
+COMMENT ON COLUMN task_live.callback IS 'tasks.callback_url is given.';
+COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the claim owned_claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
+COMMENT ON COLUMN task_live.owned_claim IS 'The claim that claimed_by made. If it is not claim_id, nobody knows who made that: a process of an older version claimed the task.';
+
+CREATE TABLE task_done (
+    id          uuid PRIMARY KEY,
+    status      smallint NOT NULL CHECK (status IN (2, 3)),
+    reason      smallint NOT NULL CHECK (reason BETWEEN 0 AND 6),
+    retry_count smallint NOT NULL,
+    ended       smallint NOT NULL,
+    claim_id    bigint,
+    app_id      varchar(50),
+    reported_at timestamptz NOT NULL DEFAULT now(),
+    sent_at     timestamptz,
+    result      varchar(500),
+    error_code  varchar(50),
+    subscribe   boolean NOT NULL DEFAULT false,
+    claimed_by  bigint,
+    CHECK ((status = 2) = (reason = 0))
+);
+CREATE INDEX task_done_failed ON task_done (id) WHERE status = 3;
+-- For the results of the last minutes. Without autosummarize the newest pages would be read whole until a vacuum.
+CREATE INDEX task_done_reported ON task_done USING brin (reported_at) WITH (pages_per_range = 32, autosummarize = on);
+COMMENT ON TABLE task_done IS 'The result of each final task of the main tables.';
+COMMENT ON COLUMN task_done.status IS '2 succeeded, 3 failed.';
+COMMENT ON COLUMN task_done.reason IS 'Why it failed: 0 none (it succeeded), 1 rejected, 2 retries_exhausted, 3 timeout, 4 unknown, 5 expired, 6 cancelled.';
+COMMENT ON COLUMN task_done.retry_count IS 'Retries begun in all.';
+COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as task_live.ended.';
+COMMENT ON COLUMN task_done.subscribe IS 'The task was a send of a subscribe message (queues wechat and wechat.recorded), not an SMS. Statistics need not read the bodies.';
+COMMENT ON COLUMN task_done.claimed_by IS 'The caller that made the newest claim, as in task_live; null: not known.';
+
+CREATE TABLE archived_tasks (
+    id           uuid PRIMARY KEY,
+    seq          bigint NOT NULL,
+    caller_id    bigint NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    priority     smallint NOT NULL,
+    max_retries  smallint NOT NULL,
+    on_unknown   smallint NOT NULL,
+    phone_number varchar(20) NOT NULL,
+    content      varchar(200) NOT NULL,
+    source       varchar(50),
+    send_at      timestamptz,
+    expires_at   timestamptz,
+    callback_url text,
+    metadata     jsonb,
+    created_at   timestamptz NOT NULL,
+    status       smallint NOT NULL,
+    reason       smallint NOT NULL,
+    retry_count  smallint NOT NULL,
+    ended        smallint NOT NULL,
+    claim_id     bigint,
+    app_id       varchar(50),
+    reported_at  timestamptz NOT NULL,
+    sent_at      timestamptz,
+    result       varchar(500),
+    error_code   varchar(50),
+    claimed_by   bigint,
+    archived_at  timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE archived_tasks IS 'Final tasks older than RETENTION_DAYS, body and result in one row. Found by id only.';
+COMMENT ON COLUMN archived_tasks.priority IS 'That of tasks.';
+COMMENT ON COLUMN archived_tasks.max_retries IS 'That of tasks.';
+COMMENT ON COLUMN archived_tasks.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
+COMMENT ON COLUMN archived_tasks.status IS 'That of task_done: 2 succeeded, 3 failed.';
+COMMENT ON COLUMN archived_tasks.reason IS 'That of task_done: 0 none, 1 rejected, 2 retries_exhausted, 3 timeout, 4 unknown, 5 expired, 6 cancelled.';
+COMMENT ON COLUMN archived_tasks.retry_count IS 'That of task_done.';
+COMMENT ON COLUMN archived_tasks.ended IS 'That of task_done, as task_live.ended.';
+COMMENT ON COLUMN archived_tasks.claimed_by IS 'That of task_done.';
+
+CREATE TABLE submission_keys (
+    key         uuid PRIMARY KEY,
+    fingerprint uuid NOT NULL,
+    id          uuid NOT NULL
+);
+COMMENT ON TABLE submission_keys IS 'Every idempotency key ever used: the primary key is its only judge. key and fingerprint are the first 128 bits of a SHA-256.';
+
+CREATE TABLE task_totals (
+    day                 date PRIMARY KEY,
+    succeeded           bigint NOT NULL,
+    failed              bigint NOT NULL,
+    counted_to          timestamptz,
+    subscribe_succeeded bigint NOT NULL,
+    subscribe_failed    bigint NOT NULL
+);
+COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics never count the history.';
+COMMENT ON COLUMN task_totals.succeeded IS 'SMS.';
+COMMENT ON COLUMN task_totals.failed IS 'SMS.';
+COMMENT ON COLUMN task_totals.counted_to IS 'Results before this time are counted, later ones of the day are not yet. NULL: the whole day is counted, and the day is closed.';
+COMMENT ON COLUMN task_totals.subscribe_succeeded IS 'Sends of subscribe messages.';
+COMMENT ON COLUMN task_totals.subscribe_failed IS 'Sends of subscribe messages.';
+
+CREATE TABLE queue_pauses (
+    queue      text COLLATE "C" PRIMARY KEY CHECK (octet_length(queue) BETWEEN 1 AND 63),
+    until      timestamptz,
+    reason     text NOT NULL,
+    paused_by  text NOT NULL,
+    by_hand    boolean NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX queue_pauses_until ON queue_pauses (until) WHERE until IS NOT NULL;
+COMMENT ON TABLE queue_pauses IS 'Queues that hand out nothing until a time; until null: until an operator resumes them. When the time is over, sweep wakes the waiting claims and removes the row.';
+COMMENT ON COLUMN queue_pauses.reason IS 'For people.';
+
+-- The task_id is of type uuid: a cast to text would keep look-ups off the index.
+CREATE VIEW sms_tasks AS
+SELECT t.seq AS id,
+       t.id AS task_id,
+       t.phone_number,
+       t.content,
+       CASE WHEN d.id IS NOT NULL THEN d.status::integer WHEN l.state >= 2 THEN 1 ELSE 0 END AS status,
+       t.source,
+       COALESCE(d.retry_count, l.retry_count)::integer AS retry_count,
+       CASE WHEN l.state = 2 OR l.ended IN (1, 2) AND l.state = 3 THEN l.app_id WHEN d.reason IN (0, 1) THEN d.app_id END AS processing_app_id,
+       COALESCE(d.result, l.result) AS result,
+       t.created_at,
+       COALESCE(d.reported_at, l.updated_at) AS updated_at,
+       d.sent_at,
+       d.reported_at,
+       t.queue,
+       CASE d.reason WHEN 1 THEN 'rejected' WHEN 2 THEN 'retries_exhausted' WHEN 3 THEN 'timeout' WHEN 4 THEN 'unknown'
+                     WHEN 5 THEN 'expired' WHEN 6 THEN 'cancelled' END AS reason
+FROM tasks t
+LEFT JOIN task_live l ON l.id = t.id
+LEFT JOIN task_done d ON d.id = t.id
+WHERE t.queue NOT IN ('wechat', 'wechat.recorded');
+COMMENT ON VIEW sms_tasks IS 'The original table of SMS tasks, read-only, over the main tables; sends of subscribe messages are not in it. For looking at rows, not for counting.';
+COMMENT ON COLUMN sms_tasks.status IS '0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.';
+COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed, as a word; null unless status is 3.';

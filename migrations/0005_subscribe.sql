@@ -1,0 +1,200 @@
+-- Subscribe messages to WeChat.
+
+CREATE TABLE subscribe_message_logs (
+    id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    template_id      varchar(100) NOT NULL,
+    template_type    varchar(50) NOT NULL,
+    business_type    varchar(50) NOT NULL,
+    business_id      numeric(20) NOT NULL CHECK (business_id BETWEEN 0 AND 18446744073709551615),
+    receiver_user_id numeric(20) NOT NULL CHECK (receiver_user_id BETWEEN 0 AND 18446744073709551615),
+    receiver_openid  varchar(100) NOT NULL,
+    message_data     jsonb NOT NULL,
+    page_path        varchar(1024),
+    send_status      smallint NOT NULL DEFAULT 0 CHECK (send_status BETWEEN 0 AND 2),
+    send_time        timestamptz NOT NULL DEFAULT now(),
+    retry_count      integer NOT NULL DEFAULT 0,
+    error_code       varchar(50),
+    error_message    text,
+    caller_id        bigint NOT NULL,
+    task_id          uuid NOT NULL,
+    retries_before   integer NOT NULL DEFAULT 0,
+    doubtful         boolean NOT NULL DEFAULT false,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    updated_at       timestamptz NOT NULL DEFAULT now()
+);
+CREATE UNIQUE INDEX uk_business_template_receiver ON subscribe_message_logs (business_type, business_id, template_type, receiver_user_id);
+CREATE INDEX subscribe_message_logs_failed ON subscribe_message_logs (send_time) WHERE send_status = 2;
+CREATE INDEX subscribe_message_logs_failed_caller ON subscribe_message_logs (caller_id, send_time) WHERE send_status = 2;
+CREATE INDEX subscribe_message_logs_time ON subscribe_message_logs (send_time);
+CREATE INDEX subscribe_message_logs_settled ON subscribe_message_logs (updated_at, id) WHERE send_status <> 0;
+COMMENT ON TABLE subscribe_message_logs IS 'One row for each subscribe message: business event, type of template and receiver name it (uk_business_template_receiver).';
+COMMENT ON COLUMN subscribe_message_logs.template_id IS 'The template at WeChat.';
+COMMENT ON COLUMN subscribe_message_logs.template_type IS 'The type of the message, as BOOKING_CONFIRM.';
+COMMENT ON COLUMN subscribe_message_logs.business_type IS 'The type of the business event, as course_booking.';
+COMMENT ON COLUMN subscribe_message_logs.business_id IS 'The id of the business event, unsigned 64 bits.';
+COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The receiver as the business knows it, unsigned 64 bits.';
+COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The receiver as WeChat knows it.';
+COMMENT ON COLUMN subscribe_message_logs.message_data IS 'What the newest send fills into the template.';
+COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
+COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was ordered, or when send_status became what it is.';
+COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'Retries of all its sends.';
+COMMENT ON COLUMN subscribe_message_logs.task_id IS 'Its newest send.';
+COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';
+COMMENT ON COLUMN subscribe_message_logs.doubtful IS 'It is unknown whether some send of it was delivered.';
+
+CREATE TABLE subscribe_message_sends (
+    task_id           uuid PRIMARY KEY,
+    log_id            bigint NOT NULL,
+    template_id       varchar(100) NOT NULL,
+    receiver_openid   varchar(100) NOT NULL,
+    message_data      jsonb NOT NULL,
+    page_path         varchar(1024),
+    lang              varchar(10),
+    miniprogram_state varchar(20),
+    created_at        timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX subscribe_message_sends_log ON subscribe_message_sends (log_id, created_at);
+COMMENT ON TABLE subscribe_message_sends IS 'Each send of a subscribe message with what it sends: the body of a task, and the history of the message.';
+COMMENT ON COLUMN subscribe_message_sends.miniprogram_state IS 'Which version of the mini program a tap opens: developer, trial or formal; null: formal.';
+
+CREATE TABLE archived_subscribe_message_logs (
+    id               bigint PRIMARY KEY,
+    template_id      varchar(100) NOT NULL,
+    template_type    varchar(50) NOT NULL,
+    business_type    varchar(50) NOT NULL,
+    business_id      numeric(20) NOT NULL,
+    receiver_user_id numeric(20) NOT NULL,
+    receiver_openid  varchar(100) NOT NULL,
+    message_data     jsonb NOT NULL,
+    page_path        varchar(1024),
+    send_status      smallint NOT NULL,
+    send_time        timestamptz NOT NULL,
+    retry_count      integer NOT NULL,
+    error_code       varchar(50),
+    error_message    text,
+    caller_id        bigint NOT NULL,
+    task_id          uuid NOT NULL,
+    retries_before   integer NOT NULL,
+    doubtful         boolean NOT NULL,
+    created_at       timestamptz NOT NULL,
+    updated_at       timestamptz NOT NULL,
+    archived_at      timestamptz NOT NULL DEFAULT now()
+);
+CREATE UNIQUE INDEX archived_business_template_receiver ON archived_subscribe_message_logs (business_type, business_id, template_type, receiver_user_id);
+COMMENT ON TABLE archived_subscribe_message_logs IS 'Sent and failed rows of subscribe_message_logs that are older than RETENTION_DAYS. Their names stay taken; a failed one returns when it is sent again.';
+COMMENT ON COLUMN archived_subscribe_message_logs.send_status IS 'That of subscribe_message_logs: 1 sent, 2 failed.';
+
+CREATE TABLE archived_subscribe_message_sends (
+    task_id           uuid PRIMARY KEY,
+    log_id            bigint NOT NULL,
+    template_id       varchar(100) NOT NULL,
+    receiver_openid   varchar(100) NOT NULL,
+    message_data      jsonb NOT NULL,
+    page_path         varchar(1024),
+    lang              varchar(10),
+    miniprogram_state varchar(20),
+    created_at        timestamptz NOT NULL
+);
+CREATE INDEX archived_subscribe_message_sends_log ON archived_subscribe_message_sends (log_id, created_at);
+COMMENT ON TABLE archived_subscribe_message_sends IS 'The sends of archived_subscribe_message_logs.';
+COMMENT ON COLUMN archived_subscribe_message_sends.miniprogram_state IS 'That of subscribe_message_sends.';
+
+-- An order looks whether its message is archived before it inserts a row. A message may be archived while the order waits for that
+-- row, so this looks again when the row is inserted: each statement of a function sees what was committed before it.
+CREATE FUNCTION refuse_archived_subscribe_message() RETURNS trigger
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM archived_subscribe_message_logs a WHERE a.business_type = NEW.business_type AND a.business_id = NEW.business_id
+            AND a.template_type = NEW.template_type AND a.receiver_user_id = NEW.receiver_user_id) THEN
+        RAISE unique_violation USING MESSAGE = 'this subscribe message is archived', CONSTRAINT = 'archived_business_template_receiver';
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION refuse_archived_subscribe_message() FROM PUBLIC;
+CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON subscribe_message_logs
+FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
+
+-- Takes a subscribe message back out of the archive with its sends, to be sent again. SECURITY DEFINER: so the functions' role needs
+-- neither delete archived messages nor choose the id of a new one. Does nothing where there is none; a second call waits for the first.
+CREATE FUNCTION restore_subscribe_message(message_id bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH l AS (
+        DELETE FROM public.archived_subscribe_message_logs WHERE id = message_id RETURNING *
+    ), s AS (
+        DELETE FROM public.archived_subscribe_message_sends WHERE log_id = message_id RETURNING *
+    ), g AS (
+        INSERT INTO public.subscribe_message_logs (id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid,
+            message_data, page_path, send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful,
+            created_at, updated_at)
+        OVERRIDING SYSTEM VALUE
+        SELECT id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid,
+            message_data, page_path, send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful,
+            created_at, updated_at
+        FROM l
+    )
+    INSERT INTO public.subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state,
+        created_at)
+    SELECT task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at FROM s
+$$;
+REVOKE EXECUTE ON FUNCTION restore_subscribe_message(bigint) FROM PUBLIC;
+
+CREATE TABLE subscribe_totals (
+    day           date NOT NULL,
+    caller_id     bigint NOT NULL,
+    template_type varchar(50) NOT NULL,
+    total         bigint NOT NULL,
+    success       bigint NOT NULL,
+    failed        bigint NOT NULL
+);
+CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
+COMMENT ON TABLE subscribe_totals IS 'Subscribe messages by the UTC day of their send_time, of the days that task_totals has closed. The rows of one day, caller and type add up: a change of a message of a closed day adds rows and never waits for another change. Closing a day merges them.';
+COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. May be negative in one row, as success and failed: what left the day.';
+
+-- Moves a message of a closed day between days and figures. The lock is that of closing a day (maintenance.totalsLock).
+CREATE FUNCTION move_subscribe_total() RETURNS trigger
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+DECLARE
+    first_open date;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(7310001);
+    SELECT max(day) + 1 INTO first_open FROM task_totals WHERE counted_to IS NULL;
+    INSERT INTO subscribe_totals (day, caller_id, template_type, total, success, failed)
+    SELECT day, caller_id, template_type, n, CASE send_status WHEN 1 THEN n ELSE 0 END, CASE send_status WHEN 2 THEN n ELSE 0 END
+    FROM (VALUES ((OLD.send_time AT TIME ZONE 'UTC')::date, OLD.caller_id, OLD.template_type, OLD.send_status, -1),
+                 ((NEW.send_time AT TIME ZONE 'UTC')::date, NEW.caller_id, NEW.template_type, NEW.send_status, 1))
+        AS moved (day, caller_id, template_type, send_status, n)
+    WHERE day < first_open;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION move_subscribe_total() FROM PUBLIC;
+-- Today is never closed. An archived message stays counted: there is no trigger for INSERT or DELETE, and one that comes back is
+-- inserted as it was before it is changed.
+CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON subscribe_message_logs FOR EACH ROW
+WHEN (least(OLD.send_time, NEW.send_time) < date_trunc('day', now(), 'UTC')
+    AND (OLD.send_time, OLD.send_status) IS DISTINCT FROM (NEW.send_time, NEW.send_status))
+EXECUTE FUNCTION move_subscribe_total();
+
+CREATE TABLE template_pauses (
+    template_id varchar(100) NOT NULL,
+    caller_id   bigint NOT NULL,
+    strikes     smallint NOT NULL,
+    paused_at   timestamptz,
+    reason      text NOT NULL,
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (template_id, caller_id)
+);
+COMMENT ON TABLE template_pauses IS 'Templates of subscribe messages with errors in a row, by caller; with paused_at the caller''s messages with the template are not sent.';
+COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that ordered the messages: callers.id, 0 for the pair of the environment, -1 for all callers.';
+COMMENT ON COLUMN template_pauses.strikes IS 'Errors in a row that are the fault of the template or of what the caller fills into it.';
+COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
+
+CREATE TABLE provider_tokens (
+    provider   text NOT NULL,
+    app_id     text NOT NULL,
+    token      text NOT NULL,
+    expires_at timestamptz NOT NULL,
+    version    bigint NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (provider, app_id)
+);
+COMMENT ON TABLE provider_tokens IS 'Access tokens of providers, shared by all instances.';

@@ -1,0 +1,238 @@
+-- Reliable messages, split as tasks are: a body that never changes, one narrow row while the message is on its way, one row at its end.
+
+-- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key is the only judge of a repeat.
+-- call_id: UUIDv7 of the call that saved it, which distinguishes a repeat from the very call whose answer was lost.
+-- data: JSON as it was sent, which is what is delivered; jsonb would change it.
+-- accept_seq, accepted_at, producer: of a message that was accepted by a stream before it was saved, its place in the stream, and
+-- when (by its own clock) which process accepted it. Null for others.
+CREATE TABLE messages (
+    id                uuid PRIMARY KEY,
+    call_id           uuid NOT NULL,
+    caller_id         bigint NOT NULL,
+    sender            text NOT NULL,
+    client_msg_id     varchar(255) NOT NULL,
+    fingerprint       uuid NOT NULL,
+    kind              smallint NOT NULL CHECK (kind BETWEEN 0 AND 2),
+    destination       text NOT NULL,
+    exchange_name     text,
+    routing_key       text,
+    type              varchar(255) NOT NULL,
+    data              text NOT NULL,
+    sent_at           timestamptz,
+    confirm           boolean NOT NULL,
+    max_sends         smallint NOT NULL CHECK (max_sends BETWEEN 1 AND 20),
+    expected_receipts smallint NOT NULL CHECK (expected_receipts BETWEEN 1 AND 100),
+    created_at        timestamptz NOT NULL DEFAULT now(),
+    accept_seq        bigint,
+    accepted_at       timestamptz,
+    producer          text,
+    confirm_token     bytea,
+    CHECK (confirm OR expected_receipts = 1)
+);
+-- One direction of a conversation in its order: a page merges the two. It also finds who wrote to a user, from sender to sender.
+CREATE INDEX messages_between ON messages (destination, sender, created_at, id) WHERE kind = 2;
+COMMENT ON TABLE messages IS 'The body of each reliable message. Written once, never changed.';
+COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2 a user.';
+COMMENT ON COLUMN messages.confirm IS 'The message ends with expected_receipts confirmations and not with its send.';
+COMMENT ON COLUMN messages.max_sends IS 'Sends in one epoch, 1 to 20.';
+COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
+COMMENT ON COLUMN messages.confirm_token IS 'Secret, 32 random bytes: what a confirmation of a message to a URL must give back. Made before the first send; null unless confirm.';
+
+CREATE TABLE message_live (
+    id              uuid PRIMARY KEY,
+    status          smallint NOT NULL DEFAULT 0 CHECK (status IN (0, 1)),
+    remaining_sends smallint NOT NULL CHECK (remaining_sends >= 0),
+    send_no         smallint NOT NULL DEFAULT 0,
+    epoch           integer NOT NULL DEFAULT 1,
+    next_at         timestamptz DEFAULT now(),
+    updated_at      timestamptz NOT NULL DEFAULT now(),
+    last_error      varchar(500),
+    kind            smallint NOT NULL CHECK (kind BETWEEN 0 AND 2),
+    lane            text,
+    delivered_at    timestamptz,
+    stream          text COLLATE "C" NOT NULL DEFAULT '',
+    caller_id       bigint NOT NULL DEFAULT 0,
+    bytes           integer NOT NULL DEFAULT 0,
+    CHECK ((remaining_sends = 0) = (next_at IS NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
+-- Each row is in exactly one of the indexes _due, _posts and _stuck_caller, which begin with caller_id: what a caller has waiting
+-- is counted there, and the relay takes an equal part of each caller's. _hosts finds some hosts by chance, in the order of hashes.
+CREATE INDEX message_live_due ON message_live (caller_id, stream, next_at, id) WHERE remaining_sends > 0 AND kind <> 1;
+CREATE INDEX message_live_posts ON message_live (caller_id, next_at) WHERE remaining_sends > 0 AND kind = 1;
+CREATE INDEX message_live_hosts ON message_live (caller_id, hashtextextended(lane, 0), lane, next_at) WHERE remaining_sends > 0 AND kind = 1;
+CREATE INDEX message_live_stuck ON message_live (status, id) WHERE remaining_sends = 0;
+CREATE INDEX message_live_stuck_caller ON message_live (caller_id) WHERE remaining_sends = 0;
+COMMENT ON TABLE message_live IS 'One narrow row for each message that is not final: the one row to lock.';
+COMMENT ON COLUMN message_live.status IS '0 sending, 1 sent.';
+COMMENT ON COLUMN message_live.remaining_sends IS 'Sends left in this epoch; with 0 the message is stuck.';
+COMMENT ON COLUMN message_live.send_no IS 'Sends used in this epoch. A redrive begins a new epoch.';
+COMMENT ON COLUMN message_live.next_at IS 'When it must be sent, or sent again; null when no send is left.';
+COMMENT ON COLUMN message_live.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user. Deliver sends those to URLs, relay all others.';
+COMMENT ON COLUMN message_live.lane IS 'Of a URL: its caller and host.';
+COMMENT ON COLUMN message_live.delivered_at IS 'When a stream, or the receiver behind a URL, first had it.';
+COMMENT ON COLUMN message_live.stream IS 'Which stream takes the message, by its address alone: MESSAGES, USERS, or other-<n> by the first token of another subject. Empty: to a URL.';
+COMMENT ON COLUMN message_live.caller_id IS 'That of messages.';
+COMMENT ON COLUMN message_live.bytes IS 'Length of messages.data.';
+
+CREATE TABLE message_done (
+    id              uuid PRIMARY KEY,
+    status          smallint NOT NULL CHECK (status BETWEEN 0 AND 2),
+    abandoned       boolean NOT NULL,
+    remaining_sends smallint NOT NULL,
+    send_no         smallint NOT NULL,
+    epoch           integer NOT NULL,
+    finished_at     timestamptz NOT NULL DEFAULT now(),
+    finished_by     text,
+    last_error      varchar(500),
+    delivered_at    timestamptz,
+    CHECK (CASE WHEN abandoned THEN status < 2 ELSE status > 0 END)
+);
+CREATE INDEX message_done_finished ON message_done (finished_at, id);
+COMMENT ON TABLE message_done IS 'The end of each final message.';
+COMMENT ON COLUMN message_done.status IS '1 sent (no confirmation was wanted), 2 received; of an abandoned message how far it came: 0 sending, 1 sent.';
+COMMENT ON COLUMN message_done.remaining_sends IS 'Sends that were left in the last epoch.';
+COMMENT ON COLUMN message_done.send_no IS 'Sends used in the last epoch.';
+COMMENT ON COLUMN message_done.finished_by IS 'The consumer that confirmed last, or the operator who abandoned it.';
+
+CREATE TABLE message_receipts (
+    message_id   uuid NOT NULL,
+    consumer     text NOT NULL,
+    confirmed_at timestamptz NOT NULL DEFAULT now(),
+    send_no      smallint NOT NULL,
+    PRIMARY KEY (message_id, consumer)
+);
+COMMENT ON TABLE message_receipts IS 'Which consumer confirmed which message, once each.';
+COMMENT ON COLUMN message_receipts.send_no IS 'The newest send when the confirmation came.';
+
+CREATE TABLE archived_messages (
+    id                uuid PRIMARY KEY,
+    call_id           uuid NOT NULL,
+    caller_id         bigint NOT NULL,
+    sender            text NOT NULL,
+    client_msg_id     varchar(255) NOT NULL,
+    fingerprint       uuid NOT NULL,
+    kind              smallint NOT NULL,
+    destination       text NOT NULL,
+    exchange_name     text,
+    routing_key       text,
+    type              varchar(255) NOT NULL,
+    data              text NOT NULL,
+    sent_at           timestamptz,
+    confirm           boolean NOT NULL,
+    max_sends         smallint NOT NULL,
+    expected_receipts smallint NOT NULL,
+    created_at        timestamptz NOT NULL,
+    accept_seq        bigint,
+    accepted_at       timestamptz,
+    producer          text,
+    confirm_token     bytea,
+    status            smallint NOT NULL,
+    abandoned         boolean NOT NULL,
+    remaining_sends   smallint NOT NULL,
+    send_no           smallint NOT NULL,
+    epoch             integer NOT NULL,
+    finished_at       timestamptz NOT NULL,
+    finished_by       text,
+    last_error        varchar(500),
+    delivered_at      timestamptz,
+    receipts          jsonb NOT NULL,
+    archived_at       timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX archived_messages_between ON archived_messages (destination, sender, created_at, id) WHERE kind = 2;
+COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, end and receipts in one row. Their ids stay taken.';
+COMMENT ON COLUMN archived_messages.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user.';
+COMMENT ON COLUMN archived_messages.max_sends IS 'That of messages.';
+COMMENT ON COLUMN archived_messages.expected_receipts IS 'That of messages.';
+COMMENT ON COLUMN archived_messages.confirm_token IS 'That of messages.';
+COMMENT ON COLUMN archived_messages.status IS 'That of message_done: 1 sent, 2 received; of an abandoned message how far it came: 0 sending, 1 sent.';
+COMMENT ON COLUMN archived_messages.remaining_sends IS 'That of message_done.';
+COMMENT ON COLUMN archived_messages.send_no IS 'That of message_done.';
+COMMENT ON COLUMN archived_messages.receipts IS 'The rows of message_receipts: [{"consumer", "confirmedAt", "sendNo"}].';
+
+CREATE TABLE message_cursors (
+    reader     text NOT NULL,
+    peer       text NOT NULL,
+    created_at timestamptz NOT NULL,
+    id         uuid NOT NULL,
+    read_at    timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (reader, peer)
+);
+COMMENT ON TABLE message_cursors IS 'How far a user has read a conversation: the newest message read (created_at, id). It only moves forward.';
+
+CREATE TABLE accepted_messages (
+    id            uuid PRIMARY KEY,
+    accept_seq    bigint,
+    saved_at      timestamptz DEFAULT now(),
+    sender        text,
+    client_msg_id text,
+    delivered_at  timestamptz
+);
+CREATE INDEX accepted_messages_place ON accepted_messages (accept_seq);
+COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats; and those that were delivered and are not saved yet.';
+COMMENT ON COLUMN accepted_messages.saved_at IS 'Null: only delivered_at is known yet.';
+COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
+
+-- stream_created: places are those of one stream; one that was created again counts from its beginning.
+-- looked_seq, looked_taken, looked_at: the end of the stream and how far it was saved when it was last compared, so that the next
+-- comparison finds whether saving stands still.
+CREATE TABLE accepted_checked (
+    one            boolean PRIMARY KEY DEFAULT true CHECK (one),
+    accept_seq     bigint NOT NULL,
+    stream_created timestamptz NOT NULL,
+    looked_seq     bigint NOT NULL DEFAULT 0,
+    looked_taken   bigint NOT NULL DEFAULT 0,
+    looked_at      timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE accepted_checked IS 'How far the stream was compared with what is saved: nothing at or before accept_seq is missing. One row.';
+
+CREATE TABLE inbox_trims (
+    user_name  text PRIMARY KEY,
+    seq        bigint NOT NULL,
+    trimmed_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE inbox_trims IS 'Users whose inbox in the stream USERS was trimmed to make room, for as long as the stream keeps messages.';
+COMMENT ON COLUMN inbox_trims.user_name IS 'The user.';
+COMMENT ON COLUMN inbox_trims.seq IS 'The last place of the stream at which a message to the user was removed.';
+COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last noted.';
+
+CREATE TABLE stream_usage (
+    since     timestamptz,
+    stream    text COLLATE "C",
+    caller_id bigint,
+    bytes     bigint NOT NULL,
+    PRIMARY KEY (since, stream, caller_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE stream_usage IS 'How much of each caller a stream took within the minute that begins at since; rows are removed after an hour.';
+COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED whatever TWO_PHASE_STREAM calls it.';
+COMMENT ON COLUMN stream_usage.bytes IS 'Data, and for each message what the stream keeps beside it.';
+
+CREATE TABLE stream_pauses (
+    stream   text COLLATE "C" PRIMARY KEY,
+    until    timestamptz NOT NULL,
+    failures integer NOT NULL,
+    reason   text NOT NULL,
+    since    timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE stream_pauses IS 'Streams that took nothing when they were last tried. What is for them waits until then, and is then tried with a few messages; once the stream takes them, the row is removed.';
+COMMENT ON COLUMN stream_pauses.stream IS 'As message_live.stream and event_outbox.stream.';
+COMMENT ON COLUMN stream_pauses.failures IS 'Tries in a row that the stream did not take; 0: the broker itself was away, which pauses nothing.';
+COMMENT ON COLUMN stream_pauses.reason IS 'What the broker answered, for people.';
+
+-- remaining_sends is null where nothing more is sent and no confirmation came: so status <> 2 AND remaining_sends = 0 finds the
+-- stuck messages and no others.
+CREATE VIEW reliable_messages AS
+SELECT m.id,
+       m.exchange_name,
+       COALESCE(m.routing_key, m.destination) AS routing_key,
+       m.data AS content,
+       CASE WHEN l.id IS NOT NULL THEN l.remaining_sends WHEN d.status = 2 THEN d.remaining_sends END::integer AS remaining_sends,
+       COALESCE(d.status, l.status)::integer AS status,
+       m.created_at,
+       COALESCE(d.finished_at, l.updated_at) AS updated_at
+FROM messages m
+LEFT JOIN message_live l ON l.id = m.id
+LEFT JOIN message_done d ON d.id = m.id;
+COMMENT ON VIEW reliable_messages IS 'The original table of reliable messages, read-only. For looking at rows, not for counting.';
+COMMENT ON COLUMN reliable_messages.remaining_sends IS 'Null where nothing more is sent and no confirmation came.';
+COMMENT ON COLUMN reliable_messages.status IS '0 sending, 1 sent, 2 received.';

@@ -1,0 +1,145 @@
+-- Events of tasks and messages, the webhooks that they are posted to, and events that a function will never accept.
+
+-- Written in the commit of the change that it announces. id orders the events of one task: it is taken while the task is locked.
+CREATE TABLE event_outbox (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind       text NOT NULL,
+    reason     smallint NOT NULL DEFAULT 0,
+    ids        uuid[] NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    stream     text COLLATE "C" NOT NULL GENERATED ALWAYS AS (CASE WHEN starts_with(kind, 'message.') THEN 'USERS' ELSE 'EVENTS' END) STORED,
+    next_at    timestamptz NOT NULL DEFAULT '-infinity',
+    caller_id  bigint NOT NULL DEFAULT 0,
+    events     integer NOT NULL GENERATED ALWAYS AS (cardinality(ids)) STORED
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+-- A relay takes an equal part of each caller's rows.
+CREATE INDEX event_outbox_due ON event_outbox (stream, caller_id, next_at, id);
+COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when a stream has all its events.';
+COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised, alert.cleared.';
+COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: that of task_done.';
+COMMENT ON COLUMN event_outbox.next_at IS 'Not to be published before; in the future only for events that a stream refuses by themselves.';
+COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: whose tasks these are, 0 for the built-in admin. 0 of all other kinds.';
+COMMENT ON COLUMN event_outbox.events IS 'How many ids there are.';
+
+CREATE TABLE dead_letters (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    function   text NOT NULL,
+    event_id   text NOT NULL,
+    event_type text NOT NULL,
+    event      text NOT NULL,
+    reason     text NOT NULL,
+    attempts   integer NOT NULL,
+    dead       boolean NOT NULL DEFAULT true,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    UNIQUE (function, event_id)
+);
+CREATE INDEX dead_letters_survived ON dead_letters (created_at, id) WHERE NOT dead;
+COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false, attempts counts how often the function panicked over the event.';
+COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
+COMMENT ON COLUMN dead_letters.reason IS 'Why it was not accepted, for people.';
+
+-- registered_caller is the one foreign key that costs nothing: endpoints are few and seldom created. shared/store/doc.go says why
+-- there is no other.
+CREATE TABLE webhook_endpoints (
+    id                uuid PRIMARY KEY,
+    caller_id         bigint NOT NULL,
+    url               text,
+    description       varchar(200),
+    events            text[] NOT NULL DEFAULT '{}',
+    enabled           boolean NOT NULL DEFAULT true,
+    disabled_reason   text CHECK (disabled_reason IN ('gone', 'failing', 'by_hand')),
+    disabled_at       timestamptz,
+    failing_since     timestamptz,
+    secret            text NOT NULL,
+    old_secret        text,
+    old_secret_until  timestamptz,
+    created_at        timestamptz NOT NULL DEFAULT now(),
+    rotated_at        timestamptz,
+    registered_caller bigint GENERATED ALWAYS AS (nullif(caller_id, 0)) STORED REFERENCES callers (id),
+    CHECK (enabled = (disabled_reason IS NULL) AND enabled = (disabled_at IS NULL)),
+    CHECK (url IS NOT NULL OR enabled)
+);
+CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) WHERE url IS NULL;
+CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
+COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. A row without url has the secret that signs its callbacks and its messages to URLs.';
+COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
+COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it answered 410), failing (nothing but failures for five days), by_hand.';
+COMMENT ON COLUMN webhook_endpoints.failing_since IS 'The first failure since the last success.';
+COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0, which has no row: a caller with endpoints cannot be removed.';
+
+CREATE TABLE webhook_events (
+    id          text PRIMARY KEY,
+    payload     text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX webhook_events_recorded ON webhook_events (recorded_at, id);
+COMMENT ON TABLE webhook_events IS 'Events that webhook_deliveries sends, each once. Kept for as long as one of its deliveries.';
+COMMENT ON COLUMN webhook_events.payload IS 'The body of each POST.';
+COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, to half a day.';
+
+CREATE TABLE webhook_deliveries (
+    id          uuid NOT NULL,
+    event_id    text NOT NULL,
+    endpoint_id uuid NOT NULL,
+    caller_id   bigint NOT NULL,
+    event_type  text NOT NULL,
+    subject     uuid NOT NULL,
+    lane        text NOT NULL DEFAULT '',
+    url         text NOT NULL,
+    own_payload text,
+    state       smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2),
+    attempts    smallint NOT NULL DEFAULT 0,
+    claims      integer NOT NULL DEFAULT 0,
+    tries       jsonb NOT NULL DEFAULT '[]',
+    tried       integer NOT NULL DEFAULT 0,
+    next_at     timestamptz DEFAULT now(),
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz,
+    PRIMARY KEY (event_id, endpoint_id),
+    CHECK ((state = 0) = (next_at IS NOT NULL) AND (state = 0) = (finished_at IS NULL))
+);
+CREATE UNIQUE INDEX webhook_deliveries_id ON webhook_deliveries (id);
+-- What a caller has to be posted is found by its earliest, and by some hosts of callback URLs chosen by chance, in the order of hashes.
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (caller_id, endpoint_id, next_at) WHERE state = 0;
+CREATE INDEX webhook_deliveries_hosts ON webhook_deliveries (endpoint_id, hashtextextended(lane, 0), lane, next_at) WHERE state = 0 AND lane <> '';
+CREATE INDEX webhook_deliveries_caller ON webhook_deliveries (caller_id, id);
+CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id);
+CREATE INDEX webhook_deliveries_subject ON webhook_deliveries (subject);
+CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id) WHERE state <> 0;
+COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
+COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, as sendonce.task.failed.v1.';
+COMMENT ON COLUMN webhook_deliveries.lane IS 'The host of a callback URL, empty for an endpoint: a slow receiver delays only its own.';
+COMMENT ON COLUMN webhook_deliveries.own_payload IS 'The body of each POST, of deliveries recorded before webhook_events was added; null: that of webhook_events.';
+COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
+COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
+COMMENT ON COLUMN webhook_deliveries.claims IS 'The fence: one more with each try begun and with each resend.';
+COMMENT ON COLUMN webhook_deliveries.tried IS 'How often it was tried; the column tries keeps the last 50 of them.';
+
+-- Once every secret is encrypted and bound to its row, no other is written: who may write a row cannot put a signing secret or a
+-- token of its own choice there without the key. Where others are left, `sendonce reencrypt` encrypts them.
+CREATE FUNCTION refuse_plain_secrets() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+DECLARE
+    upgraded boolean;
+BEGIN
+    IF TG_TABLE_NAME = 'webhook_endpoints' THEN
+        upgraded := EXISTS (SELECT FROM webhook_endpoints WHERE secret NOT LIKE 'enc2.%' OR old_secret NOT LIKE 'enc2.%');
+    ELSE
+        upgraded := EXISTS (SELECT FROM provider_tokens WHERE token NOT LIKE 'enc2.%');
+    END IF;
+    IF NOT upgraded THEN
+        RAISE EXCEPTION 'a secret of % is not encrypted and bound to its row', TG_TABLE_NAME
+            USING ERRCODE = 'check_violation', HINT = 'replace processes of earlier versions';
+    END IF;
+    RETURN new;
+END
+$$;
+COMMENT ON FUNCTION refuse_plain_secrets() IS 'Refuses a signing secret or provider token that is not encrypted and bound to its row, once all others are.';
+CREATE TRIGGER plain_secrets_added BEFORE INSERT ON webhook_endpoints FOR EACH ROW
+    WHEN (new.secret NOT LIKE 'enc2.%' OR new.old_secret NOT LIKE 'enc2.%')
+    EXECUTE FUNCTION refuse_plain_secrets();
+CREATE TRIGGER plain_secrets_changed BEFORE UPDATE OF secret, old_secret ON webhook_endpoints FOR EACH ROW
+    WHEN (new.secret NOT LIKE 'enc2.%' OR new.old_secret NOT LIKE 'enc2.%')
+    EXECUTE FUNCTION refuse_plain_secrets();
+CREATE TRIGGER plain_token_written BEFORE INSERT OR UPDATE OF token ON provider_tokens FOR EACH ROW
+    WHEN (new.token NOT LIKE 'enc2.%')
+    EXECUTE FUNCTION refuse_plain_secrets();

@@ -1,0 +1,35 @@
+-- The roles of the functions write these tables. One row with a time, a number or a length that no version of Sendonce writes could
+-- make statements fail that read many rows, for all callers, so the tables refuse such rows. A later migration that adds a column
+-- replaces the constraint of its table. The logs are partitioned: the functions cannot choose their times, and read pages of bounded
+-- length.
+DO $$
+DECLARE
+    bounded record;
+BEGIN
+    FOR bounded IN
+        -- One constraint for each table: each costs every statement the time to prepare it.
+        SELECT c.relname AS table_name, string_agg(format(CASE
+                WHEN name IN ('event_outbox.next_at', 'upkeep.begun_at') THEN '%1$I <= ''9999-12-31 23:59:59.999999+00''' -- -infinity is their default
+                WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
+                WHEN type = 'date' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31'''
+                WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- NaN is greater
+                WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
+                WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
+                WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'pg_column_size(%1$I) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
+                WHEN type = 'jsonb' THEN 'pg_column_size(%1$I) <= 1048576'
+                WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
+                WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'
+                WHEN name IN ('webhook_events.payload', 'webhook_deliveries.own_payload', 'dead_letters.event') THEN 'octet_length(%1$I) <= 2097152'
+                ELSE 'octet_length(%1$I) <= 65536'
+            END, a.attname), ' AND ' ORDER BY a.attnum) AS conditions
+        FROM pg_class c
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+        JOIN pg_type t ON t.oid = a.atttypid
+        CROSS JOIN LATERAL (SELECT t.typname::text AS type, c.relname || '.' || a.attname AS name) n
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition AND c.relname <> 'schema_migrations'
+            AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version')
+        GROUP BY c.relname ORDER BY c.relname COLLATE "C"
+    LOOP
+        EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I CHECK (%s)', bounded.table_name, bounded.table_name || '_bounds', bounded.conditions);
+    END LOOP;
+END $$;
