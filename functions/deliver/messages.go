@@ -46,9 +46,15 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			for i, p := range all {
 				results[i] = messages.Posted{Post: p.work.Post, Result: p.result()}
 			}
-			again, err := d.messageStore.SettlePosts(ctx, results)
-			d.wakeAt(again)
-			return nil, err
+			settled, err := d.messageStore.SettlePosts(ctx, results)
+			if err != nil {
+				return nil, err
+			}
+			for _, i := range settled.Locked {
+				locked = append(locked, all[i])
+			}
+			d.wakeAt(settled.Again)
+			return locked, nil
 		},
 	}
 }

@@ -43,13 +43,22 @@ type lockedMessages struct {
 // queueMessageLocks locks messages, live or final. The result is filled once the batch was
 // read.
 func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
+	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
+	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
+}
+
+// queueUnlockedMessages is queueMessageLocks without the messages that other transactions have locked.
+func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
+	return queueLocks(batch, lockLiveMessagesSQL+" skip locked", lockDoneMessagesSQL+" skip locked", ids)
+}
+
+func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessages {
 	held := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m Detail, now time.Time) { held.byID[m.ID], held.now = m, now })
 	}
-	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
-	batch.Queue(lockLiveMessagesSQL, ids).Query(keep)
-	batch.Queue(lockDoneMessagesSQL, ids).Query(keep)
+	batch.Queue(live, ids).Query(keep)
+	batch.Queue(done, ids).Query(keep)
 	batch.Queue(messagesExistSQL, ids).Query(store.CollectSet(held.exist))
 	return held
 }

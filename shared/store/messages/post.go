@@ -124,35 +124,44 @@ type Posted struct {
 	Result msg.Result
 }
 
-// SettlePosts records the results of posts, and returns when the messages that need another try
-// are due.
-func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (again []time.Time, err error) {
+// SettledPosts is what SettlePosts did.
+type SettledPosts struct {
+	Locked []int       // indexes of the results that were not stored, as another transaction has locked their messages: settle these again
+	Again  []time.Time // when messages are due again
+}
+
+// SettlePosts records the results of posts. It never waits for locked messages, as it serves many
+// callers: their results are left out. So are those of messages that no longer exist.
+func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
-		return nil, nil
+		return settled, nil
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var locks pgx.Batch
-		held := queueMessageLocks(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID })...)
+		held := queueUnlockedMessages(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return err
 		}
 		var changes []messageChange
-		for _, p := range posted {
-			m, err := held.of(p.ID)
-			if err != nil {
-				return err
+		for i, p := range posted {
+			m, found := held.byID[p.ID]
+			if !found {
+				if held.exist[p.ID] {
+					settled.Locked = append(settled.Locked, i)
+				}
+				continue
 			}
 			after := m.SettlePost(p.Message, p.Result, held.now, rand.Float64())
 			changes = append(changes, messageChange{p.ID, m.Message, after})
 			if !after.NextAt.IsZero() {
-				again = append(again, after.NextAt)
+				settled.Again = append(settled.Again, after.NextAt)
 			}
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, changes)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return again, store.Wrap("settle posts", err)
+	return settled, store.Wrap("settle posts", err)
 }
 
 // Places limits what one process has under way of one kind.

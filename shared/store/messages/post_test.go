@@ -13,6 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // wide has room for all that these tests post.
@@ -27,9 +28,9 @@ func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
 	for _, p := range posts {
 		posted = append(posted, messages.Posted{Post: p, Result: r})
 	}
-	again, err := db.Messages.SettlePosts(t.Context(), posted)
+	settled, err := db.Messages.SettlePosts(t.Context(), posted)
 	require.NoError(t, err)
-	return again
+	return settled.Again
 }
 
 func toURL(m *messages.Submission) {
@@ -62,9 +63,9 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: refused}})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a late failure uses no send up")
-	again, err := db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: second[0], Result: refused}})
+	settled, err := db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: second[0], Result: refused}})
 	require.NoError(t, err)
-	require.Len(t, again, 1)
+	require.Len(t, settled.Again, 1)
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 1, d.Remaining)
 	require.Equal(t, "answered 500", d.LastError)
@@ -102,6 +103,51 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
 	require.NoError(t, err)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
+}
+
+// The results of many callers are stored together, so they wait for no transaction of one of
+// them. What is skipped is settled later.
+func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	for name, held := range map[string]struct {
+		before func(id task.ID)
+		sql    string
+	}{
+		"live":           {func(task.ID) {}, `select from message_live where id = $1 for update`},
+		"being redriven": {func(task.ID) {}, `update message_live set epoch = epoch where id = $1`},
+		"final": {func(id task.ID) {
+			_, err := db.Messages.Abandon(t.Context(), id, store.Operator{Name: "ops", Reason: "x"})
+			require.NoError(t, err)
+		}, `select from message_done where id = $1 for update`},
+	} {
+		busy, calm := storetest.Message(name+" busy", toURL), storetest.Message(name+" calm", toURL)
+		gone := storetest.Message(name+" gone", toURL)
+		db.MustSave(t, busy, calm, gone)
+		posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, posts, 3, name)
+		var posted []messages.Posted
+		for _, p := range posts {
+			posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+		}
+		held.before(busy.ID)
+		db.Exec(t, `delete from message_live where id = $1`, gone.ID)
+		db.Exec(t, `delete from messages where id = $1`, gone.ID)
+		release := storetest.HoldLock(t, url, held.sql, busy.ID)
+		settled, err := db.Messages.SettlePosts(t.Context(), posted)
+		require.NoError(t, err, name)
+		require.Equal(t, "received", db.MustMessage(t, calm.ID).State(), name)
+		require.Len(t, settled.Locked, 1, name)
+		locked := posted[settled.Locked[0]]
+		require.Equal(t, busy.ID, locked.ID, name)
+		release()
+		settled, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{locked})
+		require.NoError(t, err, name)
+		require.Empty(t, settled.Locked, name)
+		require.Equal(t, "received", db.MustMessage(t, busy.ID).State(), name)
+	}
 }
 
 func TestOneHostDoesNotDelayAnother(t *testing.T) {
