@@ -6,7 +6,7 @@
 // It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Due
 // deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a deliver dies,
 // what it was posting is posted again, with the same webhook-id, when the lease ends. A slow or dead receiver does
-// not delay others for long: the concurrent posts to each destination are limited, and each caller has at most a
+// not delay others for long: the concurrent posts to each destination are limited, and each account has at most a
 // quarter of all.
 //
 // It also removes messages from the streams that no consumer needs any more, and raises and clears the alerts of

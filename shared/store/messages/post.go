@@ -32,19 +32,21 @@ with recursive source (caller_id, next_at) as (
 // destination key.
 const claimPostsSQL = PostSources + `, hand as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, lane)
+), busy as materialized (
+    select coalesce(c.account_id, h.caller_id) as account, count(*) as n from hand h left join callers c on c.id = h.caller_id group by account
 ), open as materialized (
-    select s.caller_id, coalesce(b.n, 0) as busy, ` + store.AnyHash + ` as start
-    from source s left join (select caller_id, count(*) as n from hand group by caller_id) b on b.caller_id = s.caller_id
+    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.AnyHash + ` as start
+    from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 ), found as (
-    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    select o.account, o.busy, m.id, m.lane, m.next_at
     from open o cross join lateral (
         select id, lane, next_at from message_live
         where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and next_at <= now()
         order by next_at limit 64
     ) m
     union
-    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    select o.account, o.busy, m.id, m.lane, m.next_at
     from open o cross join lateral (
         with recursive l (hash, lane) as (
             select o.start, ''
@@ -70,15 +72,15 @@ const claimPostsSQL = PostSources + `, hand as materialized (
 ), of_lane as (
     select found.*, coalesce(h.n, 0) + row_number() over (partition by found.lane order by found.next_at) as place
     from found left join (select lane, count(*) as n from hand group by lane) h on h.lane = found.lane
-), of_caller as (
-    select id, busy + row_number() over (partition by caller_id order by place, random()) as place from of_lane where place <= $4
-), c as materialized (
-    select x.id from (select id from of_caller where place <= $5 order by place, random()) p cross join lateral (
+), of_account as (
+    select id, busy + row_number() over (partition by account order by place, random()) as place from of_lane where place <= $4
+), claimed as materialized (
+    select x.id from (select id from of_account where place <= $5 order by place, random()) p cross join lateral (
         select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
     ) x
     limit $1
 ), l as (
-    update message_live set next_at = now() + make_interval(secs => $6) where id = any (array(select id from c)) returning *
+    update message_live set next_at = now() + make_interval(secs => $6) where id = any (array(select id from claimed)) returning *
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
@@ -167,7 +169,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 // Places limits what one process has under way of one kind.
 type Places struct {
 	All         int
-	Caller      int // of these for one caller
+	Caller      int // of these for one caller, together with the callers of its account
 	Destination int // of these for one host of a caller, or one endpoint
 	Failing     int // webhooks only: for endpoints that fail, with a quarter of them for one caller
 }

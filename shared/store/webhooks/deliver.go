@@ -35,10 +35,13 @@ with recursive source (caller_id, endpoint_id, next_at) as (
     ) n
 )`
 
+// callersOfSources joins the caller c of an endpoint s. The built-in admin has no row.
+const callersOfSources = ` left join callers c on c.id = s.caller_id`
+
 // openSources keeps the endpoints s to which something is posted: not those that are
 // disabled, nor those of a caller that was revoked.
 const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
-    where e.enabled and not exists (select from callers where callers.id = s.caller_id and callers.revoked_at is not null)`
+    where e.enabled and c.revoked_at is null`
 
 // claimDeliveriesSQL claims what is due. Each CTE narrows the one before it.
 const claimDeliveriesSQL = deliverySources +
@@ -46,27 +49,29 @@ const claimDeliveriesSQL = deliverySources +
 	`, in_hand as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
 )` +
-	// busy: how many of these each caller has.
+	// busy: how many of these each account has.
 	`, busy as materialized (
-    select caller_id, count(*) as n, count(*) filter (where failing) as failing from in_hand group by caller_id
+    select coalesce(c.account_id, h.caller_id) as account, count(*) as n, count(*) filter (where failing) as failing
+    from in_hand h left join callers c on c.id = h.caller_id group by account
 )` +
-	// open: the endpoints with something due, of callers that have a place left.
+	// open: the endpoints with something due, of accounts that have a place left.
 	`, open as materialized (
-    select s.caller_id, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
+    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.AnyHash + ` as start
-    from source s left join busy b on b.caller_id = s.caller_id` + openSources + ` and s.next_at <= now() and coalesce(b.n, 0) < $7
+    from source s` + callersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + openSources + `
+        and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
 	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. Where
 	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
 	`, due as (
-    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
     from open o cross join lateral (
         select id, lane, next_at from webhook_deliveries
         where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
         order by next_at limit 64
     ) w
     union
-    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
     from open o cross join lateral (
         with recursive host (hash, lane) as (
             select o.start, ''
@@ -98,25 +103,25 @@ const claimDeliveriesSQL = deliverySources +
     from due left join (select endpoint_id, host, count(*) as n from in_hand group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.lane
 )` +
-	// by_failing: what a lane may have. place_failing counts the failing endpoints of a caller.
+	// by_failing: what a lane may have. place_failing counts the failing endpoints of an account.
 	`, by_failing as (
-    select *, case when failing then busy_failing + row_number() over (partition by caller_id, failing order by random()) else 0 end as place_failing
+    select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as place_failing
     from by_lane where place <= case when failing then 1 else $6 end
 )` +
-	// of_failing: what the failing endpoints of a caller may have. number counts those of all callers, in turn.
+	// of_failing: what the failing endpoints of an account may have. number counts those of all accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by place_failing, random()) as number
     from by_failing where place_failing <= greatest($8 / 4, 1)
 )` +
-	// by_caller: what all failing endpoints may have. place counts the deliveries of a caller, its lanes in turn.
-	`, by_caller as (
-    select id, busy + row_number() over (partition by caller_id order by place, random()) as place
+	// by_account: what all failing endpoints may have. place counts the deliveries of an account, its lanes in turn.
+	`, by_account as (
+    select id, busy + row_number() over (partition by account order by place, random()) as place
     from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
 )` +
-	// claimed: what a caller may have, the callers in turn, without those that another process has locked. Only pending ones have a
+	// claimed: what an account may have, the accounts in turn, without those that another process has locked. Only pending ones have a
 	// next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
 	`, claimed as materialized (
-    select x.id from (select id from by_caller where place <= $7 order by place, random()) p cross join lateral (
+    select x.id from (select id from by_account where place <= $7 order by place, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
     ) x
     limit $1
@@ -178,7 +183,7 @@ select exists (select from webhook_deliveries where state = 0), exists (select f
 // nextDeliverySQL finds when something of either kind is due next.
 const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
 
-const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + openSources
+const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + callersOfSources + openSources
 
 const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
 

@@ -4,7 +4,7 @@
 // endpoint; the key removes duplicates. A delivery is claimed for a lease, and
 // its number of claims is the fence: a result of an earlier claim changes nothing.
 //
-// Deliveries are taken from each caller, and each endpoint or host of a caller, in turn, within
+// Deliveries are taken from each account, and each endpoint or host of a caller, in turn, within
 // the limits of messages.Places. Transactions that lock both lock endpoints first and then
 // deliveries.
 //

@@ -90,6 +90,51 @@ func TestACallersManyEndpointsLeaveThePlacesOfOthers(t *testing.T) {
 	}
 }
 
+// The callers that a limited operator made share its places.
+func TestAnAccountsManyCallersLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	account := func(caller int64) int64 {
+		if caller < 20 {
+			return 7
+		}
+		return caller
+	}
+	ofDelivery, ofPost := func(d webhooks.DueDelivery) int64 { return account(d.CallerID) }, func(p messages.Post) int64 { return account(p.CallerID) }
+	for caller := int64(7); caller < 17; caller++ {
+		pend(t, db, db.MustAddEndpoint(t, caller, fmt.Sprintf("https://%d.example", caller)).ID, caller, 10, "")
+		pend(t, db, callbacks(t, db, caller), caller, 1, hostNames(5)...)
+		post(t, db, caller, 2, hostNames(5)...)
+	}
+	db.Exec(t, `update callers set made_by = 7, account_id = 7 where id > 7`)
+	deliveries, posts := claimSome(t, db), claimSomePosts(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(deliveries, ofDelivery), "a quarter for all of them together")
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(posts, ofPost))
+	require.Empty(t, claimSome(t, db, deliveries...), "what any of them has in hand counts")
+	require.Empty(t, claimSomePosts(t, db, posts...))
+
+	for caller := int64(20); caller < 23; caller++ {
+		pend(t, db, db.MustAddEndpoint(t, caller, "https://neighbour.example").ID, caller, 2, "")
+		post(t, db, caller, 2, "neighbour.example")
+	}
+	require.Equal(t, map[int64]int{20: 2, 21: 2, 22: 2}, storetest.ByCaller(claimSome(t, db, deliveries...), ofDelivery))
+	require.Equal(t, map[int64]int{20: 2, 21: 2, 22: 2}, storetest.ByCaller(claimSomePosts(t, db, posts...), ofPost))
+
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0; update message_live set next_at = now()`)
+	few := fewPlaces
+	few.All = 4
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(due, ofDelivery), "accounts in turn")
+	duePosts, err := db.Messages.ClaimPosts(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(duePosts, ofPost))
+
+	db.Exec(t, `update webhook_endpoints set failing_since = now(); update webhook_deliveries set next_at = now() where state = 0`)
+	failing := claimSome(t, db)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(failing, ofDelivery), "a quarter of those that fail")
+}
+
 func TestACallersFailingEndpointsLeaveThePlacesOfOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
