@@ -16,9 +16,30 @@ import (
 
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
+
+func TestContractHasExactlyTheRoutes(t *testing.T) {
+	t.Parallel()
+	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
+	require.NoError(t, err)
+	defer env.Close()
+	roles, err := fn.Patterns(env, functions.Catalogue()...)
+	require.NoError(t, err)
+	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil}
+	for pattern, some := range roles {
+		for _, role := range some {
+			want[pattern] = append(want[pattern], string(role))
+		}
+	}
+	got := map[string][]any{}
+	for pattern, operation := range contract.Read(t).Operations {
+		got[pattern], _ = operation.Node["x-roles"].([]any)
+	}
+	require.Equal(t, want, got, "pattern -> roles; the catalogue is what is expected")
+}
 
 // TestRoutesAllowOnlyTheirRoles calls each route of the catalogue as each
 // kind of caller. Which roles a route has is said in openapi.yaml, which
@@ -51,7 +72,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	var attempts sync.WaitGroup
 	for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
 		method, path, _ := strings.Cut(pattern, " ")
-		path = pathValues.Replace(path)
+		path = contract.PathValues.Replace(path)
 		body := ""
 		if method != "GET" && method != "DELETE" {
 			body = `{"unknown_field":1}` // which no route accepts, so nothing is done
@@ -101,26 +122,26 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	}
 	s.Exec(`create table before as ` + strings.Join(tables, " union all "))
 	require.Less(t, 10, s.Count(`select count(*) from before`))
-	c := readContract(t)
+	c := contract.Read(t)
 	ids := []string{endpoint, message, claimed, "1"}
 	theirs := regexp.MustCompile(`"(task_id|app_id|claim_id|server_msg_id|queue|from)": ?"[^"]*"`)
 	values := map[string]string{"app_id": "their-app", "claim_id": claim, "server_msg_id": message, "queue": "default", "from": "owner"}
-	for pattern, operation := range c.operations {
-		if operation.node["x-roles"] == nil || strings.Contains(pattern, "/api/v1/stream/") {
+	for pattern, operation := range c.Operations {
+		if operation.Node["x-roles"] == nil || strings.Contains(pattern, "/api/v1/stream/") {
 			continue // the probes; and a stream of nobody's task
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		bodies := []string{""}
-		if examples, ok := c.child(operation, "requestBody", "content", "application/json", "examples"); ok {
+		if examples, ok := c.Child(operation, "requestBody", "content", "application/json", "examples"); ok {
 			bodies = nil
-			for name := range examples.node {
-				body, err := json.Marshal(examples.node[name].(object)["value"])
+			for name := range examples.Node {
+				body, err := json.Marshal(examples.Node[name].(contract.Object)["value"])
 				require.NoError(t, err)
 				bodies = append(bodies, string(body))
 			}
 		}
 		query := ""
-		for _, p := range c.parameters(operation, "query") {
+		for _, p := range c.Parameters(operation, "query") {
 			if p["required"] == true {
 				query = cmp.Or(query, "?") + fmt.Sprintf("%s=%v&", p["name"], p["example"])
 			}
@@ -130,7 +151,7 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 				if i > 0 && !strings.Contains(path, "{id}") {
 					break
 				}
-				at := pathValues.Replace(strings.NewReplacer("{task_id}", task, "{id}", id).Replace(path)) + query
+				at := contract.PathValues.Replace(strings.NewReplacer("{task_id}", task, "{id}", id).Replace(path)) + query
 				for _, body := range bodies {
 					body = theirs.ReplaceAllStringFunc(body, func(field string) string {
 						name := theirs.FindStringSubmatch(field)[1]

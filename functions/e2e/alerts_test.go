@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// sendTasks has n tasks sent.
+// sendTasks submits n tasks.
 func sendTasks(s *cluster.Client, n int) {
 	s.T.Helper()
 	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
@@ -28,7 +28,7 @@ func sendTasks(s *cluster.Client, n int) {
 	require.Equal(s.T, 200, sent.Status, sent.Text)
 }
 
-// failTasks has n tasks sent and reported as failed for good.
+// failTasks submits n tasks and reports them as failed.
 func failTasks(s *cluster.Client, n int, errorCode string) {
 	s.T.Helper()
 	sendTasks(s, n)
@@ -162,37 +162,6 @@ func TestBacklogRaisesOneAlertAndThenIsIdle(t *testing.T) {
 	require.Equal(t, 2, shop.Calls())
 }
 
-// serverWithoutNATS starts all functions in one process without NATS: sweep runs only when
-// the test calls it.
-func serverWithoutNATS(t *testing.T, env ...string) *cluster.Client {
-	t.Helper()
-	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
-	p := cluster.StartProcess(t, bin, cluster.Settings(url, append(env, "ALERT_WINDOW=10s")...))
-	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
-}
-
-func TestZeroThresholdsRaiseNoAlert(t *testing.T) {
-	t.Parallel()
-	h := serverWithoutNATS(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
-	failTasks(h, 50, "E")
-	sendTasks(h, 50)
-	require.Equal(t, 204, h.Tick("sweep").Status, "the first look of a process is at once")
-	require.Zero(t, h.Count(`select count(*) from alerts`))
-}
-
-func TestMissingConsentCountsAsNoFailure(t *testing.T) {
-	t.Parallel()
-	h := serverWithoutNATS(t)
-	failTasks(h, 50, "43101")
-	require.Equal(t, 204, h.Tick("sweep").Status, "the first look of a process is at once")
-	require.Zero(t, h.Count(`select count(*) from alerts`))
-	failTasks(h, 20, "40003")
-	cluster.Eventually(t, func() bool {
-		require.Equal(t, 204, h.Tick("sweep").Status)
-		return h.Count(`select count(*) from alerts where kind = 'failure_rate' and value = 1`) == 1
-	})
-}
-
 func TestOnlyAdminsListAlerts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -202,54 +171,4 @@ func TestOnlyAdminsListAlerts(t *testing.T) {
 	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
 	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(cluster.EndpointsPath, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
-}
-
-func TestAlertIsLoggedOnceRaisedAndOnceCleared(t *testing.T) {
-	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
-	var processes []*sandbox.Process
-	var servers []*cluster.Client
-	for range 2 {
-		p := cluster.StartProcess(t, bin, cluster.Settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
-		processes = append(processes, p)
-		servers = append(servers, cluster.NewClient(t, cluster.Address(t, p)).Connect(url))
-	}
-	type line struct {
-		Level, Msg, Kind, Queue string
-		ID                      string `json:"alert_id"`
-		Value, Threshold        float64
-	}
-	logged := func() (lines []line) {
-		for _, p := range processes {
-			for text := range strings.Lines(p.Output()) {
-				var l line
-				if json.Unmarshal([]byte(text), &l) == nil && strings.HasPrefix(l.Msg, "alert ") {
-					lines = append(lines, l)
-				}
-			}
-		}
-		return lines
-	}
-	look := func(n int) {
-		t.Helper()
-		cluster.Eventually(t, func() bool {
-			for _, h := range servers {
-				require.Equal(t, 204, h.Tick("sweep").Status)
-			}
-			return len(logged()) >= n
-		})
-	}
-	sendTasks(servers[0], 6)
-	look(1)
-	sendTasks(servers[1], 1) // it stays open, and is no other
-	require.Len(t, servers[0].Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List(), 7)
-	look(2)
-	lines := logged()
-	require.Len(t, lines, 2)
-	if lines[0].Level == "INFO" { // of the first process, which cleared what the other raised
-		lines[0], lines[1] = lines[1], lines[0]
-	}
-	id := servers[0].QueryText(`select id::text from alerts`)
-	require.Equal(t, line{Level: "WARN", Msg: "alert raised", Kind: "backlog", Queue: "default", ID: id, Value: 6, Threshold: 5}, lines[0])
-	require.Equal(t, line{Level: "INFO", Msg: "alert cleared", Kind: "backlog", Queue: "default", ID: id, Value: 0, Threshold: 5}, lines[1])
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
 // What a stranger would try. Each gets its clear 4xx, and nothing is stored
@@ -116,13 +117,13 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 	for _, n := range []string{"2147483648", "-2147483649", most, "-9223372036854775808", "9223372036854775808"} {
 		cursors = append(cursors, n, n+"."+n, n+"."+n+"."+n, n+".1.1", "1."+n+".1", "1.1."+n, "1."+n, "."+n+".t", "9007199254740991."+n, "9007199254740991."+n+".t")
 	}
-	c, refusing := readContract(t), []string{}
-	for pattern, operation := range c.operations {
-		for _, p := range c.parameters(operation, "query") {
+	c, refusing := contract.Read(t), []string{}
+	for pattern, operation := range c.Operations {
+		for _, p := range c.Parameters(operation, "query") {
 			if p["name"] != "after" || strings.Contains(pattern, "/stream/") {
 				continue
 			}
-			req, answers := c.exampleCall(t, s.URL, pattern), map[int]int{}
+			req, answers := c.ExampleCall(t, s.URL, pattern), map[int]int{}
 			switch pattern {
 			case "GET " + cluster.AdminPath + "tasks/{task_id}":
 				req.URL.Path = cluster.AdminPath + "tasks/" + id

@@ -10,20 +10,20 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// internals are what a submitter must not read about the broker: the texts and
-// numbers of NATS and its client, and the names of its streams.
+// internals matches what a submitter must not read about the broker: texts and numbers
+// of NATS and its client, and the names of its streams.
 var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
 	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
 
-// textsNameNoInternals submits while the broker is in trouble, and reads all that
-// a submitter is shown about it.
-func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas string, makeTrouble func()) {
+// textsNameNoInternals submits while the broker fails, and reads every text that a
+// submitter is shown about it.
+func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
 	t.Helper()
-	w, _ := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
+	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
 	shop := w.Admin.NewCaller("shop", "submitter")
 	fine := shop.Post(cluster.MessagesPath, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
 	require.Equal(t, 202, fine.Status, fine.Text)
-	makeTrouble()
+	fail(w)
 
 	refused := shop.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
 	require.Equal(t, 503, refused.Status, refused.Text)
@@ -34,7 +34,7 @@ func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas st
 		require.Equal(t, 200, saved.Status, "what is saved waits: %s", saved.Text)
 		var shown any
 		cluster.Eventually(t, func() bool {
-			w.Admin.Tick("relay") // no wake-up comes through a broker that is away
+			w.Admin.Tick("relay") // no wake-up passes a broker that is away
 			shown = shop.Get(saved.Header.Get("Location")).Data("last_error")
 			return shown != nil
 		})
@@ -48,8 +48,8 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	t.Run("stream_full", func(t *testing.T) {
 		t.Parallel()
 		servers := sandbox.NewNATSCluster(t, 1)
-		textsNameNoInternals(t, servers, "1", func() {
-			js := jetStreamAt(t, servers.URL())
+		textsNameNoInternals(t, servers, "1", func(w *cluster.Cluster) {
+			js := w.JetStream()
 			for stream, subject := range map[string]string{"USERS": "inbox.x", "MESSAGES": "msg.x", "ACCEPTED": "acc.0.x"} {
 				_, err := js.Publish(t.Context(), subject, []byte("x"))
 				require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	t.Run("broker_away", func(t *testing.T) {
 		t.Parallel()
 		servers := sandbox.NewNATSCluster(t, 1)
-		textsNameNoInternals(t, servers, "1", servers[0].Kill)
+		textsNameNoInternals(t, servers, "1", func(*cluster.Cluster) { servers[0].Kill() })
 	})
 }
 
@@ -73,7 +73,7 @@ func TestErrorsForSubmittersWithoutLeader(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
-	textsNameNoInternals(t, servers, "3", func() {
+	textsNameNoInternals(t, servers, "3", func(*cluster.Cluster) {
 		servers[1].Kill()
 		servers[2].Kill()
 	})

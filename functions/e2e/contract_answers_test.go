@@ -1,32 +1,38 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// story makes the calls of a story as one caller, before a witness.
+// story makes calls as one caller and checks each against the contract.
 type story struct {
 	*cluster.Client
-	witness *witness
+	witness *contract.Witness
 }
 
 func (s story) as(caller *cluster.Client) story { return story{caller, s.witness} }
 
-// call makes one call and demands its status; header holds names and values in
-// turn.
+// call makes one call and demands its status; header holds names and values in turn.
 func (s story) call(status int, method, path, body string, header ...string) cluster.Reply {
+	s.T.Helper()
+	return s.send(s.request(method, path, body, header...), status)
+}
+
+func (s story) request(method, path, body string, header ...string) *http.Request {
 	s.T.Helper()
 	req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, strings.NewReader(body))
 	require.NoError(s.T, err)
@@ -37,7 +43,7 @@ func (s story) call(status int, method, path, body string, header ...string) clu
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	return s.send(req, status)
+	return req
 }
 
 func (s story) send(req *http.Request, status int) cluster.Reply {
@@ -64,14 +70,14 @@ func (s story) post(status int, path, body string, header ...string) cluster.Rep
 	return s.call(status, "POST", path, body, header...)
 }
 
-// submit sends a message and gives its task's id.
+// submit submits a task and returns its id.
 func (s story) submit(body string) string {
 	s.T.Helper()
 	return s.post(200, "/api/v1/sms/send", body).Data("task_id").(string)
 }
 
-// claim takes the one task that waits and gives its id. It waits, as a task of
-// some age that is pending again may be seen a little late.
+// claim claims the one pending task and returns its id. It waits, as an older task that
+// is pending again may be found a little late.
 func (s story) claim() string {
 	s.T.Helper()
 	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).List()
@@ -79,11 +85,9 @@ func (s story) claim() string {
 	return tasks[0]["task_id"].(string)
 }
 
-const (
-	nowhere = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81" // names no task
-)
+// nowhere is the path of an unknown task or message.
+const nowhere = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81"
 
-// runAll is the whole story.
 func (s story) runAll() {
 	s.templates()
 	s.defaults()
@@ -104,25 +108,24 @@ func (s story) runAll() {
 	s.refusals()
 }
 
-// One story calls every operation and meets every answer that the contract has
-// for it, but for the failures of the service itself and what it takes a flood of
-// calls to meet.
+// The story calls every operation and gets every answer that the contract lists for it,
+// except failures of the service itself and answers that need a flood of calls.
 func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := story{h.Serve(t), newWitness(t)}
+		s := story{h.Serve(t), contract.NewWitness(t)}
 		s.runAll()
 
-		c := s.witness.contract
-		for pattern, operation := range c.operations {
-			for status := range operation.node["responses"].(object) {
+		c := s.witness.Contract
+		for pattern, operation := range c.Operations {
+			for status := range operation.Node["responses"].(contract.Object) {
 				if status == "429" || status >= "500" {
 					continue
 				}
-				answer, _ := c.child(operation, "responses", status)
-				for _, word := range c.words(answer) {
-					promised := strings.TrimSpace(pattern + " " + status + " " + word)
-					require.True(t, s.witness.seen[promised], "never met: %s", promised)
+				answer, _ := c.Child(operation, "responses", status)
+				for _, code := range c.ErrorCodes(answer) {
+					listed := strings.TrimSpace(pattern + " " + status + " " + code)
+					require.True(t, s.witness.Seen[listed], "never given: %s", listed)
 				}
 			}
 		}
@@ -204,7 +207,7 @@ func (s story) submitting() {
 	s.get(200, "/api/v1/sms/task/"+full)
 	s.post(200, "/api/v1/sms/task/"+full+"/cancel", "")
 
-	// Another call holds the key and does not end.
+	// Another call holds the key.
 	s.Exec("begin")
 	s.Exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
 	s.post(409, send, `{"phone_number":"13800138000","content":"x"}`, "Idempotency-Key", "order-3")
@@ -337,7 +340,7 @@ func (s story) eventsAndHealth() {
 	s.get(200, "/metrics")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
-	if s.Host.Name == cluster.OwnServer.Name { // the framework's answers by itself
+	if s.Host.Name == cluster.OwnServer.Name { // the framework redirects
 		s.get(404, "/api/v1/sms//send")
 	}
 	s.call(405, "PUT", "/api/v1/sms/send", "{}")
@@ -345,7 +348,7 @@ func (s story) eventsAndHealth() {
 	s.call(405, "DELETE", "/api/v1/sms/tasks/pending", "")
 }
 
-// refusals calls each operation in the ways that all refuse alike.
+// refusals makes the calls that every operation refuses in the same way.
 func (s story) refusals() {
 	s.T.Helper()
 	others := map[any]story{}
@@ -355,25 +358,33 @@ func (s story) refusals() {
 	stranger := *s.Client
 	stranger.Password = "guess"
 	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
-	for pattern, operation := range s.witness.contract.operations {
-		if operation.node["security"] != nil {
+	var strangers sync.WaitGroup
+	defer strangers.Wait()
+	for pattern, operation := range s.witness.Contract.Operations {
+		if operation.Node["security"] != nil {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
-		s.as(&stranger).call(401, method, path, "")
+		strangers.Go(func() { // each waits as long as any failed login does
+			res, err := s.witness.RoundTrip(s.as(&stranger).request(method, path, ""))
+			if assert.NoError(s.T, err) {
+				assert.Equal(s.T, 401, res.StatusCode, pattern)
+			}
+		})
 		for role, other := range others {
-			if !slices.Contains(operation.node["x-roles"].([]any), role) {
+			if !slices.Contains(operation.Node["x-roles"].([]any), role) {
 				other.call(403, method, path, "")
 			}
 		}
 		s.call(415, method, path, "x", "Content-Type", "text/plain")
-		if !slices.Contains(undecoded, operation.node["operationId"].(string)) {
+		if !slices.Contains(undecoded, operation.Node["operationId"].(string)) {
 			s.call(400, method, path+"?surprise=1", "")
 		}
-		req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, bytes.NewReader(make([]byte, 17<<20)))
+		req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, strings.NewReader("not sent"))
 		require.NoError(s.T, err)
 		req.SetBasicAuth(s.User, s.Password)
+		req.ContentLength = 17 << 20
 		req.Header.Set("Expect", "100-continue") // the body is refused before it is sent
 		s.send(req, 413)
 	}
@@ -382,15 +393,15 @@ func (s story) refusals() {
 func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
+		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewWitness(t)}
 		// They answer each item, judge a text that lacks a parameter, or need no database.
 		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
-		for pattern, operation := range s.witness.contract.operations {
-			want, other := others[operation.node["operationId"].(string)]
+		for pattern, operation := range s.witness.Contract.Operations {
+			want, other := others[operation.Node["operationId"].(string)]
 			if !other {
 				want = 503
 			}
-			req := s.witness.contract.exampleCall(t, s.URL, pattern)
+			req := s.witness.Contract.ExampleCall(t, s.URL, pattern)
 			req.SetBasicAuth(s.User, s.Password)
 			s.send(req, want)
 		}
@@ -400,7 +411,7 @@ func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 func TestContractCoversInternalErrors(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := story{h.Serve(t), newWitness(t)}
+		s := story{h.Serve(t), contract.NewWitness(t)}
 		s.Exec("alter table callers rename column name to another")
 		require.Equal(t, "internal", s.get(500, cluster.AdminPath+"callers").Body["error"])
 	})

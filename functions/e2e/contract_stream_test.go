@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 )
@@ -38,7 +39,7 @@ func (s story) streams() {
 	require.Equal(s.T, "message", all[0].kind)
 	require.Equal(s.T, "ack", all[1].kind)
 	for i, schema := range []string{"CloudEvent", "LateAck"} {
-		require.NoError(s.T, s.witness.contract.checkJSON(pointer("components", "schemas", schema), []byte(all[i].data)), all[i].data)
+		require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].data)), all[i].data)
 	}
 	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].id), "an admin reads every stream")
 	ann.upgrade(cluster.StreamsPath + "ann")
@@ -60,7 +61,7 @@ func (s story) upgrade(path string) {
 	}
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.T, err)
-	require.Empty(s.T, s.witness.problems(req, nil, res, nil))
+	require.Empty(s.T, s.witness.Problems(req, nil, res, nil))
 	head := make([]byte, 2) // a text frame that is whole, and its length
 	_, err = io.ReadFull(res.Body, head)
 	require.NoError(s.T, err)
@@ -68,7 +69,7 @@ func (s story) upgrade(path string) {
 	frame := make([]byte, head[1])
 	_, err = io.ReadFull(res.Body, frame)
 	require.NoError(s.T, err)
-	require.NoError(s.T, s.witness.contract.checkJSON(pointer("components", "schemas", "SocketFrame"), frame), string(frame))
+	require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", "SocketFrame"), frame), string(frame))
 	require.NoError(s.T, res.Body.Close())
 }
 
@@ -81,7 +82,7 @@ func (s story) readStream(path string, n int, header ...string) []streamEvent {
 		events[i] = e.event()
 	}
 	e.leave()
-	for _, problem := range s.witness.problems(e.req, nil, e.res, []byte(e.text.String())) {
+	for _, problem := range s.witness.Problems(e.req, nil, e.res, []byte(e.text.String())) {
 		s.T.Errorf("GET %s answered %s: %s", path, e.text.String(), problem)
 	}
 	return events

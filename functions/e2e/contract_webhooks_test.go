@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -137,7 +138,7 @@ func TestContractCoversEvents(t *testing.T) {
 		require.Equal(t, 204, s.Tick("relay").Status)
 		relayEvent(s, nc, 6)
 
-		c, delivered := readContract(t), map[string]int{}
+		c, delivered := contract.Read(t), map[string]int{}
 		rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
 		require.NoError(t, err)
 		defer rows.Close()
@@ -151,7 +152,7 @@ func TestContractCoversEvents(t *testing.T) {
 			} else if strings.Contains(kind, "alert") {
 				hook = "alert"
 			}
-			require.NoError(t, c.checkJSON(pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
+			require.NoError(t, c.CheckJSON(contract.Pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
 			require.NotContains(t, payload, "13800138000")
 		}
 		require.NoError(t, rows.Err())

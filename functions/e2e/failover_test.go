@@ -24,16 +24,16 @@ func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Clust
 	return cluster.NewOn(t, url).StartEach(append(env, cluster.AllowLoopback, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer is how functions find the primary of a pair through PgBouncer,
-// which an operator's service leads to it.
+// throughPgBouncer returns settings by which functions reach the primary of a pair
+// through PgBouncer, and that through a service that always leads to the primary.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach calls each function once; each must answer at its first call. The relay
-// has calls enough, and a second one at the same time would overtake it.
+// callEach calls each function once; each must answer at its first call. The relay is
+// called by the load already, and a second one at the same time would overtake it.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{
@@ -63,7 +63,7 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 			refused []string // before the standby is promoted
 		}{
 			{"killed", (*sandbox.Pair).KillPrimary, []string{"submit", "claim or report", "read", "saved message"}},
-			// Who does not know whether it was committed is still waiting for the answer.
+			// Calls that change something still wait to learn whether they were committed.
 			{"shut down", (*sandbox.Pair).StopPrimary, []string{"read"}},
 		} {
 			t.Run(fmt.Sprintf("reached %s its primary is %s", way.name, end.name), func(t *testing.T) {
@@ -80,8 +80,8 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
 	c.AddEndpoint(shop.URL)
 	callEach(c)
-	l := startCallLedger(c)
-	l.more(50)
+	l := startCallLoad(c)
+	l.progress(50)
 	woken := make(chan []api.ClaimedTask, 1)
 	go func() {
 		wait := 30
@@ -93,24 +93,25 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 		}
 		woken <- tasks
 	}()
-	l.more(5) // by then it waits
-	lost := time.Now()
+	l.progress(5) // by then it waits
 	lose(pair)
-	l.refuses(refused...)
-	promoting := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
+	defer cancel()
+	require.NoError(t, l.WaitFailed(ctx, 1, refused...))
 	pair.Promote()
-	l.begins()
-	l.more(1)
-	l.mu.Lock()
-	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
-	l.mu.Unlock()
+	promoted := time.Now()
+	l.progress(1)
+	t.Logf("each kind of call succeeded within %v of the promotion", time.Since(promoted).Round(time.Millisecond))
 	callEach(c)
-	sent, err := c.API("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
+	key := api.NewKey()
+	sent, err := c.API("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: key})
 	require.NoError(t, err)
 	tasks := <-woken
 	require.Len(t, tasks, 1, "the claim waits on across the failover")
 	require.Equal(t, sent.TaskID, tasks[0].TaskID)
-	l.more(50)
+	require.NoError(t, l.Submitted(key, sent.TaskID))
+	l.Claimed(sent.TaskID, tasks[0].ClaimID.String())
+	l.progress(50)
 	c.Admin.Connect(c.DatabaseURL)
-	l.balance(shop)
+	l.finish(shop)
 }

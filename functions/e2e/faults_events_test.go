@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -41,31 +40,6 @@ func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	back := time.Now()
 	waitDelivered(c, len(finished))
 	t.Logf("%d outcomes waited when NATS came back, told %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
-	requireEachOnce(shop, t, finished)
-}
-
-func TestOutcomesWaitForFullStream(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	const n = 30
-	limits := jetstream.StreamConfig{
-		Name: "EVENTS", Subjects: []string{"evt.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
-	}
-	_, err := o.JetStream().CreateStream(t.Context(), limits)
-	require.NoError(t, err)
-	c := o.StartEach(cluster.AllowLoopback)
-	shop := cluster.NewReceiver(t, nil)
-	c.AddEndpoint(shop.URL)
-	finished := c.FinishTasks(n)
-	cluster.Eventually(t, func() bool { left := waitingEvents(c); return left > 0 && shop.Calls() > 0 && left+shop.Calls() == n })
-	require.Zero(t, c.Admin.Count(`select count(*) from dead_letters`))
-	c.WaitMessage(c.Save("user:bob"), "sent") // other streams go on
-	t.Logf("%d of %d outcomes fitted", shop.Calls(), n)
-
-	limits.MaxMsgs = -1
-	_, err = c.JetStream().UpdateStream(t.Context(), limits)
-	require.NoError(t, err)
-	waitDelivered(c, n)
 	requireEachOnce(shop, t, finished)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 // outage is how long a fault lasts: short enough for every run of the tests, or
@@ -34,133 +34,45 @@ func outage(t *testing.T) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// load is callers that continue through failures, and what they were answered.
-type load struct {
-	t    *testing.T
-	ctx  context.Context // of the load, not of a call
-	stop context.CancelFunc
-	all  sync.WaitGroup
-
-	mu       sync.Mutex
-	calls    map[string]int // answered, by what was called
-	failed   []error
-	accepted []string // tasks
-	claimed  []string
-	saved    int // messages
-}
-
-// startLoad has submits, claims and messages made all the time, each by processes of
-// their own. Nothing is tried twice.
-func startLoad(o *cluster.Cluster) *load {
-	l := &load{t: o.T, calls: map[string]int{}}
-	l.ctx, l.stop = context.WithCancel(o.T.Context())
-	submit, claim := api.NewClient(o.Start("submit"), "admin", "secret"), api.NewClient(o.Start("claim"), "admin", "secret")
-	messages := api.NewClient(o.Client.BaseURL, "admin", "secret")
-	submit.Tries, claim.Tries, messages.Tries = 1, 1, 1
-	ctx := context.WithoutCancel(o.T.Context())
-	for range 2 {
-		l.keep("submit", func() error {
-			sent, err := submit.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
-			return l.note(err, func() { l.accepted = append(l.accepted, sent.TaskID) })
-		})
-		l.keep("message", func() error {
-			req := api.MessageRequest{ClientMsgID: api.NewKey(), To: "msg.orders.paid", Data: []byte(`{"order":4711}`)}
-			cluster.WithoutConfirm(&req)
-			_, err := messages.SubmitMessage(ctx, req)
-			return l.note(err, func() { l.saved++ })
-		})
-	}
-	l.keep("claim", func() error {
-		wait := 1
-		tasks, err := claim.Claim(ctx, api.ClaimRequest{AppID: "app", Wait: &wait})
-		return l.note(err, func() {
-			for _, task := range tasks {
-				l.claimed = append(l.claimed, task.TaskID)
-			}
-		})
-	})
-	return l
-}
-
-// keep makes a call every 10 ms until the end.
-func (l *load) keep(name string, call func() error) {
-	l.all.Go(func() {
-		pace := time.NewTicker(10 * time.Millisecond)
-		defer pace.Stop()
-		for {
-			select {
-			case <-pace.C:
-			case <-l.ctx.Done():
-				return
-			}
-			err := call()
-			l.mu.Lock()
-			l.calls[name]++
-			if err != nil {
-				l.failed = append(l.failed, fmt.Errorf("%s: %w", name, err))
-			}
-			l.mu.Unlock()
-		}
-	})
-}
-
-func (l *load) note(err error, done func()) error {
-	if err == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		done()
-	}
-	return err
-}
-
-// lasts returns after d, once each kind of call was answered 20 times in it.
-func (l *load) lasts(d time.Duration) {
-	l.t.Helper()
-	answered := func() map[string]int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return maps.Clone(l.calls)
-	}
-	began, before := time.Now(), answered()
-	require.Eventually(l.t, func() bool {
-		now := answered()
-		return time.Since(began) >= d && min(now["submit"]-before["submit"], now["message"]-before["message"], now["claim"]-before["claim"]) >= 20
-	}, d+cluster.WaitLimit, 5*time.Millisecond)
-}
-
-// end stops the calls; none must have failed.
-func (l *load) end() {
-	l.t.Helper()
-	l.stop()
-	l.all.Wait()
-	require.Empty(l.t, l.failed)
-}
-
-// With the default safety tick, a quarter of an hour, nothing but the trigger's
-// own look after the outage can bring what was saved in it.
+// The default safety tick is 15 minutes, so only the trigger's check after the outage can
+// bring what was saved during it.
 func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
+	o.StartFunctions("submit", "claim", "report")
 	o.StartRelay()
-	l := startLoad(o)
-	l.lasts(0)
+	g, l := load.New(t.Context()), load.NewLedger()
+	t.Cleanup(g.Stop)
+	const pace = 10 * time.Millisecond
+	for n := range 2 {
+		g.Start("submit", pace, submitCall(calling(o, "submit"), l))
+		g.Start("message", pace, messageCall(calling(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
+	}
+	g.Start("claim or report", pace, claimCall(o, l))
+	wait(t, g, 20)
 	require.NoError(t, o.NATS.Stop())
-	l.lasts(outage(t))
+	for end := time.Now().Add(outage(t)); time.Now().Before(end); {
+		wait(t, g, 20)
+	}
 	o.StartNATS()
-	l.lasts(time.Second)
+	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
 	require.NoError(t, o.NATS.Stop())
-	l.lasts(0)
-	l.end() // so that no later call wakes anybody
+	wait(t, g, 20)
+	g.Stop() // so that no later call wakes anybody
 	waiting := o.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)
 	o.StartNATS()
 	back := time.Now()
-	requireSentOnce(o, l.saved)
-	t.Logf("%d messages, %d of them waiting when NATS came back for good, sent %v later", l.saved, waiting, time.Since(back).Round(time.Millisecond))
-
-	rest, err := cluster.ClaimAll(api.NewClient(o.Start("claim"), "admin", "secret"))
-	require.NoError(t, err)
-	cluster.RequireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
+	sent, _, _ := l.Messages()
+	messages := requireSentOnce(o, sent)
+	t.Logf("%d messages, %d of them waiting when NATS came back, sent %v later", sent, waiting, time.Since(back).Round(time.Millisecond))
+	for kind, o := range g.Outcomes() {
+		require.Empty(t, o.Failures, kind)
+	}
+	enterReceived(t, l, messages)
+	require.NoError(t, l.CheckReceivedOnce())
+	require.Empty(t, l.Overtaken(), "each sender's messages are in their order")
+	require.NoError(t, l.CheckTasks(t.Context(), o.Admin.Owner))
 }
 
 func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
@@ -199,35 +111,6 @@ func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
 	}, "the sends that it slept through are taken too")
 	require.Equal(t, 1, effects())
 	require.Equal(t, received, o.Message(id))
-}
-
-func TestMessagesForFullStreamUseNoSend(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	const n = 30
-	limits := jetstream.StreamConfig{
-		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
-	}
-	_, err := o.JetStream().CreateStream(t.Context(), limits)
-	require.NoError(t, err)
-	for range n {
-		o.Save("msg.orders.paid", cluster.WithoutConfirm)
-	}
-	o.StartRelay()
-	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%no room%'`
-	fits := func() int { return o.Admin.Count(`select count(*) from message_done`) }
-	cluster.Eventually(t, func() bool { return o.Admin.Count(full) > 0 })
-	before := fits()
-	require.NotZero(t, before)
-	o.WaitMessage(o.Save("user:bob"), "sent") // other streams go on
-	require.Equal(t, before+1, fits())
-	require.Equal(t, n-before, o.Admin.Count(`select count(*) from message_live l join messages m using (id)
-		where l.status = 0 and l.send_no = 0 and l.remaining_sends = m.max_sends and l.next_at is not null`))
-
-	limits.MaxMsgs = -1
-	_, err = o.JetStream().UpdateStream(t.Context(), limits)
-	require.NoError(t, err)
-	requireSentOnce(o, n)
 }
 
 func TestTwoOfEachProcessDoubleNothing(t *testing.T) {

@@ -1,41 +1,38 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
-	"os/exec"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
 	server := sandbox.NewNATSServer(t)
-	w, js := twoPhaseAt(t, server.URL())
-	l := startLedger(w, 8)
+	l := startAcceptLoad(twoPhaseAt(t, server.URL()), 8)
 	for range 2 {
-		l.more(200, accepted)
+		l.acknowledged(200, "accepted")
 		server.Kill()
-		l.more(50, bestEffort)
+		l.acknowledged(50, "best-effort")
 		server.Start()
 	}
-	l.more(200, accepted)
-	l.holds(js)
-	require.Empty(t, l.failed, "none was kept from handing over")
-	require.Zero(t, l.counts.saved, "every answer says that it was accepted")
+	l.acknowledged(200, "accepted")
+	l.finish()
+	require.Empty(t, l.Outcomes()["submit"].Failures)
+	require.Zero(t, l.Acknowledged("saved"))
 }
 
 func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
@@ -45,25 +42,23 @@ func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
 	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
 	w.Restart()
 	w.StartTrigger(w.Client.BaseURL)
-	l := startLedger(w, 4)
-	l.more(100, accepted)
+	l := startAcceptLoad(w, 4)
+	l.acknowledged(100, "accepted")
 	proxy.Cut()
 	for began := time.Now(); time.Since(began) < outage(t); {
-		l.more(20, accepted)
+		l.acknowledged(20, "accepted")
 	}
 	away := w.SavedMessages()
-	l.more(20, accepted)
+	l.acknowledged(20, "accepted")
 	require.Equal(t, away, w.SavedMessages(), "Postgres is away")
 	proxy.Restore()
-	l.more(20, accepted)
-	l.holds(w.JetStream())
-	require.Zero(t, l.overtaken)
-	require.Empty(t, l.failed)
-	require.Equal(t, l.counts.accepted, l.counts.all())
+	l.acknowledged(20, "accepted")
+	require.Zero(t, l.finish())
+	require.Empty(t, l.Outcomes()["submit"].Failures)
+	require.Zero(t, l.Acknowledged("saved")+l.Acknowledged("best-effort"))
 }
 
-// limitAccepted is how many messages the stream of accepted messages may have. A trigger
-// sets its bytes as the settings say.
+// limitAccepted changes how many messages the stream of accepted messages may hold.
 func limitAccepted(w *cluster.Cluster, messages int64) {
 	w.T.Helper()
 	js := w.JetStream()
@@ -83,29 +78,20 @@ func TestWithFullStreamMessagesAreSavedOrRefused(t *testing.T) {
 			w := cluster.OpenTwoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
 			limitAccepted(w, 80)
 			w.StartTrigger(w.Client.BaseURL)
-			l := startLedger(w, 4)
+			l := startAcceptLoad(w, 4)
 			if open {
-				l.more(50, bestEffort)
+				l.acknowledged(50, "best-effort")
 			} else {
-				l.refused(20)
+				cluster.Eventually(t, func() bool { return len(l.Outcomes()["submit"].Failures) >= 20 })
 			}
-			require.NotZero(t, l.sum().accepted, "while there was room")
+			require.NotZero(t, l.Acknowledged("accepted"), "while there was room")
 			limitAccepted(w, -1)
-			l.more(50, accepted)
-			l.holds(w.JetStream())
-			require.Zero(t, l.overtaken)
-			require.Zero(t, l.counts.saved)
-			if open {
-				require.Empty(t, l.failed)
-				return
-			}
-			require.Zero(t, l.counts.bestEffort)
-			for _, err := range l.failed {
-				var refusal *api.Error
-				require.ErrorAs(t, err, &refusal)
-				require.Equal(t, 503, refusal.Status)
-				require.NotZero(t, refusal.RetryAfter)
-			}
+			l.acknowledged(50, "accepted")
+			require.Zero(t, l.finish())
+			require.Zero(t, l.Acknowledged("saved"))
+			refused := requireRefusals(t, l.Generator)
+			require.Equal(t, open, refused == 0)
+			require.Equal(t, open, l.Acknowledged("best-effort") > 0)
 		})
 	}
 }
@@ -113,56 +99,57 @@ func TestWithFullStreamMessagesAreSavedOrRefused(t *testing.T) {
 func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
-	l := startLedger(w, 4)
-	l.more(200, accepted) // without a trigger none of them is saved
-	restartWith(w, "TWO_PHASE_ENABLED=false", l)
-	l.more(50, savedAtOnce)
-	before := l.sum().accepted
-	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
-	js := w.JetStream()
-	cluster.Eventually(t, func() bool {
-		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
-		return err == nil
-	})
-	text, err := runDrain(w)
-	require.NoError(t, err, text)
-	require.Contains(t, text, "0 accepted messages are not saved")
+	l := startAcceptLoad(w, 4)
+	l.acknowledged(200, "accepted") // without a trigger none of them is saved
+	restartWith(w, "TWO_PHASE_ENABLED=false")
+	l.acknowledged(50, "saved")
+	before := l.Acknowledged("accepted")
+	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
+	require.NoError(t, drain.WaitFor(t.Context(), fmt.Sprintf("%d accepted messages are not saved", before)))
+	trigger := w.StartTrigger(w.Client.BaseURL)
+	cluster.WaitExit(t, drain)
+	require.Zero(t, drain.ExitCode(), drain.Output())
+	require.Contains(t, drain.Output(), "0 accepted messages are not saved")
 	require.GreaterOrEqual(t, w.Admin.Count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
-	l.more(50, savedAtOnce)
-	require.Equal(t, before, l.sum().accepted, "it is off")
-	_, err = trigger.Terminate(cluster.WaitLimit)
+	l.acknowledged(50, "saved")
+	require.Equal(t, before, l.Acknowledged("accepted"), "it is off")
+	_, err := trigger.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
-	restartWith(w, "TWO_PHASE_ENABLED=true", l)
+	restartWith(w, "TWO_PHASE_ENABLED=true")
 	w.StartTrigger(w.Client.BaseURL)
-	l.more(100, accepted)
-	l.holds(js)
-	require.Zero(t, l.overtaken)
-	require.Zero(t, l.counts.bestEffort)
+	l.acknowledged(100, "accepted")
+	require.Zero(t, l.finish())
+	require.Zero(t, l.Acknowledged("best-effort"))
 }
 
-// runDrain runs the command and returns what it prints.
-func runDrain(w *cluster.Cluster) (text string, err error) {
-	w.T.Helper()
-	ctx, cancel := context.WithTimeout(w.T.Context(), cluster.WaitLimit)
-	defer cancel()
-	drain := exec.CommandContext(ctx, w.Bin, "drain")
-	drain.Env, drain.WaitDelay = cluster.AsComponent(w.T, w.Env, "drain"), time.Second
-	out, err := drain.CombinedOutput()
-	return string(out), err
-}
-
-// restartWith replaces the process by one with another setting, under the load of l.
-func restartWith(w *cluster.Cluster, setting string, l *ledger) {
+// restartWith replaces the process by one with another setting.
+func restartWith(w *cluster.Cluster, setting string) {
 	w.T.Helper()
 	old := w.Process(cluster.All)
 	w.Env = append(w.Env, setting)
 	w.Restart()
-	l.move()
 	_, err := old.Terminate(cluster.WaitLimit)
 	require.NoError(w.T, err)
 }
 
-// valve stands between a process and NATS and can hold back what NATS says.
+// Nothing that was acknowledged is lost when a trigger with batches under way, and the
+// process that accepts and saves, are killed.
+func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t)
+	trigger := w.StartTrigger(w.Client.BaseURL)
+	l := startAcceptLoad(w, 4)
+	l.acknowledged(200, "accepted")
+	require.NoError(t, trigger.Kill())
+	l.acknowledged(200, "accepted")
+	require.NoError(t, w.Process(cluster.All).Kill())
+	w.Restart()
+	w.StartTrigger(w.Client.BaseURL)
+	l.acknowledged(100, "accepted")
+	require.Zero(t, l.finish())
+}
+
+// valve is a proxy of NATS that can hold back what NATS sends.
 type valve struct {
 	url string
 	out sync.RWMutex // write-locked while shut
@@ -189,13 +176,13 @@ func newValve(t *testing.T, server *sandbox.NATS) *valve {
 				continue
 			}
 			go func() { defer server.Close(); _, _ = io.Copy(server, client) }() // ends with either side
-			go func() { defer client.Close(); v.say(client, server) }()
+			go func() { defer client.Close(); v.copy(client, server) }()
 		}
 	}()
 	return v
 }
 
-func (v *valve) say(client io.Writer, server io.Reader) {
+func (v *valve) copy(client io.Writer, server io.Reader) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := server.Read(buffer)
@@ -259,60 +246,44 @@ func TestDeliveryBeforeSavedHappensOnceWithoutPostgres(t *testing.T) {
 	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
 	w.Restart()
 	w.StartTrigger(w.Client.BaseURL)
-	l := startLedger(w, 4)
-	l.more(20, accepted)
+	l := startAcceptLoad(w, 4)
+	l.acknowledged(20, "accepted")
 	proxy.Cut()
-	acknowledged := l.sum().all()
-	l.more(40, accepted)
-	js := w.JetStream()
-	cluster.Eventually(t, func() bool { return inboxHas(t, js) >= acknowledged+40 }, "bob has them")
+	acknowledged := l.Acknowledged("accepted")
+	l.acknowledged(40, "accepted")
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) >= acknowledged+40 }, "bob has them")
 	require.Less(t, w.SavedMessages(), acknowledged+40, "and they are not saved")
 	proxy.Restore()
-	l.more(20, accepted)
-	l.holds(js)
-	require.Zero(t, l.overtaken)
-	require.Equal(t, l.counts.accepted, l.counts.all())
-}
-
-// inboxHas is how many messages are in bob's inbox.
-func inboxHas(t *testing.T, js jetstream.JetStream) int {
-	t.Helper()
-	s, err := js.Stream(t.Context(), "USERS")
-	require.NoError(t, err)
-	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("inbox.bob"))
-	require.NoError(t, err)
-	return int(info.State.Subjects["inbox.bob"])
+	l.acknowledged(20, "accepted")
+	require.Zero(t, l.finish())
+	require.Zero(t, l.Acknowledged("saved")+l.Acknowledged("best-effort"))
 }
 
 func TestClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
-	w, js := twoPhaseAt(t, servers.URL(), "SENDONCE_NATS_REPLICAS=3")
-	l := startLedger(w, 8)
+	w := twoPhaseAt(t, servers.URL(), "SENDONCE_NATS_REPLICAS=3")
+	first := w.Accept("1", `{"sender":"first","n":1}`)
+	require.Equal(t, "replicated", first.Durability)
+	l := startAcceptLoad(w, 8)
+	l.Sent(load.Message{Sender: "first", N: 1}, load.Sent{ID: first.ServerMsgID, Ack: "accepted"})
 	for range 2 {
-		l.more(200, accepted)
-		leader := leaderOf(t, js, servers)
+		l.acknowledged(200, "accepted")
+		leader := leaderOf(w, servers)
 		leader.Kill()
-		l.more(200, accepted)
+		l.acknowledged(200, "accepted")
 		leader.Start()
 	}
-	l.holds(js)
-	require.Zero(t, l.counts.saved)
-	for _, acks := range l.acks {
-		for _, ack := range acks {
-			if ack.Ack == "accepted" {
-				require.Equal(t, "replicated", ack.Durability)
-			}
-		}
-	}
+	l.finish()
+	require.Zero(t, l.Acknowledged("saved"))
 }
 
-// leaderOf is the server that leads the stream of accepted messages.
-func leaderOf(t *testing.T, js jetstream.JetStream, servers sandbox.NATSCluster) (leader *sandbox.NATSServer) {
-	t.Helper()
-	cluster.Eventually(t, func() bool {
-		s, err := js.Stream(t.Context(), "ACCEPTED")
+// leaderOf returns the server that leads the stream of accepted messages.
+func leaderOf(w *cluster.Cluster, servers sandbox.NATSCluster) (leader *sandbox.NATSServer) {
+	w.T.Helper()
+	cluster.Eventually(w.T, func() bool {
+		s, err := w.JetStream().Stream(w.T.Context(), "ACCEPTED")
 		if err != nil {
 			return false
 		}

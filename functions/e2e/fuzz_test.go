@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -35,7 +36,7 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	if z.handler, err = fn.Handler(env, functions.Catalogue()...); err != nil {
 		f.Fatal(err)
 	}
-	for pattern := range readContract(f).operations {
+	for pattern := range contract.Read(f).Operations {
 		method, path, _ := strings.Cut(pattern, " ")
 		if wanted(method, path) {
 			z.patterns = append(z.patterns, pattern)
@@ -44,12 +45,6 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	slices.Sort(z.patterns)
 	return z
 }
-
-// pathValues fills in what a pattern leaves open.
-var pathValues = strings.NewReplacer(
-	"{task_id}", "0198c0de-0000-7000-8000-000000000001", "{id}", "1", "{key}", "order-4711", "{client_msg_id}", "order-4711",
-	"{queue}", "default", "{user}", "ann", "{template_id}", "t1",
-)
 
 // call makes one call as the built-in admin, with all roles. Whatever it says, the
 // answer is an envelope, is no 500, and shows no secret.
@@ -83,7 +78,7 @@ func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, b
 
 func (z *fuzzed) pick(n uint16) (method, path string) {
 	method, path, _ = strings.Cut(z.patterns[int(n)%len(z.patterns)], " ")
-	return method, pathValues.Replace(path)
+	return method, contract.PathValues.Replace(path)
 }
 
 func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }

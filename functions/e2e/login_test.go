@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -24,7 +25,7 @@ func TestColdStartLogsInOnce(t *testing.T) {
 		"/api/v1/subscribe/logs": "?business_type=a&business_id=1",
 		"/api/v1/subscribe/sent": "?business_type=a&business_id=1&template_type=a&receiver_user_id=1",
 	}
-	for pattern := range readContract(t).operations {
+	for pattern := range contract.Read(t).Operations {
 		method, path, _ := strings.Cut(pattern, " ")
 		if method != "GET" || !strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/api/v1/stream/") {
 			continue

@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -61,80 +57,6 @@ func TestMessagesWithoutStreamKeepTheirOrder(t *testing.T) {
 	}, "the relay has found the broker again")
 	waitAllSent(o, tick)
 	require.Equal(t, ids, saveNumbered(o, len(ids)))
-}
-
-func TestSenderOrderSurvivesNATSOutages(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
-	ctx, stop := context.WithCancel(t.Context())
-	var sending sync.WaitGroup
-	var mu sync.Mutex
-	var ids []string
-	sending.Go(func() {
-		pace := time.NewTicker(5 * time.Millisecond)
-		defer pace.Stop()
-		for ctx.Err() == nil {
-			<-pace.C
-			req := api.MessageRequest{ClientMsgID: api.NewKey(), To: "msg.orders.paid", Data: []byte(`1`)}
-			cluster.WithoutConfirm(&req)
-			saved, err := o.Client.SubmitMessage(context.WithoutCancel(ctx), req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			mu.Lock()
-			ids = append(ids, saved.ServerMsgID)
-			mu.Unlock()
-		}
-	})
-	saved := func() int { mu.Lock(); defer mu.Unlock(); return len(ids) }
-	more := func(n int) {
-		t.Helper()
-		n += saved()
-		cluster.Eventually(t, func() bool { return saved() >= n })
-	}
-	sentSince := func(n int) bool { return o.Admin.Count(`select count(*) from message_done`) > n }
-	for range 3 {
-		more(50)
-		require.NoError(t, o.NATS.Stop())
-		more(50)
-		before := o.Admin.Count(`select count(*) from message_done`)
-		o.StartNATS()
-		cluster.Eventually(t, func() bool { return sentSince(before) }, "it goes on")
-	}
-	more(50)
-	stop()
-	sending.Wait()
-	waitAllSent(o, func() {})
-	require.Equal(t, ids, saveNumbered(o, len(ids)+1)[1:])
-}
-
-func TestFullStreamDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	relay := o.At(o.Start("relay"))
-	tick := func() { require.Equal(t, 204, relay.Tick("relay").Status) }
-	_, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 1, Duplicates: time.Minute,
-	})
-	require.NoError(t, err)
-	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
-	o.Save("msg.orders.paid", cluster.WithoutConfirm)
-	o.Save("user:bob")
-	waitAllSent(o, tick) // it is full now
-
-	const n = 600 // more than the relay takes at once
-	for range n {
-		o.Save("msg.orders.paid", cluster.WithoutConfirm)
-	}
-	bob := o.Save("user:bob")
-	tick()
-	require.Equal(t, "sent", o.Message(bob).State, "in the same run")
-	require.Equal(t, n, o.Admin.Count(`select count(*) from message_live l join messages m using (id)
-		where send_no = 0 and remaining_sends = max_sends and l.xmin = m.xmin`), "no send was used, and nothing was written")
-	require.Contains(t, o.Admin.QueryText(`select reason from stream_pauses where stream = 'MESSAGES'`), "has no room")
 }
 
 func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {

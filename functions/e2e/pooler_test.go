@@ -9,6 +9,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -31,7 +32,7 @@ func TestContractThroughPgBouncer(t *testing.T) {
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, functions.Catalogue()...)
 	require.NoError(t, err)
-	story{cluster.ServeHandler(t, h).Connect(url), newWitness(t)}.runAll()
+	story{cluster.ServeHandler(t, h).Connect(url), contract.NewWitness(t)}.runAll()
 }
 
 func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {

@@ -1,12 +1,11 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"os/exec"
 	"regexp"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
@@ -71,98 +71,42 @@ func TestProcessStartsWithoutDatabase(t *testing.T) {
 	require.NotEmpty(t, away.Header.Get("Retry-After"))
 }
 
-// Processes are killed at random while clients submit with keys and repeat
-// what they got no answer to. The ledger of answers must equal the rows.
+// Two processes are killed in turn while clients submit, and repeat with their keys what
+// was not answered.
 func TestKilledProcessesLoseNoAnsweredTask(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
-	const clients, calls, kills = 4, 60, 5
-	victims := newVictims(t, bin, url)
-	ledger := make([]map[string]string, clients)
-	var all sync.WaitGroup
-	for n := range clients {
-		ledger[n] = map[string]string{}
-		all.Go(func() {
-			for i := range calls {
-				key := fmt.Sprintf("client-%d-call-%d", n, i)
-				ledger[n][key] = victims.submit(t.Context(), n+i, key)
-			}
-		})
+	url := sandbox.NewDatabase(t)
+	var mu sync.Mutex
+	var processes [2]*sandbox.Process
+	var addresses [2]string
+	start := func(i int) {
+		s, p := cluster.StartServer(t, url)
+		mu.Lock()
+		defer mu.Unlock()
+		processes[i], addresses[i] = p, s.URL
 	}
-	for range kills {
-		victims.killOne()
+	start(0)
+	start(1)
+	g, l := load.New(t.Context()), load.NewLedger()
+	t.Cleanup(g.Stop)
+	for n := range 4 {
+		g.Start("submit", time.Millisecond, submitCall(func() *api.Client {
+			mu.Lock()
+			defer mu.Unlock()
+			n++
+			client := api.NewClient(addresses[n%2], "admin", "secret")
+			client.Tries = 1
+			return client
+		}, l))
 	}
-	all.Wait()
-
+	for kill := range 5 {
+		wait(t, g, 20)
+		require.NoError(t, processes[kill%2].Kill())
+		start(kill % 2)
+	}
+	g.Stop()
 	owner := cluster.NewClient(t, "").Connect(url)
-	require.Equal(t, clients*calls, owner.Count(`select count(*) from tasks`))
-	require.Equal(t, clients*calls, owner.Count(`select count(*) from submission_keys k join tasks t on t.id = k.id join task_live l on l.id = k.id`))
-	for _, page := range ledger {
-		require.Len(t, page, calls)
-		for key, id := range page {
-			require.Equal(t, 1, owner.Count(`select count(*) from tasks where id = $1 and content = $2`, id, key), key)
-		}
-	}
-}
-
-// victims are two processes on one database, of which one at a time dies.
-type victims struct {
-	t         *testing.T
-	bin, url  string
-	mu        sync.Mutex
-	processes [2]*sandbox.Process
-	addresses [2]string
-	answered  int
-	progress  *sync.Cond
-	next      int
-}
-
-func newVictims(t *testing.T, bin, url string) *victims {
-	v := &victims{t: t, bin: bin, url: url}
-	v.progress = sync.NewCond(&v.mu)
-	for i := range v.processes {
-		v.processes[i] = cluster.StartProcess(t, bin, cluster.Settings(url))
-		v.addresses[i] = cluster.Address(t, v.processes[i])
-	}
-	return v
-}
-
-// killOne waits until calls were answered since the last kill, kills a process
-// in the middle of the others and puts a new one in its place.
-func (v *victims) killOne() {
-	v.mu.Lock()
-	until := v.answered + 20
-	for v.answered < until {
-		v.progress.Wait()
-	}
-	i := v.next % 2
-	v.next++
-	dying := v.processes[i]
-	v.mu.Unlock()
-	require.NoError(v.t, dying.Kill())
-	fresh := cluster.StartProcess(v.t, v.bin, cluster.Settings(v.url))
-	at := cluster.Address(v.t, fresh)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.processes[i], v.addresses[i] = fresh, at
-}
-
-// submit repeats one call until it is answered, and gives the task's id; ""
-// when ctx ended first.
-func (v *victims) submit(ctx context.Context, n int, key string) string {
-	for ; ctx.Err() == nil; n++ {
-		v.mu.Lock()
-		client := api.NewClient(v.addresses[n%2], "admin", "secret")
-		v.mu.Unlock()
-		client.Tries = 1
-		task, err := client.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key})
-		if err == nil {
-			v.mu.Lock()
-			v.answered++
-			v.progress.Broadcast()
-			v.mu.Unlock()
-			return task.TaskID
-		}
-	}
-	return ""
+	require.NoError(t, l.CheckTasks(t.Context(), owner.Owner))
+	submitted, _, _ := l.Tasks()
+	require.Equal(t, submitted, owner.Count(`select count(*) from submission_keys k join tasks t on t.id = k.id join task_live l on l.id = k.id`))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -33,13 +34,13 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	s := cluster.Serve(t)
 	newCaller(s, "first", onlyAdmin) // the examples revoke it
 	limited := newCaller(s, "limited", onlyAdmin)
-	c := readContract(t)
-	for pattern, operation := range c.operations {
-		roles, _ := operation.node["x-roles"].([]any)
+	c := contract.Read(t)
+	for pattern, operation := range c.Operations {
+		roles, _ := operation.Node["x-roles"].([]any)
 		if roles == nil {
 			continue // the probes of the platform
 		}
-		req := c.exampleCall(t, s.URL, pattern)
+		req := c.ExampleCall(t, s.URL, pattern)
 		req.SetBasicAuth(limited.User, limited.Password)
 		res, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
@@ -47,7 +48,7 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		refused := strings.Contains(string(text), "more than the queues to which this admin is limited: bulk") || strings.Contains(string(text), "this needs the role")
-		if operation.node["x-within-queues"] == true {
+		if operation.Node["x-within-queues"] == true {
 			require.Contains(t, roles, "admin", pattern)
 			require.False(t, refused, "%s: %s", pattern, text)
 			continue

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// storedMessages gives what the stream of messages holds, oldest first.
+// storedMessages returns the n messages that the stream MESSAGES holds, oldest first.
 func storedMessages(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
 	o.T.Helper()
 	stream, err := o.JetStream().Stream(o.T.Context(), "MESSAGES")
@@ -32,18 +32,19 @@ func storedMessages(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
 	return all
 }
 
-// requireSentOnce says that n messages to subjects, and no others, are at their ends
-// after one send and in the stream once each.
-func requireSentOnce(o *cluster.Cluster, n int) {
+// requireSentOnce waits until nothing is to be sent, demands that n messages to subjects
+// are final after one send, and returns them from the stream, where each is once.
+func requireSentOnce(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
 	o.T.Helper()
 	cluster.Eventually(o.T, func() bool { return o.Admin.Count(`select count(*) from message_live`) == 0 })
 	require.Equal(o.T, n, o.Admin.Count(`select count(*) from message_done d join messages m using (id)
 		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
-	seen := map[string]int{}
-	for _, m := range storedMessages(o, n) {
-		seen[m.Header.Get("ce-id")]++
+	messages, seen := storedMessages(o, n), map[string]bool{}
+	for _, m := range messages {
+		seen[m.Header.Get("ce-id")] = true
 	}
 	require.Len(o.T, seen, n, "each is there once")
+	return messages
 }
 
 // newPointsService is the service of points, which acts on orders, and a count of how often it
@@ -137,24 +138,6 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	taken, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")
 	require.NoError(t, err)
 	require.Equal(t, typo, taken.Header.Get("ce-id"))
-}
-
-func TestBrokerOutageUsesNoSend(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid"), "sent")
-	require.NoError(t, o.NATS.Stop())
-	id := o.Save("msg.orders.paid")
-	relayed := o.At(o.Start("relay")).Tick("relay")
-	require.Equal(t, 204, relayed.Status, relayed.Text)
-	away := o.Message(id)
-	require.Equal(t, "sending", away.State)
-	require.Equal(t, away.MaxSends, away.RemainingSends, "no send was used")
-
-	o.StartNATS()
-	o.WaitMessage(id, "sent")
-	storedMessages(o, 2)
 }
 
 // holdChange has every change of one kind wait, such as "update on message_live",
@@ -260,20 +243,4 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 			require.Equal(t, 2, effects())
 		})
 	}
-}
-
-func TestTwoRelaysSendEachMessageOnce(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	const n = 40
-	ids := make([]string, n)
-	for i := range ids {
-		ids[i] = o.Save("msg.orders.paid")
-	}
-	o.StartRelay()
-	o.StartRelay()
-	for _, id := range ids {
-		o.WaitMessage(id, "sent")
-	}
-	storedMessages(o, n)
 }

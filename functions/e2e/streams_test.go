@@ -12,7 +12,6 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
@@ -40,8 +39,8 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can read is a dead letter. If the stream of dead deadLetters is full,
-// Postgres keeps it.
+// An event that no function can read is a dead letter. If the stream of dead letters is
+// full, Postgres keeps it.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
@@ -73,18 +72,17 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// Where the clock of NATS is ahead a wake-up comes before what it is for is due,
-// and its schedule is gone then.
+// If the clock of NATS is ahead, a wake-up comes before its rows are due, and its
+// schedule is gone by then.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
-	broker := cluster.NewNATS(t)
-	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
-		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	o := cluster.New(t)
+	_, h := cluster.NewEnv(t, o.DatabaseURL, func(c *fn.Config) {
+		c.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1}
 	})
-	s := cluster.ServeHandler(t, h).Connect(url)
-	require.NoError(t, cluster.EnsureStreams(t, broker.URL()))
-	wake, err := jetStreamAt(t, broker.URL()).Stream(t.Context(), "WAKE")
+	s := cluster.ServeHandler(t, h).Connect(o.DatabaseURL)
+	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
+	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	scheduled := func(function string) func() bool {
 		return func() bool {

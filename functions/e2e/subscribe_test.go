@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -165,27 +164,6 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'subscribe.resend' and reason <> ''`))
 }
 
-func TestConcurrentSubscribeRequestsMakeOneTask(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	const orders = 20
-	answers := make([]cluster.Reply, orders)
-	var all sync.WaitGroup
-	for i := range answers {
-		all.Go(func() { answers[i] = s.Post(subscriptions+"send", booking(1, "")) })
-	}
-	all.Wait()
-	made := 0
-	for _, a := range answers {
-		require.Contains(t, []int{200, 409}, a.Status, a.Text)
-		if a.Status == 200 && !strings.Contains(a.Text, "skipped") {
-			made++
-		}
-	}
-	require.Equal(t, 1, made)
-	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
-}
-
 func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -310,50 +288,6 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	conflict := s.Post(orderMessage(s, booking(2, "")).Header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
 	require.Equal(t, 409, conflict.Status)
 	require.Contains(t, conflict.Text, "was not recorded")
-}
-
-// What fell silent has sent after all, and says so when another has the message.
-func TestLateSuccessOfEarlierRecordCounts(t *testing.T) {
-	t.Parallel()
-	for name, next := range map[string]func(s *cluster.Client){
-		"recorded once more": func(s *cluster.Client) { s.Post(subscriptions+"record", recording(1, "")) },
-		"left to wechat":     func(s *cluster.Client) { orderMessage(s, booking(1, "")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := cluster.Serve(t)
-			silent := s.Post(subscriptions+"record", recording(1, `"on_unknown":"fail"`))
-			s.Exec(`update task_live set due_at = now()`)
-			_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
-			require.NoError(t, err)
-			next(s)
-			require.Equal(t, 1, s.Count(`select count(*) from task_live`))
-
-			status := silent.Header.Get("Location") + "/status"
-			late := fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":`, silent.Data("claim_id"))
-			require.Equal(t, 409, s.Post(status, late+`2}`).Status)
-			require.Equal(t, 409, s.Post(status, late+`0}`).Status)
-			settled := s.Post(status, late+`1}`)
-			require.Equal(t, 200, settled.Status, settled.Text)
-			require.Equal(t, silent.Data("task_id"), settled.Data("task_id"))
-			require.EqualValues(t, 1, settled.Data("send_status"))
-			require.Equal(t, true, s.Post(subscriptions+"record", recording(1, "")).Data("skipped"))
-		})
-	}
-}
-
-func TestRecordedMessageWithoutReportIsHeld(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	silent := s.Post(subscriptions+"record", recording(1, ""))
-	s.Exec(`update task_live set due_at = now()`)
-	_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
-	require.NoError(t, err)
-	skipped := s.Post(subscriptions+"record", recording(1, ""))
-	require.Equal(t, true, skipped.Data("skipped"))
-	require.Equal(t, "held", skipped.Data("state"))
-	late := s.Post(silent.Header.Get("Location")+"/status", fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, silent.Data("claim_id")))
-	require.EqualValues(t, 1, late.Data("send_status"), late.Text)
 }
 
 func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {

@@ -1,14 +1,9 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"os/exec"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -108,9 +103,10 @@ func TestSenderLearnsThatItsMessageCannotBeSaved(t *testing.T) {
 		AckType: "rejected", From: "admin", ClientMsgID: "bad", ServerMsgID: bad.ServerMsgID, AcceptSeq: bad.AcceptSeq, SavedAt: acks[bad.ServerMsgID].SavedAt,
 	}, acks[bad.ServerMsgID])
 	require.Contains(t, w.Admin.Get("/api/v1/admin/dead-letters").Text, bad.ServerMsgID)
-	text, err := runDrain(w)
-	require.NoError(t, err)
-	require.Contains(t, text, "1 accepted messages could not be saved")
+	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
+	cluster.WaitExit(t, drain)
+	require.Zero(t, drain.ExitCode(), drain.Output())
+	require.Contains(t, drain.Output(), "1 accepted messages could not be saved")
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "all three are forgotten")
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
@@ -258,73 +254,6 @@ func TestAcceptDoesNotWaitForStalledDatabase(t *testing.T) {
 	}
 	proxy.Resume()
 	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once it answers")
-}
-
-func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
-	t.Parallel()
-	w := cluster.OpenTwoPhase(t)
-	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
-	var mu sync.Mutex
-	accepted := map[string]int64{} // by id, its place
-	ctx, stop := context.WithCancel(t.Context())
-	var senders sync.WaitGroup
-	client := w.Client
-	for s := range 4 {
-		senders.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				ack, err := client.SubmitMessage(ctx, api.MessageRequest{From: fmt.Sprint("sender-", s), ClientMsgID: fmt.Sprint(i), To: "user:bob", Data: api.JSON(`1`), Ack: "accepted"})
-				if err == nil {
-					mu.Lock()
-					accepted[ack.ServerMsgID] = ack.AcceptSeq
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	count := func() int { mu.Lock(); defer mu.Unlock(); return len(accepted) }
-	until := func(n int) {
-		t.Helper()
-		cluster.Eventually(t, func() bool { return count() >= n })
-	}
-	until(200)
-	require.NoError(t, trigger.Kill()) // with batches under way
-	until(count() + 200)
-	cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
-	until(count() + 200)
-	require.NoError(t, w.Process(cluster.All).Kill()) // it accepts and saves
-	stop()
-	senders.Wait()
-	w.Restart()
-	w.StartTrigger(w.Client.BaseURL)
-	total := count()
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) >= total })
-	require.Equal(t, total, w.Admin.Count(`select count(*) from messages where id = any($1::uuid[])`, slices.Collect(maps.Keys(accepted))), "each once: id is the primary key")
-	require.Zero(t, w.Admin.Count(`select count(*) from messages a join messages b on a.sender = b.sender
-		and a.accept_seq < b.accept_seq and a.client_msg_id::integer > b.client_msg_id::integer`), "a sender's order is that of the stream")
-}
-
-func TestDrainWaitsUntilAcceptedMessagesAreSaved(t *testing.T) {
-	t.Parallel()
-	w := cluster.OpenTwoPhase(t)
-	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
-	w.Accept("first", `0`)
-	cluster.Eventually(t, func() bool { return w.SavedMessages() == 1 })
-	require.NoError(t, trigger.Kill())
-	for i := range 5 {
-		w.Accept(fmt.Sprint(i), `1`)
-	}
-	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
-	require.NoError(t, drain.WaitFor(t.Context(), "5 accepted messages are not saved"))
-	w.StartTrigger(w.Client.BaseURL)
-	cluster.WaitExit(t, drain)
-	require.Zero(t, drain.ExitCode(), drain.Output())
-	require.Contains(t, drain.Output(), "0 accepted messages are not saved")
-	require.Equal(t, 6, w.SavedMessages())
-
-	again := exec.CommandContext(t.Context(), w.Bin, "drain")
-	again.Env = cluster.AsComponent(t, w.Env, "drain")
-	text, err := again.CombinedOutput()
-	require.NoError(t, err, string(text))
 }
 
 func TestRepeatIsFoundAfterAcceptedRowsArePurged(t *testing.T) {

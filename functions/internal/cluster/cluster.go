@@ -39,6 +39,7 @@ type Cluster struct {
 	Client      *api.Client // of messages, or of all functions in one process
 	Admin       *Client     // the same with the database connected; its URL is Client's
 
+	natsURL     string
 	natsOptions sandbox.NATSOptions // of the next start
 
 	mu        sync.Mutex // guards the maps: the proxy of the trigger reads addresses meanwhile
@@ -64,11 +65,11 @@ func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	return c
 }
 
-// NewAt is NewOn with NATS at a URL; StartNATS and JetStream are not for it.
+// NewAt is NewOn with NATS at a URL, which StartNATS does not start.
 func NewAt(t *testing.T, databaseURL, natsURL string, env ...string) *Cluster {
 	t.Helper()
 	return &Cluster{
-		T: t, DatabaseURL: databaseURL, Bin: Binary(t), Admin: NewClient(t, "").Connect(databaseURL),
+		T: t, natsURL: natsURL, DatabaseURL: databaseURL, Bin: Binary(t), Admin: NewClient(t, "").Connect(databaseURL),
 		Env:       Settings(databaseURL, append([]string{"NATS_URL=" + natsURL}, env...)...),
 		processes: map[string]*sandbox.Process{}, addresses: map[string]string{},
 	}
@@ -136,10 +137,8 @@ func (c *Cluster) StartAll(env ...string) {
 	c.T.Helper()
 	c.Restart(env...)
 	require.NoError(c.T, c.StartTrigger(c.Client.BaseURL).WaitFor(c.T.Context(), `"triggering"`))
-	if c.NATS != nil {
-		js := c.JetStream()
-		Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "USERS"); return err == nil }, "the stream USERS")
-	}
+	js := c.JetStream()
+	Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "USERS"); return err == nil }, "the stream USERS")
 }
 
 // StartRelay starts the relay, and a trigger that wakes it.
@@ -255,7 +254,7 @@ func (c *Cluster) JetStream() jetstream.JetStream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broker == nil || !c.broker.IsConnected() {
-		nc, err := nats.Connect(c.NATS.URL())
+		nc, err := nats.Connect(c.natsURL)
 		require.NoError(c.T, err)
 		c.T.Cleanup(nc.Close)
 		c.broker = nc

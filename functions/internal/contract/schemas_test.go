@@ -1,4 +1,4 @@
-package e2e
+package contract
 
 import (
 	"fmt"
@@ -13,39 +13,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sendonce/sendonce/functions"
-	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestContractHasExactlyTheRoutes(t *testing.T) {
+func TestOperationIDsAndPathParameters(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
-	require.NoError(t, err)
-	defer env.Close()
-	roles, err := fn.Patterns(env, functions.Catalogue()...)
-	require.NoError(t, err)
-	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil}
-	for pattern, some := range roles {
-		for _, role := range some {
-			want[pattern] = append(want[pattern], string(role))
-		}
-	}
-	got := map[string][]any{}
-	for pattern, operation := range readContract(t).operations {
-		got[pattern], _ = operation.node["x-roles"].([]any)
-	}
-	require.Equal(t, want, got, "pattern -> roles; the catalogue is what is expected")
-}
-
-func TestContractOperationIDsAndPathParameters(t *testing.T) {
-	t.Parallel()
-	c := readContract(t)
+	c := Read(t)
 	ids := map[any]string{}
-	for pattern, operation := range c.operations {
-		id := operation.node["operationId"]
-		require.NotEmpty(t, operation.node["summary"], pattern)
+	for pattern, operation := range c.Operations {
+		id := operation.Node["operationId"]
+		require.NotEmpty(t, operation.Node["summary"], pattern)
 		require.NotEmpty(t, id, pattern)
 		require.Empty(t, ids[id], "%s and %s are both named %s", ids[id], pattern, id)
 		ids[id] = pattern
@@ -55,60 +31,60 @@ func TestContractOperationIDsAndPathParameters(t *testing.T) {
 				inPath = append(inPath, strings.TrimSuffix(name, "}"))
 			}
 		}
-		for _, p := range c.parameters(operation, "path") {
+		for _, p := range c.Parameters(operation, "path") {
 			declared = append(declared, p["name"].(string))
 		}
 		require.Equal(t, inPath, declared, pattern)
 	}
 }
 
-func TestContractExamplesMatchTheirSchemas(t *testing.T) {
+func TestExamplesMatchTheirSchemas(t *testing.T) {
 	t.Parallel()
-	c := readContract(t)
-	for _, pattern := range slices.Sorted(maps.Keys(c.operations)) {
-		operation := c.operations[pattern]
-		if body, ok := c.child(operation, "requestBody"); ok {
+	c := Read(t)
+	for _, pattern := range slices.Sorted(maps.Keys(c.Operations)) {
+		operation := c.Operations[pattern]
+		if body, ok := c.Child(operation, "requestBody"); ok {
 			checkExamples(t, c, body, pattern)
 		}
-		for status := range operation.node["responses"].(object) {
-			answer, _ := c.child(operation, "responses", status)
-			if _, has := answer.node["content"]; has {
+		for status := range operation.Node["responses"].(Object) {
+			answer, _ := c.Child(operation, "responses", status)
+			if _, has := answer.Node["content"]; has {
 				checkExamples(t, c, answer, pattern+" "+status)
 			}
 		}
 	}
-	for name := range c.doc["webhooks"].(object) {
-		body, ok := c.child(place{c.doc, ""}, "webhooks", name, "post", "requestBody")
+	for name := range c.Doc["webhooks"].(Object) {
+		body, ok := c.Child(Place{c.Doc, ""}, "webhooks", name, "post", "requestBody")
 		require.True(t, ok, name)
 		checkExamples(t, c, body, "webhook "+name)
 	}
 	for _, name := range []string{"NoSuchPath", "MethodNotAllowed"} {
-		answer, ok := c.child(place{c.doc, ""}, "x-other-responses", name)
+		answer, ok := c.Child(Place{c.Doc, ""}, "x-other-responses", name)
 		require.True(t, ok, name)
 		checkExamples(t, c, answer, name)
 	}
-	parameters, _ := c.child(place{c.doc, ""}, "components", "parameters")
-	for name := range parameters.node {
-		p, _ := c.child(parameters, name)
-		if example, has := p.node["example"]; has {
-			require.NoError(t, c.check(p.at+"/schema", example), name)
+	parameters, _ := c.Child(Place{c.Doc, ""}, "components", "parameters")
+	for name := range parameters.Node {
+		p, _ := c.Child(parameters, name)
+		if example, has := p.Node["example"]; has {
+			require.NoError(t, c.Check(p.At+"/schema", example), name)
 		}
 	}
 }
 
-func checkExamples(t *testing.T, c *contract, body place, what string) {
+func checkExamples(t *testing.T, c *Contract, body Place, what string) {
 	t.Helper()
-	for kind := range body.node["content"].(object) {
-		content, _ := c.child(body, "content", kind)
-		examples, _ := content.node["examples"].(object)
+	for kind := range body.Node["content"].(Object) {
+		content, _ := c.Child(body, "content", kind)
+		examples, _ := content.Node["examples"].(Object)
 		require.NotEmpty(t, examples, "%s has no example", what)
 		for name, example := range examples {
-			require.NoError(t, c.check(content.at+"/schema", example.(object)["value"]), "%s: example %s", what, name)
+			require.NoError(t, c.Check(content.At+"/schema", example.(Object)["value"]), "%s: example %s", what, name)
 		}
 	}
 }
 
-// inQuery gives the types that stand in a query string, by their operations.
+// inQuery returns the types of query strings by operation.
 func inQuery() map[string]string {
 	return map[string]string{
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest", "taskHistory": "AdminTaskRequest",
@@ -122,14 +98,14 @@ func inQuery() map[string]string {
 	}
 }
 
-func TestContractSchemasMatchAPITypes(t *testing.T) {
+func TestSchemasMatchAPITypes(t *testing.T) {
 	t.Parallel()
-	c := readContract(t)
+	c := Read(t)
 	structs := apiStructs(t)
-	schemas := c.doc["components"].(object)["schemas"].(object)
+	schemas := c.Doc["components"].(Object)["schemas"].(Object)
 	described := slices.Collect(maps.Values(inQuery()))
 	for name, fields := range structs {
-		schema, ok := schemas[name].(object)
+		schema, ok := schemas[name].(Object)
 		if !ok {
 			require.Contains(t, described, name, "type %s has neither a schema nor a query string", name)
 			continue
@@ -145,14 +121,14 @@ func TestContractSchemasMatchAPITypes(t *testing.T) {
 	}
 	ofOthers := []string{"CloudEvent", "Health", "TaskResults"} // the last is a part of two schemas that have types
 	for name, schema := range schemas {
-		_, isObject := schema.(object)["properties"]
+		_, isObject := schema.(Object)["properties"]
 		require.True(t, !isObject || structs[name] != nil || slices.Contains(ofOthers, name), "schema %s has no type", name)
 	}
-	for pattern, operation := range c.operations {
-		name := inQuery()[operation.node["operationId"].(string)]
+	for pattern, operation := range c.Operations {
+		name := inQuery()[operation.Node["operationId"].(string)]
 		got := map[string]property{}
-		for _, p := range c.parameters(operation, "query") {
-			got[p["name"].(string)] = property{kind: c.kindOf(p["schema"].(object)), required: p["required"] == true}
+		for _, p := range c.Parameters(operation, "query") {
+			got[p["name"].(string)] = property{kind: c.kindOf(p["schema"].(Object)), required: p["required"] == true}
 		}
 		require.Equal(t, byName(structs[name]), got, "type %s and the parameters of %s", name, pattern)
 	}
@@ -165,19 +141,19 @@ type property struct {
 	required, nullable bool
 }
 
-// properties are those of an object schema, composed or not.
-func (c *contract) properties(schema object) map[string]property {
+// properties returns the properties of an object schema and of the schemas in its allOf.
+func (c *Contract) properties(schema Object) map[string]property {
 	all := map[string]property{}
 	parts, _ := schema["allOf"].([]any)
 	for _, part := range parts {
-		maps.Copy(all, c.properties(c.follow(place{node: part.(object)}).node))
+		maps.Copy(all, c.properties(c.Follow(Place{Node: part.(Object)}).Node))
 	}
 	required, _ := schema["required"].([]any)
-	own, _ := schema["properties"].(object)
+	own, _ := schema["properties"].(Object)
 	for name, p := range own {
-		kinds, _ := p.(object)["type"].([]any)
+		kinds, _ := p.(Object)["type"].([]any)
 		all[name] = property{
-			kind:     c.kindOf(p.(object)),
+			kind:     c.kindOf(p.(Object)),
 			required: slices.Contains(required, any(name)),
 			nullable: slices.Contains(kinds, any("null")),
 		}
@@ -185,15 +161,15 @@ func (c *contract) properties(schema object) map[string]property {
 	return all
 }
 
-func (c *contract) kindOf(schema object) string {
-	schema = c.follow(place{node: schema}).node
+func (c *Contract) kindOf(schema Object) string {
+	schema = c.Follow(Place{Node: schema}).Node
 	kind, _ := schema["type"].(string)
 	if kinds, _ := schema["type"].([]any); len(kinds) > 0 {
 		kind = kinds[0].(string)
 	}
 	switch {
 	case kind == "array":
-		return "[]" + c.kindOf(schema["items"].(object))
+		return "[]" + c.kindOf(schema["items"].(Object))
 	case schema["format"] == "date-time":
 		return "time"
 	case schema["allOf"] != nil:
@@ -217,11 +193,10 @@ func byName(fields []field) map[string]property {
 	return properties
 }
 
-// apiStructs reads the types of the wire from their source, so that none can be
-// forgotten here.
+// apiStructs reads the API types from their source, so that none is missing here.
 func apiStructs(t *testing.T) map[string][]field {
 	t.Helper()
-	files, err := filepath.Glob("../../shared/api/*.go")
+	files, err := filepath.Glob("../../../shared/api/*.go")
 	require.NoError(t, err)
 	declared := map[string]*ast.StructType{}
 	for _, name := range files {
@@ -245,7 +220,7 @@ func apiStructs(t *testing.T) map[string][]field {
 	return structs
 }
 
-// fieldsOf gives the fields with a json tag, those of embedded types included.
+// fieldsOf returns the fields with a json tag, including those of embedded types.
 func fieldsOf(s *ast.StructType, declared map[string]*ast.StructType) (fields []field) {
 	for _, f := range s.Fields.List {
 		if len(f.Names) == 0 {
@@ -270,7 +245,7 @@ func goKind(e ast.Expr, declared map[string]*ast.StructType) string {
 		return goKind(e.X, declared)
 	case *ast.ArrayType:
 		if item, ok := e.Elt.(*ast.SelectorExpr); ok && item.Sel.Name == "RawMessage" {
-			return "[]any" // items that are judged one by one
+			return "[]any" // each item is decoded by itself
 		}
 		return "[]" + goKind(e.Elt, declared)
 	case *ast.MapType:

@@ -1,4 +1,4 @@
-package e2e
+package contract
 
 import (
 	"maps"
@@ -10,23 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What linters and generators of clients stumble over; make openapi runs these
-// themselves.
-func TestContractLint(t *testing.T) {
+// TestLint finds what linters and client generators reject; make openapi runs those.
+func TestLint(t *testing.T) {
 	t.Parallel()
-	l := &contractLint{uses: map[string]bool{}}
-	doc := readContract(t).doc
+	l := &lint{uses: map[string]bool{}}
+	doc := Read(t).Doc
 	for _, under := range []string{"paths", "webhooks"} {
-		for route, item := range doc[under].(object) {
-			for method, operation := range item.(object) {
-				l.when(operation.(object)["description"] == nil, pointer(under, route, method), "has no description")
+		for route, item := range doc[under].(Object) {
+			for method, operation := range item.(Object) {
+				l.when(operation.(Object)["description"] == nil, Pointer(under, route, method), "has no description")
 			}
 		}
 	}
 	l.walk(doc, "")
-	for _, kind := range slices.Sorted(maps.Keys(doc["components"].(object))) {
-		for name := range doc["components"].(object)[kind].(object) {
-			at := pointer("components", kind, name)
+	for _, kind := range slices.Sorted(maps.Keys(doc["components"].(Object))) {
+		for name := range doc["components"].(Object)[kind].(Object) {
+			at := Pointer("components", kind, name)
 			l.when(kind != "securitySchemes" && !l.uses["#"+at], at, "is referenced nowhere")
 		}
 	}
@@ -34,25 +33,25 @@ func TestContractLint(t *testing.T) {
 	require.Empty(t, l.problems)
 }
 
-type contractLint struct {
+type lint struct {
 	uses     map[string]bool // references
 	problems []string
 }
 
-func (l *contractLint) when(is bool, at, problem string) {
+func (l *lint) when(is bool, at, problem string) {
 	if is {
 		l.problems = append(l.problems, at+" "+problem)
 	}
 }
 
-// walk looks at every node but the values of examples.
-func (l *contractLint) walk(node any, at string) {
+// walk checks every node except the values of examples.
+func (l *lint) walk(node any, at string) {
 	switch n := node.(type) {
 	case []any:
 		for _, child := range n {
 			l.walk(child, at)
 		}
-	case object:
+	case Object:
 		if ref, ok := n["$ref"].(string); ok {
 			l.uses[ref] = true
 		}
@@ -65,7 +64,7 @@ func (l *contractLint) walk(node any, at string) {
 		for name, child := range n {
 			l.when(child == nil, at, "has the name "+name+" without a value: is a comma unquoted?")
 			if name != "example" && name != "examples" {
-				l.walk(child, at+pointer(name))
+				l.walk(child, at+Pointer(name))
 			}
 		}
 	}

@@ -1,0 +1,308 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/inbox"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+// calling returns clients of a function that make each call once.
+func calling(c *cluster.Cluster, function string) func() *api.Client {
+	return func() *api.Client {
+		client := c.API(function)
+		client.Tries = 1
+		return client
+	}
+}
+
+// submitCall submits tasks, each with its key until it is answered.
+func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
+	key := api.NewKey()
+	return func(ctx context.Context) error {
+		sent, err := client().Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: key})
+		if err != nil {
+			return err
+		}
+		answered := key
+		key = api.NewKey()
+		return l.Submitted(answered, sent.TaskID)
+	}
+}
+
+// claimCall claims two tasks at a time and reports one; the other stays claimed.
+func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
+	claim, report := calling(c, "claim"), calling(c, "report")
+	two, wait, succeeded := 2, 1, 2
+	var claimed []api.ClaimedTask // if any, the first is not reported yet
+	return func(ctx context.Context) error {
+		if len(claimed) > 0 {
+			done := claimed[0]
+			_, err := report().Report(ctx, api.ReportRequest{TaskID: done.TaskID, AppID: "app", ClaimID: done.ClaimID, Status: &succeeded})
+			if err == nil {
+				l.Reported(done.TaskID)
+				claimed = nil
+			}
+			return err
+		}
+		tasks, err := claim().Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &two, Wait: &wait})
+		for _, task := range tasks {
+			l.Claimed(task.TaskID, task.ClaimID.String())
+		}
+		claimed = tasks
+		return err
+	}
+}
+
+// messageCall submits the messages of a sender in their order, each until it is
+// acknowledged.
+func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack string, change ...func(*api.MessageRequest)) load.Call {
+	n := 1
+	return func(ctx context.Context) error {
+		m := load.Message{Sender: sender, N: n}
+		data, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		req := api.MessageRequest{From: sender, ClientMsgID: strconv.Itoa(n), To: to, Data: data, Ack: ack}
+		for _, f := range change {
+			f(&req)
+		}
+		acknowledged, err := client().SubmitMessage(ctx, req)
+		if err != nil {
+			return err
+		}
+		kind := acknowledged.Ack
+		if acknowledged.Ordering != "" {
+			kind = acknowledged.Ordering
+		}
+		l.Sent(m, load.Sent{ID: acknowledged.ServerMsgID, Ack: kind})
+		n++
+		return nil
+	}
+}
+
+// wait waits until n more calls of each kind have succeeded, or of every kind.
+func wait(t *testing.T, g *load.Generator, n int, kinds ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
+	defer cancel()
+	require.NoError(t, g.WaitSucceeded(ctx, n, kinds...))
+}
+
+// requireRefusals demands that every call that failed was refused with 503 and
+// Retry-After, and returns how many did.
+func requireRefusals(t *testing.T, g *load.Generator) (refused int) {
+	t.Helper()
+	for kind, o := range g.Outcomes() {
+		for _, err := range o.Failures {
+			var refusal *api.Error
+			require.ErrorAs(t, err, &refusal, kind)
+			require.Equal(t, 503, refusal.Status, kind)
+			require.NotZero(t, refusal.RetryAfter, kind)
+			refused++
+		}
+	}
+	return refused
+}
+
+// enterReceived enters the data of messages that a stream holds, oldest first.
+func enterReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStreamMsg) {
+	t.Helper()
+	for _, m := range messages {
+		var received load.Message
+		require.NoError(t, json.Unmarshal(m.Data, &received))
+		l.Received(received)
+	}
+}
+
+// acceptLoad is senders that submit messages to bob, to be accepted before they are
+// saved, and a ledger of what they were answered.
+type acceptLoad struct {
+	*load.Generator
+	*load.Ledger
+	w *cluster.Cluster
+}
+
+func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
+	l := &acceptLoad{load.New(w.T.Context()), load.NewLedger(), w}
+	w.T.Cleanup(l.Stop)
+	for n := range senders {
+		l.Start("submit", 5*time.Millisecond, messageCall(calling(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
+	}
+	return l
+}
+
+// acknowledged waits until n more messages were acknowledged as "accepted", "saved", or
+// "best-effort" (saved instead of accepted).
+func (l *acceptLoad) acknowledged(n int, ack string) {
+	l.w.T.Helper()
+	want := l.Acknowledged(ack) + n
+	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
+}
+
+// finish ends the load and demands that what was acknowledged, and nothing else, is
+// saved and in bob's inbox once. It returns how many accepted messages are behind a later
+// one of their sender there.
+func (l *acceptLoad) finish() (overtaken int) {
+	t, w := l.w.T, l.w
+	t.Helper()
+	l.Stop()
+	sent, _, _ := l.Messages()
+	cluster.Eventually(t, func() bool {
+		return w.SavedMessages() >= sent && w.Admin.Count(`select count(*) from message_live`) == 0
+	}, "all are saved and sent")
+	require.NoError(t, l.CheckMessages(t.Context(), w.Admin.Owner))
+	require.Zero(t, w.Admin.Count(`select count(*) from messages a join messages b on a.sender = b.sender
+		and a.accept_seq < b.accept_seq and a.client_msg_id::integer > b.client_msg_id::integer`), "a sender's messages are accepted in their order")
+	rows, err := w.Admin.Owner.Query(t.Context(), `select id::text from messages where accept_seq is not null`)
+	require.NoError(t, err)
+	accepted, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	isAccepted := map[string]bool{}
+	for _, id := range accepted {
+		isAccepted[id] = true
+	}
+	inbox, ordered := w.Inbox("bob"), load.NewLedger()
+	enterReceived(t, l.Ledger, inbox)
+	require.NoError(t, l.CheckReceivedOnce())
+	for _, m := range inbox {
+		if isAccepted[m.Header.Get("ce-id")] {
+			enterReceived(t, ordered, []*jetstream.RawStreamMsg{m})
+		}
+	}
+	for _, n := range ordered.Overtaken() {
+		overtaken += n
+	}
+	t.Logf("%d accepted, %d best-effort, %d saved; %d calls failed, slowest answer %v; %d accepted messages overtaken", l.Acknowledged("accepted"),
+		l.Acknowledged("best-effort"), l.Acknowledged("saved"), len(l.Outcomes()["submit"].Failures), l.Outcomes()["submit"].Slowest().Round(time.Millisecond), overtaken)
+	return overtaken
+}
+
+// twoPhaseAt starts all functions and a trigger, which accept messages at a NATS URL.
+func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
+	t.Helper()
+	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
+	w.StartAll()
+	js := w.JetStream()
+	cluster.Eventually(t, func() bool {
+		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
+		return err == nil
+	}, "the trigger has made all streams and consumers")
+	return w
+}
+
+// callLoad calls every function of a cluster that has a process for each.
+type callLoad struct {
+	*load.Generator
+	*load.Ledger
+	c *cluster.Cluster
+}
+
+func startCallLoad(c *cluster.Cluster) *callLoad {
+	c.T.Helper()
+	l := &callLoad{load.New(context.WithoutCancel(c.T.Context())), load.NewLedger(), c}
+	receiver, _ := newPointsService(c)
+	act := receiver.Effect
+	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		var received load.Message
+		if err := json.Unmarshal(m.Data, &received); err != nil {
+			return err
+		}
+		l.Received(received)
+		return act(ctx, tx, m)
+	}
+	consume(c, receiver, jetstream.DeliverNewPolicy)
+	const pace = 20 * time.Millisecond
+	for range 4 {
+		l.Start("submit", pace, submitCall(calling(c, "submit"), l.Ledger))
+	}
+	read := calling(c, "submit")
+	for n := range 2 {
+		l.Start("claim or report", pace, claimCall(c, l.Ledger))
+		l.Start("read", pace, func(ctx context.Context) error { // what was accepted is found
+			for _, id := range l.TaskIDs() {
+				_, err := read().Task(ctx, id)
+				return err
+			}
+			return nil
+		})
+		for _, ack := range []string{"saved", "accepted"} {
+			l.Start(ack+" message", pace, messageCall(calling(c, "messages"), l.Ledger, fmt.Sprint(ack, "-", n), "msg.orders.paid", ack))
+		}
+	}
+	c.T.Cleanup(l.Stop)
+	return l
+}
+
+// progress waits until n more calls of each kind succeeded and a message was received.
+func (l *callLoad) progress(n int) {
+	l.c.T.Helper()
+	_, before, _ := l.Messages()
+	wait(l.c.T, l.Generator, n)
+	cluster.Eventually(l.c.T, func() bool { _, received, _ := l.Messages(); return received > before }, "messages are received")
+}
+
+// finish ends the load and compares what was answered with the database, with what the
+// receiver of messages got and with the outcomes that shop got.
+func (l *callLoad) finish(shop *cluster.Receiver) {
+	t, db := l.c.T, l.c.Admin
+	t.Helper()
+	l.Stop()
+	refused := requireRefusals(t, l.Generator)
+	requireNoErrors(l.c)
+	require.NoError(t, l.CheckTasks(t.Context(), db.Owner))
+	require.Zero(t, db.Count(`select count(*) from (select task_id from send_logs group by 1 having count(*) > 1) twice`), "claimed twice within its lease")
+	require.Zero(t, db.Count(`select count(*) from (select task_id from report_logs where verdict = 'applied' group by 1 having count(*) > 1) twice`))
+	sent, _, _ := l.Messages()
+	cluster.Eventually(t, func() bool { _, received, _ := l.Messages(); return received >= sent }, "all messages are received")
+	require.NoError(t, l.CheckMessages(t.Context(), db.Owner))
+	require.NoError(t, l.CheckReceivedOnce())
+	require.Empty(t, l.Overtaken(), "each sender's messages are received in their order")
+	submitted, claimed, reported := l.Tasks()
+	cluster.Eventually(t, func() bool { return len(subjectsOf(t, shop)) == reported }, "each outcome is delivered")
+	t.Logf("%d tasks submitted, %d claimed, %d reported, %d messages; %d calls answered 503", submitted, claimed, reported, sent, refused)
+}
+
+// subjectsOf returns the tasks that a receiver got events of.
+func subjectsOf(t *testing.T, v *cluster.Receiver) map[string]bool {
+	t.Helper()
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	subjects := map[string]bool{}
+	for _, body := range v.Bodies {
+		var e api.WebhookEvent
+		require.NoError(t, json.Unmarshal(body, &e))
+		subjects[e.Subject] = true
+	}
+	return subjects
+}
+
+// requireNoErrors demands that no process answered 500 or panicked.
+func requireNoErrors(c *cluster.Cluster) {
+	c.T.Helper()
+	for name, p := range c.Processes() {
+		for line := range strings.Lines(p.Output()) {
+			var entry struct {
+				Msg, Level string
+				Status     int
+			}
+			if json.Unmarshal([]byte(line), &entry) == nil {
+				require.False(c.T, entry.Status == 500 || entry.Level == "ERROR" && entry.Msg != "call", "%s: %s", name, line)
+			}
+		}
+	}
+}

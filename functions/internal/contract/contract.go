@@ -1,0 +1,249 @@
+// Package contract checks calls, examples and types against openapi.yaml, for the
+// tests of the functions.
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// Object is a node of openapi.yaml.
+type Object = map[string]any
+
+// Contract is openapi.yaml, read and compiled. All tests of a process share it.
+type Contract struct {
+	Doc        Object
+	Operations map[string]Place // by pattern, such as "GET /healthz"
+	mux        *http.ServeMux   // of the same patterns
+
+	mu       sync.Mutex
+	compiler *jsonschema.Compiler
+}
+
+// Place is a node of the contract and its JSON pointer.
+type Place struct {
+	Node Object
+	At   string
+}
+
+// PathValues replaces the parameters of a pattern by valid values.
+var PathValues = strings.NewReplacer(
+	"{task_id}", "0198c0de-0000-7000-8000-000000000001", "{id}", "1", "{key}", "order-4711", "{client_msg_id}", "order-4711",
+	"{queue}", "default", "{user}", "ann", "{template_id}", "t1",
+)
+
+// Read returns the contract, which must not be changed.
+func Read(t testing.TB) *Contract {
+	t.Helper()
+	c, err := read()
+	require.NoError(t, err)
+	return c
+}
+
+var read = sync.OnceValues(func() (*Contract, error) {
+	var file any
+	if err := yaml.Unmarshal(api.OpenAPI(), &file); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(file)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	c := &Contract{Doc: parsed.(Object), Operations: map[string]Place{}, mux: http.NewServeMux(), compiler: jsonschema.NewCompiler()}
+	closeObjects(c.Doc)
+	c.compiler.AssertFormat()
+	for route, item := range c.Doc["paths"].(Object) {
+		for method, operation := range item.(Object) {
+			pattern := strings.ToUpper(method) + " " + route
+			c.Operations[pattern] = Place{operation.(Object), Pointer("paths", route, method)}
+			c.mux.Handle(pattern, http.NotFoundHandler())
+		}
+	}
+	return c, c.compiler.AddResource("openapi.json", c.Doc)
+})
+
+// closeObjects makes every used schema refuse fields that it does not name. The file
+// itself leaves answers open, so that clients tolerate new fields.
+func closeObjects(node any) {
+	switch n := node.(type) {
+	case Object:
+		ref, _ := n["$ref"].(string)
+		if _, composed := n["allOf"]; composed || strings.HasPrefix(ref, "#/components/schemas/") {
+			n["unevaluatedProperties"] = false
+		}
+		for name, child := range n {
+			parts, isList := child.([]any)
+			if name != "allOf" || !isList {
+				closeObjects(child)
+				continue
+			}
+			for _, part := range parts { // each names only some of the fields
+				for _, grandchild := range part.(Object) {
+					closeObjects(grandchild)
+				}
+			}
+		}
+	case []any:
+		for _, child := range n {
+			closeObjects(child)
+		}
+	}
+}
+
+// Pointer returns the JSON pointer of the names.
+func Pointer(names ...string) string {
+	escape := strings.NewReplacer("~", "~0", "/", "~1")
+	at := ""
+	for _, name := range names {
+		at += "/" + escape.Replace(name)
+	}
+	return at
+}
+
+// Child returns the node below p, with each $ref followed; ok is false if there is none.
+func (c *Contract) Child(p Place, names ...string) (found Place, ok bool) {
+	for _, name := range names {
+		node, ok := p.Node[name].(Object)
+		if !ok {
+			return Place{}, false
+		}
+		p = c.Follow(Place{node, p.At + Pointer(name)})
+	}
+	return p, true
+}
+
+// Follow returns the place that a $ref leads to, and p itself if it is none.
+func (c *Contract) Follow(p Place) Place {
+	ref, ok := p.Node["$ref"].(string)
+	if !ok {
+		return p
+	}
+	node := c.Doc
+	for name := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
+		node = node[name].(Object)
+	}
+	return c.Follow(Place{node, strings.TrimPrefix(ref, "#")})
+}
+
+// Parameters returns the parameters of an operation in its "path", "query" or "header".
+func (c *Contract) Parameters(operation Place, in string) []Object {
+	var found []Object
+	list, _ := operation.Node["parameters"].([]any)
+	for _, item := range list {
+		if p := c.Follow(Place{Node: item.(Object)}); p.Node["in"] == in {
+			found = append(found, p.Node)
+		}
+	}
+	return found
+}
+
+// Check validates a value against the schema at a JSON pointer.
+func (c *Contract) Check(schemaAt string, value any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	schema, err := c.compiler.Compile("openapi.json" + (&url.URL{Fragment: schemaAt}).String())
+	if err != nil {
+		return err
+	}
+	return schema.Validate(value)
+}
+
+// CheckJSON is Check of a JSON text.
+func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("not JSON: %w", err)
+	}
+	return c.Check(schemaAt, value)
+}
+
+// find returns the operation that r calls. If there is none, answer is the one of all
+// such calls.
+func (c *Contract) find(r *http.Request) (pattern string, operation, answer Place) {
+	name := "NoSuchPath"
+	if path.Clean(r.URL.Path) == r.URL.Path {
+		for _, method := range []string{r.Method, "GET", "POST", "PUT", "DELETE"} {
+			_, pattern := c.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
+			if pattern != "" && method == r.Method && method != http.MethodHead {
+				return pattern, c.Operations[pattern], Place{}
+			}
+			if pattern != "" {
+				name = "MethodNotAllowed"
+			}
+		}
+	}
+	answer, _ = c.Child(Place{c.Doc, ""}, "x-other-responses", name)
+	return "", Place{}, answer
+}
+
+// ErrorCodes returns the error codes that an answer may have; "" for a success.
+func (c *Contract) ErrorCodes(answer Place) []string {
+	content, ok := c.Child(answer, "content", "application/json")
+	if !ok {
+		return []string{""}
+	}
+	parts, _ := content.Node["schema"].(Object)["allOf"].([]any)
+	var codes []string
+	for _, part := range parts {
+		p, _ := c.Child(Place{Node: part.(Object)}, "properties", "error")
+		list, _ := p.Node["enum"].([]any)
+		for _, code := range list {
+			codes = append(codes, code.(string))
+		}
+	}
+	if codes == nil {
+		return []string{""}
+	}
+	return codes
+}
+
+// ExampleCall returns an operation's example as a request.
+func (c *Contract) ExampleCall(t *testing.T, base, pattern string) *http.Request {
+	t.Helper()
+	operation := c.Operations[pattern]
+	method, path, _ := strings.Cut(pattern, " ")
+	for _, p := range c.Parameters(operation, "path") {
+		path = strings.ReplaceAll(path, fmt.Sprintf("{%s}", p["name"]), fmt.Sprint(p["example"]))
+	}
+	query := url.Values{}
+	for _, p := range c.Parameters(operation, "query") {
+		if p["required"] == true {
+			query.Set(p["name"].(string), fmt.Sprint(p["example"]))
+		}
+	}
+	var body []byte
+	if examples, ok := c.Child(operation, "requestBody", "content", "application/json", "examples"); ok {
+		for name := range examples.Node { // one of them
+			var err error
+			body, err = json.Marshal(examples.Node[name].(Object)["value"])
+			require.NoError(t, err)
+			break
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, base+path+"?"+query.Encode(), bytes.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	for _, p := range c.Parameters(operation, "header") {
+		if name := p["name"].(string); strings.HasPrefix(name, "Ce-") {
+			req.Header.Set(name, p["example"].(string))
+		}
+	}
+	return req
+}

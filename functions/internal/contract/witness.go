@@ -1,0 +1,178 @@
+package contract
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// Witness is a transport that fails the test when a call breaks the contract: by a
+// status, an error code, a header, a field or a type that openapi.yaml does not have, or
+// by a request that openapi.yaml refuses and the service accepts.
+type Witness struct {
+	t        testing.TB
+	Contract *Contract
+
+	mu   sync.Mutex
+	Seen map[string]bool // "GET /healthz 200", "POST /api/v1/sms/send 404 no_default_content"
+}
+
+// NewWitness returns a witness that has seen nothing.
+func NewWitness(t testing.TB) *Witness {
+	t.Helper()
+	return &Witness{t: t, Contract: Read(t), Seen: map[string]bool{}}
+}
+
+// RoundTrip makes the call and checks its request and its answer.
+func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
+	var sent bytes.Buffer
+	if r.Body != nil && r.ContentLength < 1<<20 {
+		r = r.Clone(r.Context())
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.TeeReader(r.Body, &sent), r.Body}
+	}
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	got, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := res.Body.Close(); err != nil {
+		return nil, err
+	}
+	res.Body = io.NopCloser(bytes.NewReader(got))
+	for _, problem := range w.Problems(r, sent.Bytes(), res, got) {
+		w.t.Errorf("%s %s answered %d %s: %s", r.Method, r.URL, res.StatusCode, got, problem)
+	}
+	return res, nil
+}
+
+// Problems returns how a call breaks the contract, and enters its answer in Seen.
+func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
+	c := w.Contract
+	pattern, operation, answer := c.find(r)
+	if pattern != "" {
+		found, ok := c.Child(operation, "responses", fmt.Sprint(res.StatusCode))
+		if !ok {
+			return []string{"the contract does not have this status"}
+		}
+		answer = found
+		w.remember(pattern, res.StatusCode, got)
+		if res.StatusCode/100 == 2 {
+			problems = append(problems, c.requestProblems(operation, r, sent)...)
+		}
+	}
+	problems = append(problems, c.headerProblems(answer, res.Header)...)
+	if r.Method == http.MethodHead || res.StatusCode == http.StatusSwitchingProtocols {
+		return problems // HEAD has no body, and frames follow 101
+	}
+	return append(problems, c.bodyProblems(answer, res.Header, got)...)
+}
+
+func (w *Witness) remember(pattern string, status int, got []byte) {
+	var envelope api.Envelope
+	_ = json.Unmarshal(got, &envelope) // bodyProblems reports what is no envelope
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
+}
+
+// requestProblems returns what the contract refuses of a request that the service accepted.
+func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte) (problems []string) {
+	query := r.URL.Query()
+	named := map[string]bool{}
+	for _, p := range c.Parameters(operation, "query") {
+		name := p["name"].(string)
+		named[name] = true
+		if p["required"] == true && !query.Has(name) {
+			problems = append(problems, "parameter "+name+" is required")
+		}
+	}
+	for name := range query {
+		if !named[name] && operation.Node["operationId"] != "claimByPost" {
+			problems = append(problems, "the contract does not have the parameter "+name)
+		}
+	}
+	body, hasBody := c.Child(operation, "requestBody")
+	switch {
+	case len(sent) == 0 && hasBody && body.Node["required"] == true:
+		problems = append(problems, "a body is required")
+	case len(sent) > 0 && hasBody:
+		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		content, known := c.Child(body, "content", kind)
+		if err != nil || !known {
+			return append(problems, "the contract does not have the Content-Type of the request")
+		}
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(sent))
+		if fields, ok := value.(Object); ok {
+			maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil }) // null is absent
+		}
+		if err = cmp.Or(err, c.Check(content.At+"/schema", value)); err != nil {
+			problems = append(problems, fmt.Sprintf("the contract refuses the request %s: %v", sent, err))
+		}
+	}
+	return problems
+}
+
+// headerProblems checks the headers that the contract lists or could list.
+func (c *Contract) headerProblems(answer Place, header http.Header) (problems []string) {
+	listed, _ := answer.Node["headers"].(Object)
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		h, _ := c.Child(answer, "headers", name)
+		value := header.Get(name)
+		switch {
+		case value == "" && h.Node["required"] == true:
+			problems = append(problems, "header "+name+" is required")
+		case value != "":
+			if err := c.Check(h.At+"/schema", value); err != nil {
+				problems = append(problems, fmt.Sprintf("header %s: %v", name, err))
+			}
+		}
+	}
+	for _, name := range []string{"Location", "Idempotency-Replayed", "Retry-After", "WWW-Authenticate", "Allow"} {
+		if _, known := listed[name]; !known && header.Get(name) != "" {
+			problems = append(problems, "the contract does not have the header "+name)
+		}
+	}
+	return problems
+}
+
+func (c *Contract) bodyProblems(answer Place, header http.Header, got []byte) []string {
+	if _, has := answer.Node["content"]; !has {
+		if len(got) > 0 {
+			return []string{"the contract has no body here"}
+		}
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(header.Get("Content-Type"))
+	content, known := c.Child(answer, "content", kind)
+	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
+		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
+	}
+	if strings.HasPrefix(kind, "text/") { // is not JSON
+		err = c.Check(content.At+"/schema", string(got))
+	} else {
+		err = c.CheckJSON(content.At+"/schema", got)
+	}
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
