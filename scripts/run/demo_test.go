@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -15,29 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestPrintable(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "你好  [2Jworld 👍", printable("你好\n\x1b[2Jworld\u202e👍"))
-}
-
-// lines is a terminal that several goroutines write to.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // fake is a fake server that fails the first claim, then returns one task, then none.
@@ -87,7 +69,7 @@ func TestDemoSender(t *testing.T) {
 	server := &fake{reported: make(chan api.ReportRequest, 1)}
 	fakeServer := httptest.NewServer(server)
 	defer fakeServer.Close()
-	out := &lines{}
+	out := &sandbox.LogBuffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan struct{})

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // Not parallel: a process that another test starts inherits our ports until its exec.
 func TestListenOnSavedPort(t *testing.T) {
-	home, out := t.TempDir(), &lines{}
+	home, out := t.TempDir(), &sandbox.LogBuffer{}
 	listen := func(name string) int {
 		t.Helper()
 		listener, err := listenOnSavedPort(t.Context(), home, name, out)
@@ -41,6 +43,6 @@ func TestListenOnSavedPort(t *testing.T) {
 
 func TestListenOnSavedPortFails(t *testing.T) {
 	t.Parallel()
-	_, err := listenOnSavedPort(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &lines{})
+	_, err := listenOnSavedPort(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &sandbox.LogBuffer{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -95,9 +95,9 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 }
 
 // newSink is a sink that registered at a server of its own, and what it prints.
-func newSink(t *testing.T) (*registry, *sink, *lines) {
+func newSink(t *testing.T) (*registry, *sink, *sandbox.LogBuffer) {
 	t.Helper()
-	server, out := &registry{signing: api.NewWebhookSecret()}, &lines{}
+	server, out := &registry{signing: api.NewWebhookSecret()}, &sandbox.LogBuffer{}
 	listening := httptest.NewServer(server)
 	t.Cleanup(listening.Close)
 	k, err := openSink(t.Context(), settingsFor(t, listening), out, out)
@@ -171,7 +171,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 	}}
 	listening := httptest.NewServer(server)
 	defer listening.Close()
-	out := &lines{}
+	out := &sandbox.LogBuffer{}
 	s := settingsFor(t, listening)
 	k, err := openSink(t.Context(), s, out, out)
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ func shell(script string) func() (*sandbox.Process, error) {
 
 func TestSupervisorBacksOff(t *testing.T) {
 	t.Parallel()
-	out := &lines{}
+	out := &sandbox.LogBuffer{}
 	k, err := supervise("it", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 32ms") }, 20*time.Second, time.Millisecond)
@@ -39,7 +39,7 @@ func TestSupervisorBacksOff(t *testing.T) {
 
 func TestSupervisorStopsOnBadSettings(t *testing.T) {
 	t.Parallel()
-	out := &lines{}
+	out := &sandbox.LogBuffer{}
 	k, err := supervise("it", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, 2, k.ExitCode())
@@ -49,7 +49,7 @@ func TestSupervisorStopsOnBadSettings(t *testing.T) {
 
 func TestSupervisorTerminate(t *testing.T) {
 	t.Parallel()
-	out := &lines{}
+	out := &sandbox.LogBuffer{}
 	k, err := supervise("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.NoError(t, k.current().WaitFor(within(t, 20*time.Second), "up"))

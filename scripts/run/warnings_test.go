@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestWarningsShowsFailingEndpoints(t *testing.T) {
 	t.Parallel()
-	log, out := &lines{}, &lines{}
+	log, out := &sandbox.LogBuffer{}, &sandbox.LogBuffer{}
 	w := &warnings{log: log, out: out}
 	const text = `{"level":"WARN","msg":"webhook endpoint fails","function":"deliver","endpoint_id":"0198","host":"127.0.0.1:9000","error":"connection refused"}
 {"level":"INFO","msg":"answered","path":"/about/webhook endpoint fails"}

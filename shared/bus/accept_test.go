@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // anybody is a sender.
@@ -20,26 +22,21 @@ const anybody = "shop"
 
 func acceptance(t *testing.T, id, text string) Acceptance {
 	t.Helper()
-	e := newEvent(id)
-	e.SetType("sendonce.message.accepted.v1")
-	e.SetSubject("shop/東京 <1>")
-	e.SetTime(time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC))
-	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]string{"text": text}))
-	return Acceptance{Subject: AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: e}
+	return Acceptance{Subject: AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
 }
 
 func acceptAll(t *testing.T, b *Bus, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
-		_, err := b.Accept(within(t, soon), acceptance(t, strconv.Itoa(i), "x"))
+		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, strconv.Itoa(i), "x"))
 		require.NoError(t, err)
 	}
 }
 
 func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 2)
 	first := acceptance(t, "a", "hello")
@@ -49,12 +46,12 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 
 	replayed := func(b *Bus) {
 		t.Helper()
-		again, err := b.Accept(within(t, soon), acceptance(t, "a", "another text"))
+		again, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "another text"))
 		require.NoError(t, err)
 		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
 		require.Equal(t, first.Event.Context, again.Event.Context)
 		require.JSONEq(t, `{"text":"hello"}`, string(again.Event.Data()))
-		found, err := b.LookUp(within(t, soon), "a")
+		found, err := b.LookUp(bustest.Within(t, bustest.Soon), "a")
 		require.NoError(t, err)
 		require.Equal(t, *again.Event, found.Event)
 		require.Equal(t, "print of hello", found.Fingerprint)
@@ -62,20 +59,20 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 		require.WithinDuration(t, time.Now(), found.At, time.Minute)
 	}
 	replayed(b)
-	broker.stop()
-	_, err = b.Accept(within(t, soon), first)
+	broker.Stop()
+	_, err = b.Accept(bustest.Within(t, bustest.Soon), first)
 	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = b.LookUp(within(t, soon), "a")
+	_, err = b.LookUp(bustest.Within(t, bustest.Soon), "a")
 	require.ErrorIs(t, err, ErrUnavailable)
-	broker.start(broker.dir)
-	replayed(newBus(t, broker.server.URL()))
-	require.EqualValues(t, 3, broker.info(broker.js(), StreamAccepted).State.Msgs)
+	broker.Start(broker.Dir)
+	replayed(newBus(t, broker.URL()))
+	require.EqualValues(t, 3, broker.Info(broker.JS(), StreamAccepted).State.Msgs)
 }
 
 func TestLookUpOfUnknownID(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)
 	found, err := b.LookUp(t.Context(), "2")
@@ -91,10 +88,10 @@ func TestLookUpOfUnknownID(t *testing.T) {
 
 func TestAcceptReadsFromLeader(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
-	config := broker.info(js, StreamAccepted).Config
+	config := broker.Info(js, StreamAccepted).Config
 	config.AllowDirect = false
 	_, err := js.UpdateStream(t.Context(), config)
 	require.NoError(t, err)
@@ -114,8 +111,8 @@ func TestAcceptReadsFromLeader(t *testing.T) {
 
 func TestAcceptOnFullStream(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	small := streamConfigs(&Config{Replicas: 1}, true)[1]
 	require.Equal(t, StreamAccepted, small.Name)
 	small.MaxBytes = 4096
@@ -123,13 +120,13 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.NoError(t, err)
 	accepted := 0
 	for ; err == nil; accepted++ {
-		_, err = b.Accept(within(t, soon), acceptance(t, strconv.Itoa(accepted+1), strings.Repeat("x", 200)))
+		_, err = b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, strconv.Itoa(accepted+1), strings.Repeat("x", 200)))
 	}
 	accepted--
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.NotErrorIs(t, err, ErrRefused)
 	require.Positive(t, accepted)
-	require.EqualValues(t, accepted, broker.info(js, StreamAccepted).State.Msgs)
+	require.EqualValues(t, accepted, broker.Info(js, StreamAccepted).State.Msgs)
 	none, err := b.LookUp(t.Context(), strconv.Itoa(accepted+1))
 	require.NoError(t, err)
 	require.Nil(t, none)
@@ -144,11 +141,11 @@ func TestAcceptOnFullStream(t *testing.T) {
 
 func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	raceToAccept(t, b, 20)
-	require.EqualValues(t, 20, broker.info(broker.js(), StreamAccepted).State.Msgs)
+	require.EqualValues(t, 20, broker.Info(broker.JS(), StreamAccepted).State.Msgs)
 }
 
 // raceToAccept has 24 callers accept the same id with fingerprints of their own.
@@ -185,14 +182,14 @@ func raceToAccept(t *testing.T, b *Bus, rounds int) {
 
 func TestAcceptRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	for what, a := range map[string]Acceptance{
 		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
 		"no event":          {Subject: AcceptSubject(anybody, "1"), Event: cloudevents.NewEvent()},
-		"a wildcard":        {Subject: "acc.0.*", Event: newEvent("1")},
-		"elsewhere":         {Subject: "msg.1", Event: newEvent("1")},
-		"an id with blanks": {Subject: AcceptSubject(anybody, "a b"), Event: newEvent("1")},
+		"a wildcard":        {Subject: "acc.0.*", Event: bustest.Event("1")},
+		"elsewhere":         {Subject: "msg.1", Event: bustest.Event("1")},
+		"an id with blanks": {Subject: AcceptSubject(anybody, "a b"), Event: bustest.Event("1")},
 	} {
 		_, err := b.Accept(t.Context(), a)
 		require.ErrorIs(t, err, ErrRefused, what)
@@ -204,8 +201,8 @@ func TestAcceptRefusesInvalidMessages(t *testing.T) {
 
 func TestAcceptTimesOut(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, nc := newBus(t, broker.server.URL()), broker.conn()
+	broker := bustest.NewBroker(t)
+	b, nc := newBus(t, broker.URL()), broker.Conn()
 	_, err := nc.Subscribe("acc.>", func(*nats.Msg) {}) // somebody listens and says nothing
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
@@ -231,11 +228,11 @@ func TestAcceptWithoutNATS(t *testing.T) {
 
 func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 7)
-	_, err := broker.js().Publish(t.Context(), "acc.0.junk", []byte("no event"))
+	_, err := broker.JS().Publish(t.Context(), "acc.0.junk", []byte("no event"))
 	require.NoError(t, err)
 	require.NoError(t, b.Forget(t.Context(), places(2, 3, 7, 99)))
 	require.NoError(t, b.Forget(t.Context(), places(2)), "forgotten before")
@@ -255,15 +252,15 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "what is forgotten may come again")
 
-	broker.stop()
+	broker.Stop()
 	_, err = b.AcceptedAt(t.Context(), []uint64{1})
 	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func TestAcceptStateCountsPending(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	asked := func() AcceptState {
 		state, err := b.AcceptState(t.Context())
@@ -306,7 +303,7 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	for m := range batch.Messages() {
 		require.NoError(t, m.DoubleAck(t.Context()))
 	}
-	eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
+	bustest.Eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
 	require.EqualValues(t, 5, asked().SavedTo)
 	require.EqualValues(t, 5, asked().Messages, "and still there to recognise repeats")
 }
@@ -341,27 +338,27 @@ func TestShardsAreStable(t *testing.T) {
 // Before 2.12 every user could delete what is not saved yet.
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
-	require.NoError(t, b.Ensure(within(t, soon)))
-	_, err := b.Accept(within(t, soon), acceptance(t, "a", "x"))
+	b := newBus(t, bustest.NewBroker(t).URL())
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
-	l, err := b.connection(within(t, soon))
+	l, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	l.isStrict = strictRequests.supportedBy("2.11.9")
-	_, err = b.Accept(within(t, soon), acceptance(t, "b", "x"))
+	_, err = b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.ErrorIs(t, err, ErrOldServer)
 	require.ErrorIs(t, err, ErrUnavailable, "it may be saved at once")
-	gives, err := b.Durability(within(t, soon), "")
+	gives, err := b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.ErrorIs(t, err, ErrOldServer)
 	require.Zero(t, gives)
-	m, err := b.LookUp(within(t, soon), "a")
+	m, err := b.LookUp(bustest.Within(t, bustest.Soon), "a")
 	require.NoError(t, err)
 	require.NotNil(t, m, "what was accepted is found")
 }
 
 func TestAcceptStreamName(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	b.cfg.AcceptStream = "OTHER"
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)

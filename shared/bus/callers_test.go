@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // following collects what a process learns of callers.
@@ -38,27 +40,27 @@ func (f *following) has(names, subscribed int) func() bool {
 
 func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 	t.Parallel()
-	server := newBroker(t)
-	here, there := newBus(t, server.server.URL()), newBus(t, server.server.URL())
+	server := bustest.NewBroker(t)
+	here, there := newBus(t, server.URL()), newBus(t, server.URL())
 	self, other := followCallers(here), followCallers(there)
-	eventually(t, self.has(0, 1), "subscribed")
-	eventually(t, other.has(0, 1), "subscribed")
-	here.NotifyCaller(within(t, soon), "ann")
-	eventually(t, self.has(1, 1), "the process itself")
-	eventually(t, other.has(1, 1), "another one")
+	bustest.Eventually(t, self.has(0, 1), "subscribed")
+	bustest.Eventually(t, other.has(0, 1), "subscribed")
+	here.NotifyCaller(bustest.Within(t, bustest.Soon), "ann")
+	bustest.Eventually(t, self.has(1, 1), "the process itself")
+	bustest.Eventually(t, other.has(1, 1), "another one")
 	require.Equal(t, []string{"ann"}, other.names)
 
-	server.stop()
-	away := within(t, dialTimeout)
+	server.Stop()
+	away := bustest.Within(t, dialTimeout)
 	here.NotifyCaller(away, "bob")
 	require.NotZero(t, here.Dropped())
-	server.start(server.dir)
-	eventually(t, func() bool {
+	server.Start(server.Dir)
+	bustest.Eventually(t, func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return other.subscribed == 2
 	}, "and is told that it may have missed some")
-	eventually(t, func() bool {
+	bustest.Eventually(t, func() bool {
 		self.mu.Lock()
 		defer self.mu.Unlock()
 		return len(self.names) == 2 && self.names[1] == "bob"

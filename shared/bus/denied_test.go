@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // NATS denies a publication beside the request, which it leaves without an answer.
@@ -27,18 +30,18 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 			for n := range batches {
 				batch := make([]Message, 0, size+2)
 				for i := range size {
-					batch = append(batch, Message{Subject: subject(n*size + i), Event: newEvent("denied")})
+					batch = append(batch, Message{Subject: subject(n*size + i), Event: bustest.Event("denied")})
 				}
 				id := fmt.Sprint(t.Name(), n)
-				batch = append(batch, Message{Subject: "msg.orders.paid", Event: newEvent(id)}, Message{Subject: "inbox.ann", Event: newEvent(id)})
-				errs := relay.Publish(within(t, soon), batch)
+				batch = append(batch, Message{Subject: "msg.orders.paid", Event: bustest.Event(id)}, Message{Subject: "inbox.ann", Event: bustest.Event(id)})
+				errs := relay.Publish(bustest.Within(t, bustest.Soon), batch)
 				for _, err := range errs[:size] {
 					require.ErrorIs(t, err, ErrRefused)
 				}
 				require.NoError(t, errs[size])
 				require.NoError(t, errs[size+1])
 			}
-			require.Less(t, time.Since(began), soon, "none waits until the time of its batch is over")
+			require.Less(t, time.Since(began), bustest.Soon, "none waits until the time of its batch is over")
 			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "and nothing of them is kept")
 		})
 	}
@@ -48,14 +51,14 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 // that NATS denies, whatever their number.
 func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
-	g, lines := newGuarded(t), &logged{}
+	g, lines := newGuarded(t), &sandbox.LogBuffer{}
 	relay := newBusLogging(t, g.url("relay"), lines)
 	deny := func(n int) {
 		batch := make([]Message, n)
 		for i := range batch {
-			batch[i] = Message{Subject: fmt.Sprintf("zz.%d.%d", n, i), Event: newEvent("denied")}
+			batch[i] = Message{Subject: fmt.Sprintf("zz.%d.%d", n, i), Event: bustest.Event("denied")}
 		}
-		for _, err := range relay.Publish(within(t, soon), batch) {
+		for _, err := range relay.Publish(bustest.Within(t, bustest.Soon), batch) {
 			require.ErrorIs(t, err, ErrRefused)
 		}
 	}

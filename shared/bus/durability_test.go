@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // monitored is a server whose monitoring page is open; it gives both its URLs.
@@ -23,7 +25,7 @@ func monitored(t *testing.T, syncs bool) (url, monitor string) {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(soon))
+	require.True(t, s.ReadyForConnections(bustest.Soon))
 	return s.ClientURL(), "http://" + s.MonitorAddr().String()
 }
 
@@ -76,11 +78,11 @@ func TestDurableHostNeedsSyncAlways(t *testing.T) {
 	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
 		url, monitor := monitored(t, syncs)
 		b := newBus(t, url)
-		require.NoError(t, b.Ensure(within(t, soon)))
-		gives, err := b.Durability(within(t, soon), monitor+"/")
+		require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitor+"/")
 		require.NoError(t, err)
 		require.Equal(t, want, gives)
-		gives, err = b.Durability(within(t, soon), "")
+		gives, err = b.Durability(bustest.Within(t, bustest.Soon), "")
 		require.NoError(t, err)
 		require.Equal(t, DurableProcess, gives, "nobody says so")
 	}
@@ -91,15 +93,15 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	url, own := monitored(t, false)
 	_, other := monitored(t, true)
 	b := newBus(t, url)
-	require.NoError(t, b.Ensure(within(t, soon)))
-	gives, err := b.Durability(within(t, soon), own+", "+other)
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	gives, err := b.Durability(bustest.Within(t, bustest.Soon), own+", "+other)
 	require.NoError(t, err)
 	require.Equal(t, DurableProcess, gives)
 
 	url, _ = monitored(t, true)
 	b = newBus(t, url)
-	require.NoError(t, b.Ensure(within(t, soon)))
-	l, err := b.AwaitConnection(within(t, soon))
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	name := l.js.Conn().ConnectedServerName()
 	for what, c := range map[string]struct {
@@ -114,7 +116,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 		"no page":    {404, ``, false, DurableProcess},
 		"no JSON":    {200, `<html>`, false, DurableProcess},
 	} {
-		gives, err := b.Durability(within(t, soon), monitorSaying(t, c.status, strings.ReplaceAll(c.page, "NAME", name)))
+		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitorSaying(t, c.status, strings.ReplaceAll(c.page, "NAME", name)))
 		require.Equal(t, c.want, gives, what)
 		if c.known {
 			require.NoError(t, err, what)
@@ -138,11 +140,11 @@ func TestDurabilityOfMemoryStream(t *testing.T) {
 		config := streamConfigs(&b.cfg, true)[1]
 		require.Equal(t, StreamAccepted, config.Name)
 		c.change(&config)
-		l, err := b.AwaitConnection(within(t, soon))
+		l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
 		_, err = l.js.CreateStream(t.Context(), config)
 		require.NoError(t, err, what)
-		gives, err := b.Durability(within(t, soon), monitor)
+		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitor)
 		require.NoError(t, err)
 		require.Equal(t, c.want, gives, what)
 	}
@@ -155,33 +157,32 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, gives)
 
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
-	require.NoError(t, b.Ensure(within(t, soon)))
-	gives, err = b.Durability(within(t, soon), "http://127.0.0.1:1")
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	gives, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
 	require.Equal(t, DurableProcess, gives)
-	broker.stop()
-	gives, err = b.Durability(within(t, soon), "")
+	broker.Stop()
+	gives, err = b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, gives)
 }
 
 func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	b := c.bus(3)
-	gives, err := b.Durability(within(t, soon), "")
+	c, b := newCluster(t)
+	gives, err := b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.NoError(t, err)
 	require.Equal(t, DurableReplicated, gives)
 	var monitors []string
-	for _, s := range c.servers {
-		monitors = append(monitors, monitorSaying(t, 200, `{"server_name":"`+s.Name()+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
+	for _, s := range c {
+		monitors = append(monitors, monitorSaying(t, 200, `{"server_name":"`+s.Name+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
 	}
-	gives, err = b.Durability(within(t, soon), strings.Join(monitors[:2], ","))
+	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors[:2], ","))
 	require.NoError(t, err)
 	require.Equal(t, DurableReplicated, gives, "nobody speaks for the third")
-	gives, err = b.Durability(within(t, soon), strings.Join(monitors, ","))
+	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors, ","))
 	require.NoError(t, err)
 	require.Equal(t, DurableReplicatedHost, gives)
 }

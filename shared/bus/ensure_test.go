@@ -10,19 +10,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestEnsureCreatesStreams(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js := broker.js()
+	broker := bustest.NewBroker(t)
+	js := broker.JS()
 	var copies sync.WaitGroup
 	for range 4 {
-		b := newBus(t, broker.server.URL())
+		b := newBus(t, broker.URL())
 		copies.Go(func() {
 			for range 2 {
-				if err := b.Ensure(within(t, soon)); err != nil {
+				if err := b.Ensure(bustest.Within(t, bustest.Soon)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -38,10 +39,10 @@ func TestEnsureCreatesStreams(t *testing.T) {
 
 func TestEnsureUpdatesStreams(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	wanted := broker.info(js, StreamEvents).Config
+	wanted := broker.Info(js, StreamEvents).Config
 	changed := wanted
 	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
 	changed.Subjects = []string{"evt.>", "more.>"}
@@ -50,49 +51,49 @@ func TestEnsureUpdatesStreams(t *testing.T) {
 
 	require.NoError(t, b.Ensure(t.Context()))
 	wanted.Subjects = []string{"evt.>", "more.>"} // what somebody added stays
-	require.Equal(t, wanted, broker.info(js, StreamEvents).Config)
+	require.Equal(t, wanted, broker.Info(js, StreamEvents).Config)
 }
 
 func TestEnsureSetsStreamSizes(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js := broker.js()
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
-	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, sandbox.Log(t))
+	broker := bustest.NewBroker(t)
+	js := broker.JS()
+	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
+	b, err := Open(Config{URL: broker.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	require.NoError(t, b.Ensure(t.Context()))
-	require.EqualValues(t, 64*mib, broker.info(js, StreamMessages).Config.MaxBytes)
-	require.EqualValues(t, 300*mib, broker.info(js, StreamUsers).Config.MaxBytes)
-	require.Equal(t, 48*time.Hour, broker.info(js, StreamUsers).Config.MaxAge)
-	require.EqualValues(t, 128*mib, broker.info(js, StreamEvents).Config.MaxBytes)
+	require.EqualValues(t, 64*mib, broker.Info(js, StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, 300*mib, broker.Info(js, StreamUsers).Config.MaxBytes)
+	require.Equal(t, 48*time.Hour, broker.Info(js, StreamUsers).Config.MaxAge)
+	require.EqualValues(t, 128*mib, broker.Info(js, StreamEvents).Config.MaxBytes)
 }
 
 func TestEnsureDoesNotShrinkBelowContent(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	for range 6 {
 		_, err := js.Publish(t.Context(), "msg.x", make([]byte, 100_000))
 		require.NoError(t, err)
 	}
-	small, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 1}, sandbox.Log(t))
+	small, err := Open(Config{URL: broker.URL(), Replicas: 1, MessagesMB: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
 	require.ErrorContains(t, small.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
-	require.EqualValues(t, 256*mib, broker.info(js, StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, 256*mib, broker.Info(js, StreamMessages).Config.MaxBytes)
 	s, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeKeep(3)))
 	require.NoError(t, small.Ensure(t.Context()))
-	require.EqualValues(t, mib, broker.info(js, StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, mib, broker.Info(js, StreamMessages).Config.MaxBytes)
 }
 
 func TestEnsureReportsRefusedChanges(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: StreamEvents, Subjects: []string{"evt.task.>"}, Storage: jetstream.MemoryStorage, MaxBytes: mib,
 	})
@@ -107,19 +108,19 @@ func TestEnsureReportsRefusedChanges(t *testing.T) {
 	d.Refused = ""
 	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Actual: "Memory", Wanted: "File",
 		Remedy: "when nobody needs what it holds any more, 'nats stream rm EVENTS': it is made again"}, d)
-	has := broker.info(js, StreamEvents).Config
+	has := broker.Info(js, StreamEvents).Config
 	require.Equal(t, []string{"evt.>"}, has.Subjects)
 	require.EqualValues(t, 128*mib, has.MaxBytes)
 	require.Equal(t, jetstream.DiscardNew, has.Discard)
-	broker.info(js, StreamWake) // the others are there
-	broker.info(js, StreamAccepted)
+	broker.Info(js, StreamWake) // the others are there
+	broker.Info(js, StreamAccepted)
 }
 
 // A server older than 2.12 makes WAKE without message schedules.
 func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	older := streamConfigs(&Config{Replicas: 1}, false)[0]
 	require.Equal(t, StreamWake, older.Name)
 	_, err := js.CreateStream(t.Context(), older)
@@ -127,36 +128,36 @@ func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	due := time.Now().Add(time.Second)
 	b.WakeAt(WakeSweep, due)
-	eventually(t, func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
 }
 
 func TestStreamsFitOneGigabyte(t *testing.T) {
 	t.Parallel()
-	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 1_000_000_000})}
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
+	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 1_000_000_000})
+	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
 }
 
 func TestEnsureGoesOnAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
-	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})}
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})
+	js, b := broker.JS(), newBus(t, broker.URL())
 	err := b.Ensure(t.Context())
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_MESSAGES_MB")
 	var e *StreamError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, ReasonNoRoom, e.Reason)
-	broker.info(js, StreamWake)
-	broker.info(js, StreamEvents)
-	broker.info(js, StreamDeadLetters)
+	broker.Info(js, StreamWake)
+	broker.Info(js, StreamEvents)
+	broker.Info(js, StreamDeadLetters)
 }
 
 func TestEnsureReportsTakenSubjects(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js := broker.js()
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
-	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, AcceptStream: "TAKEN"}, sandbox.Log(t))
+	broker := bustest.NewBroker(t)
+	js := broker.JS()
+	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
+	b, err := Open(Config{URL: broker.URL(), Replicas: 1, AcceptStream: "TAKEN"}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	err = b.Ensure(t.Context())
@@ -168,30 +169,30 @@ func TestEnsureReportsTakenSubjects(t *testing.T) {
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	require.NoError(t, b.Ensure(t.Context()))
-	broker.info(js, "TAKEN")
+	broker.Info(js, "TAKEN")
 }
 
 func TestEnsureAddsNewSubjects(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	earlier := broker.info(js, StreamWake).Config
+	earlier := broker.Info(js, StreamWake).Config
 	earlier.Subjects = []string{"wake.*", "sched.>"}
 	_, err := js.UpdateStream(t.Context(), earlier)
 	require.NoError(t, err)
 	require.NoError(t, b.Ensure(t.Context()))
-	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.info(js, StreamWake).Config.Subjects)
+	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.Info(js, StreamWake).Config.Subjects)
 }
 
 // An older version let others make a stream that is missing.
 func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	said := &logged{}
-	js, b := broker.js(), newBusLogging(t, broker.server.URL(), said)
-	require.NoError(t, b.Ensure(within(t, soon)))
-	made := broker.info(js, StreamAccepted).Config
+	broker := bustest.NewBroker(t)
+	said := &sandbox.LogBuffer{}
+	js, b := broker.JS(), newBusLogging(t, broker.URL(), said)
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	made := broker.Info(js, StreamAccepted).Config
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	other := made
 	other.Sources = []*jetstream.StreamSource{{Name: StreamUsers}, {Name: StreamMessages}}
@@ -199,19 +200,19 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	other.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "acc.8.>", Destination: "acc.7.>"}
 	_, err := js.CreateStream(t.Context(), other)
 	require.NoError(t, err)
-	_, err = b.Accept(within(t, soon), acceptance(t, "before", "x"))
+	_, err = b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "before", "x"))
 	require.NoError(t, err)
 	require.NoError(t, js.DeleteStream(t.Context(), StreamMessages))
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: StreamMessages, Mirror: &jetstream.StreamSource{Name: StreamUsers}})
 	require.NoError(t, err)
 
-	require.NoError(t, b.Ensure(within(t, soon)))
-	require.Equal(t, made, broker.info(js, StreamAccepted).Config)
-	mirrored := broker.info(js, StreamMessages).Config
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	require.Equal(t, made, broker.Info(js, StreamAccepted).Config)
+	mirrored := broker.Info(js, StreamMessages).Config
 	require.Nil(t, mirrored.Mirror)
 	require.Equal(t, []string{"msg.>"}, mirrored.Subjects)
-	publishAll(t, b, Message{Subject: "msg.orders.paid", Event: newEvent("m")})
-	kept, err := b.LookUp(within(t, soon), "before")
+	publishAll(t, b, Message{Subject: "msg.orders.paid", Event: bustest.Event("m")})
+	kept, err := b.LookUp(bustest.Within(t, bustest.Soon), "before")
 	require.NoError(t, err)
 	require.NotNil(t, kept, "what was accepted stays")
 	for _, field := range []string{"sources", "republish", "subject_transform"} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // freely is a turn that is not waited for.
@@ -20,7 +24,7 @@ func freely(context.Context) (func(), error) { return func() {}, nil }
 
 func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 	t.Helper()
-	f, err := b.Follow(within(t, soon), user, after, nil, freely)
+	f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, nil, freely)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -29,7 +33,7 @@ func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 func seq(n uint64) *uint64 { return &n }
 
 func toUser(user, id string) Message {
-	e := newEvent(id)
+	e := bustest.Event(id)
 	e.SetExtension("sequence", "7")
 	if err := e.SetData("application/json", map[string]string{"text": "你好"}); err != nil {
 		panic(err)
@@ -41,7 +45,7 @@ func toUser(user, id string) Message {
 func reads(t *testing.T, f *Follower, n int) (ids []string) {
 	t.Helper()
 	for range n {
-		m, err := f.Next(within(t, soon))
+		m, err := f.Next(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
 		require.Equal(t, m.Seq, f.After())
 		ids = append(ids, m.Event.ID())
@@ -60,7 +64,7 @@ func readsNothing(t *testing.T, f *Follower) {
 
 func TestFollowReadsInOrder(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	old := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
@@ -68,7 +72,7 @@ func TestFollowReadsInOrder(t *testing.T) {
 	require.EqualValues(t, 3, fresh.After(), "a follower that is cut off before its first event can go on too")
 	publishAll(t, b, toUser("ann", "4"))
 
-	m, err := old.Next(within(t, soon))
+	m, err := old.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	want := toUser("ann", "1").Event
 	require.Equal(t, want.String(), m.Event.String(), "as it was published")
@@ -83,7 +87,7 @@ func TestFollowReadsInOrder(t *testing.T) {
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const streams, events = 10, 20
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	var messages []Message
 	for n := range events {
@@ -101,7 +105,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	}
 	var followers []*Follower
 	for range streams {
-		f, err := b.Follow(within(t, soon), "mallory", seq(0), nil, turn)
+		f, err := b.Follow(bustest.Within(t, bustest.Soon), "mallory", seq(0), nil, turn)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		followers = append(followers, f)
@@ -112,7 +116,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	for _, f := range followers {
 		replays.Go(func() {
 			for range events {
-				m, err := f.Next(within(t, soon))
+				m, err := f.Next(bustest.Within(t, bustest.Soon))
 				if err != nil {
 					t.Error(err)
 					return
@@ -121,7 +125,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return waiting.Load() == streams }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return waiting.Load() == streams }, bustest.Soon, time.Millisecond)
 	require.Len(t, reads(t, follow(t, b, "ann", seq(0)), events), events, "others do not wait")
 	require.EqualValues(t, streams, waiting.Load())
 	<-free
@@ -134,8 +138,8 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 
 func TestFollowersShareOneConnection(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	const users, each = 300, 3
 	followers := make([]*Follower, users)
@@ -158,7 +162,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	for u := range users {
 		require.Equal(t, []string{fmt.Sprintf("%d-0", u), fmt.Sprintf("%d-1", u), fmt.Sprintf("%d-2", u)}, got[u])
 	}
-	require.Zero(t, broker.info(broker.js(), StreamUsers).State.Consumers)
+	require.Zero(t, broker.Info(broker.JS(), StreamUsers).State.Consumers)
 	for _, f := range followers {
 		f.Close()
 	}
@@ -171,13 +175,13 @@ func TestFollowersShareOneConnection(t *testing.T) {
 func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	t.Parallel()
 	const streams, size, sent = 50, 60_000, 3
-	broker := newBroker(t)
-	b, sender := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b, sender := newBus(t, broker.URL()), newBus(t, broker.URL())
 	require.NoError(t, sender.Ensure(t.Context()))
 	subscriptions := func(user string, n int) {
 		t.Helper()
-		eventually(t, func() bool {
-			count, err := broker.server.Subscriptions(UserSubject(user))
+		bustest.Eventually(t, func() bool {
+			count, err := broker.Server.Subscriptions(UserSubject(user))
 			return err == nil && count == n
 		}, fmt.Sprintf("%d for %s", n, user))
 	}
@@ -200,7 +204,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	require.NoError(t, b.nc.Flush())
 	require.Less(t, b.nc.Stats().InBytes-received, uint64((sent+1)*size), "once, not for each stream")
 	for _, f := range followers {
-		eventually(t, func() bool { return len(f.wakeUps) == 1 }, "woken")
+		bustest.Eventually(t, func() bool { return len(f.wakeUps) == 1 }, "woken")
 	}
 	require.Empty(t, ann.wakeUps)
 
@@ -211,7 +215,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 			f.poll = maxPoll // only a wake-up is in time
 			all.Go(func() {
 				for range n {
-					if _, err := f.Next(within(t, soon)); err != nil {
+					if _, err := f.Next(bustest.Within(t, bustest.Soon)); err != nil {
 						t.Error(err)
 						return
 					}
@@ -242,10 +246,10 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	readAll(followers, 1)
 	require.Equal(t, []string{"2"}, reads(t, ann, 1))
 	subscriptions("mallory", 1)
-	broker.stop()
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
-	broker.start(broker.dir)
-	eventually(t, func() bool {
+	broker.Stop()
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool {
 		return errors.Join(sender.Publish(t.Context(), []Message{toUser("mallory", "again")})...) == nil
 	}, "published")
 	readAll(followers, 1)
@@ -263,11 +267,11 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 
 func TestIdleFollowerPollsLess(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
-	nc := broker.conn()
+	nc := broker.Conn()
 	asked := make(chan struct{}, 1000)
 	_, err := nc.Subscribe("$JS.API.STREAM.MSG.GET."+StreamUsers, func(*nats.Msg) { asked <- struct{}{} })
 	require.NoError(t, err)
@@ -285,43 +289,43 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 
 func TestFollowSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, other := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b, other := newBus(t, broker.URL()), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1))
-	broker.stop()
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	broker.Stop()
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
 	readsNothing(t, f)
 	_, err := b.Follow(t.Context(), "ann", nil, nil, freely)
 	require.ErrorIs(t, err, ErrUnavailable)
 
 	read := make(chan []string, 1)
 	go func() { read <- reads(t, f, 3) }()
-	broker.start(broker.dir)
+	broker.Start(broker.Dir)
 	for _, id := range []string{"3", "4"} {
-		eventually(t, func() bool { return errors.Join(other.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
+		bustest.Eventually(t, func() bool { return errors.Join(other.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
 	}
 	require.Equal(t, []string{"2", "3", "4"}, <-read)
 }
 
 func TestFollowReturnsGapOnce(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1))
-	js := broker.js()
+	js := broker.JS()
 	stream, err := js.Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
 
 	late := follow(t, b, "ann", seq(1))
 	require.EqualValues(t, 2, late.After(), "it is not told again to who goes on from here")
-	_, err = late.Next(within(t, soon))
+	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	var gap *GapError
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
@@ -331,10 +335,10 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.Equal(t, []string{"3"}, reads(t, f, 1))
 
 	// A server that comes back without its data.
-	broker.stop()
-	broker.start(t.TempDir())
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(within(t, soon)))
-	_, err = late.Next(within(t, soon))
+	broker.Stop()
+	broker.Start(t.TempDir())
+	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
+	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 3, Next: 1}, gap)
 	require.EqualError(t, err, "the stream has not reached 3: it was made anew, and is read from 1 on")
@@ -344,20 +348,20 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 
 func TestFollowSkipsInvalidMessages(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	var log bytes.Buffer
-	b := newBusLogging(t, broker.server.URL(), &log)
+	broker := bustest.NewBroker(t)
+	log := &sandbox.LogBuffer{}
+	b := newBusLogging(t, broker.URL(), log)
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
-	nc := broker.conn()
+	nc := broker.Conn()
 	for _, header := range []nats.Header{nil, {"ce-id": {"1"}}, {"ce-specversion": {"1.0"}, "ce-id": {"1"}}} {
-		_, err := nc.RequestMsg(&nats.Msg{Subject: UserSubject("ann"), Header: header, Data: []byte("hello")}, soon)
+		_, err := nc.RequestMsg(&nats.Msg{Subject: UserSubject("ann"), Header: header, Data: []byte("hello")}, bustest.Soon)
 		require.NoError(t, err)
 	}
 	publishAll(t, b, toUser("ann", "4"))
 	require.Equal(t, []string{"4"}, reads(t, f, 1))
 	b.Close()
-	require.Equal(t, 3, bytes.Count(log.Bytes(), []byte("skipped a message that is not an event")), log.String())
+	require.Equal(t, 3, strings.Count(log.String(), "skipped a message that is not an event"), log.String())
 }
 
 func TestFollowWithoutNATS(t *testing.T) {
@@ -368,7 +372,7 @@ func TestFollowWithoutNATS(t *testing.T) {
 	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, freely)
 	require.ErrorIs(t, err, ErrUnavailable)
 
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	ended := make(chan error, 1)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // serveHeaders runs the part of a trigger that reads the headers of messages, with one fetch for each
@@ -19,10 +21,10 @@ func serveHeaders(t *testing.T, b, client *Bus) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.serveHeaders(ctx, 1) }()
 	t.Cleanup(func() { stop(); <-ended })
-	l, err := client.connection(within(t, soon))
+	l, err := client.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	eventually(t, func() bool {
-		m, err := l.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), soon)
+	bustest.Eventually(t, func() bool {
+		m, err := l.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), bustest.Soon)
 		return err == nil && len(m.Data) > 0
 	}, "it answers")
 }
@@ -33,7 +35,7 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	g := newGuarded(t)
 	deliver := g.bus("deliver")
 	deliver.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
-	_, err := deliver.TrimMessages(within(t, soon), 0, false, judged(nil))
+	_, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, judged(nil))
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorContains(t, err, "no trigger")
 	serveHeaders(t, g.bus(UserTrigger), deliver)
@@ -56,16 +58,16 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	long := reliableMessage(strings.Repeat("1", headersMax+1), "msg.orders.paid")
 	long.MsgID = "long"
 	publishAll(t, g.bus("relay"), reliableMessage("r", "msg.orders.paid"), long)
-	trimmed, err := deliver.TrimMessages(within(t, soon), 0, false, judged(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
+	trimmed, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, judged(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
 	wants[StreamMessages]++
 	require.Equal(t, wants, g.kept())
 	require.Equal(t, wakes, wake())
 
-	l, err := deliver.connection(within(t, soon))
+	l, err := deliver.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	in, err := readInboxes(within(t, soon), l, 1)
+	in, err := readInboxes(bustest.Within(t, bustest.Soon), l, 1)
 	require.NoError(t, err)
 	require.Len(t, in.entries, 1)
 	require.Equal(t, "ann", in.user[0])
@@ -74,15 +76,15 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 // Pages are as small as the server's max_payload asks for.
 func TestHeadersAreSplitIntoPages(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := inAnHour(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := inAnHour(t, broker.URL())
 	var messages []Message
 	subject := "msg." + strings.Repeat("x", 1000)
 	for i := range 300 {
 		messages = append(messages, reliableMessage(fmt.Sprint(i), subject))
 	}
 	publishAll(t, b, messages...)
-	l, err := b.connection(within(t, soon))
+	l, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	pages, next := 0, uint64(1)
 	read := func(messages []messageHeader) (bool, error) {
@@ -93,17 +95,17 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 		pages++
 		return true, nil
 	}
-	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Time{}, read))
+	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
 	require.EqualValues(t, 301, next)
 	require.Equal(t, 3, pages)
 
 	pages, next = 0, 1
-	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
+	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
 	require.EqualValues(t, 301, next, "the fetch with a message that is younger is the last")
-	stream, err := broker.js().Stream(t.Context(), StreamMessages)
+	stream, err := broker.JS().Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
 	next = 300
-	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Time{}, read))
+	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
 	require.EqualValues(t, 301, next)
 }

@@ -10,27 +10,29 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func TestPublishIsolatesBadMessages(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	huge := eventMessage("huge")
 	require.NoError(t, huge.Event.SetData("text/plain", []byte(strings.Repeat("x", 2<<20))))
 	typeless := eventMessage("typeless")
 	typeless.Event.SetType("")
 
-	errs := b.Publish(within(t, soon), []Message{
+	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
 		eventMessage("1"),
-		{Subject: "orders.pointz", MsgID: "typo", Event: newEvent("typo")},
-		{Subject: "evt.*", MsgID: "wild", Event: newEvent("wild")},
-		{Subject: "evt." + strings.Repeat("x", 5000), MsgID: "long", Event: newEvent("long")}, // the server would end the connection
+		{Subject: "orders.pointz", MsgID: "typo", Event: bustest.Event("typo")},
+		{Subject: "evt.*", MsgID: "wild", Event: bustest.Event("wild")},
+		{Subject: "evt." + strings.Repeat("x", 5000), MsgID: "long", Event: bustest.Event("long")}, // the server would end the connection
 		huge,
 		typeless,
 		eventMessage("1"),
-		{Subject: "msg.default.points", MsgID: "a.0.1", Event: newEvent("a")},
+		{Subject: "msg.default.points", MsgID: "a.0.1", Event: bustest.Event("a")},
 	})
 	require.Len(t, errs, 8)
 	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "no subject", "no subject", "payload", "type", "", ""} {
@@ -42,14 +44,14 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 		require.NotErrorIs(t, errs[i], ErrUnavailable, i)
 		require.ErrorContains(t, errs[i], refusal)
 	}
-	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs, "the second with the same id is a success and no second message")
-	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
+	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "the second with the same id is a success and no second message")
+	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
 }
 
 func TestPublishKeepsOrder(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	messages := make([]Message, 500)
 	for i := range messages {
@@ -67,40 +69,40 @@ func TestPublishKeepsOrder(t *testing.T) {
 
 func TestPublishWithNewMsgIDIsStored(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range []string{"m.0.1", "m.0.1", "m.0.2"} {
-		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: newEvent("m")})
+		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: bustest.Event("m")})
 	}
-	require.EqualValues(t, 2, broker.info(broker.js(), StreamMessages).State.Msgs)
+	require.EqualValues(t, 2, broker.Info(broker.JS(), StreamMessages).State.Msgs)
 }
 
 func TestDeduplicationSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
-	broker.stop()
-	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("1"), eventMessage("2")}) {
+	broker.Stop()
+	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1"), eventMessage("2")}) {
 		require.ErrorIs(t, err, ErrUnavailable)
 	}
-	broker.start(broker.dir)
-	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("2")})[0] == nil }, "published after the restart")
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("2")})[0] == nil }, "published after the restart")
 	publishAll(t, b, eventMessage("1"))
-	require.EqualValues(t, 2, broker.info(broker.js(), StreamEvents).State.Msgs)
+	require.EqualValues(t, 2, broker.Info(broker.JS(), StreamEvents).State.Msgs)
 }
 
 func TestPublishToFullStream(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FULL", Subjects: []string{"full.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
 	require.NoError(t, err)
-	errs := b.Publish(within(t, soon), []Message{
-		{Subject: "full.a", Event: newEvent("1")},
-		{Subject: "full.b", Event: newEvent("2")},
+	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
+		{Subject: "full.a", Event: bustest.Event("1")},
+		{Subject: "full.b", Event: bustest.Event("2")},
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrUnavailable)
@@ -110,14 +112,14 @@ func TestPublishToFullStream(t *testing.T) {
 
 func TestPublishToFullSubject(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "FULL", Subjects: []string{"full.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
 	})
 	require.NoError(t, err)
-	errs := b.Publish(within(t, soon), []Message{
-		{Subject: "full.a", Event: newEvent("1")}, {Subject: "full.a", Event: newEvent("2")}, {Subject: "full.b", Event: newEvent("3")},
+	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
+		{Subject: "full.a", Event: bustest.Event("1")}, {Subject: "full.a", Event: bustest.Event("2")}, {Subject: "full.b", Event: bustest.Event("3")},
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrSubjectUnavailable)
@@ -127,43 +129,43 @@ func TestPublishToFullSubject(t *testing.T) {
 
 func TestPublishToSilentStream(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
 	require.NoError(t, err)
-	errs := b.Publish(within(t, 4*time.Second), []Message{{Subject: "mute", Event: newEvent("1")}, eventMessage("2")})
+	errs := b.Publish(bustest.Within(t, 4*time.Second), []Message{{Subject: "mute", Event: bustest.Event("1")}, eventMessage("2")})
 	require.ErrorIs(t, errs[0], ErrStreamUnavailable)
 	require.NoError(t, errs[1])
 }
 
 func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
 	l, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
 	l.end() // and what it stands on works again
-	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("2"), eventMessage("3")}) {
+	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("2"), eventMessage("3")}) {
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.NotErrorIs(t, err, ErrStreamUnavailable)
 	}
-	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs)
+	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs)
 }
 
 func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	l, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publisher, err := l.newPublisher(3)
 	require.NoError(t, err)
 	l.js.Conn().Close()
-	futures, errs := b.sendAll(l, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: newEvent("2")}, eventMessage("3")})
+	futures, errs := b.sendAll(l, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: bustest.Event("2")}, eventMessage("3")})
 	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
 	for _, err := range errs {
 		require.ErrorIs(t, err, ErrUnavailable)
@@ -173,26 +175,26 @@ func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 
 func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
-	_, err := broker.conn().Subscribe("orders.points", func(*nats.Msg) {})
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
+	_, err := broker.Conn().Subscribe("orders.points", func(*nats.Msg) {})
 	require.NoError(t, err)
-	errs := b.Publish(within(t, 2*time.Second), []Message{{Subject: "orders.points", Event: newEvent("1")}})
+	errs := b.Publish(bustest.Within(t, 2*time.Second), []Message{{Subject: "orders.points", Event: bustest.Event("1")}})
 	require.ErrorIs(t, errs[0], ErrRefused, "it heard the message and did not keep it")
 }
 
 func TestPublishWithoutBroker(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	broker.stop()
-	b := newBus(t, broker.server.URL())
-	err := b.Publish(within(t, soon), []Message{eventMessage("1")})[0]
+	broker := bustest.NewBroker(t)
+	broker.Stop()
+	b := newBus(t, broker.URL())
+	err := b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0]
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.NotErrorIs(t, err, ErrStreamUnavailable)
 
-	broker.start(broker.dir)
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(within(t, soon)))
-	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")
+	broker.Start(broker.Dir)
+	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
+	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")
 }
 
 func TestNilBus(t *testing.T) {
@@ -224,7 +226,7 @@ func TestOpenRejectsBadSettings(t *testing.T) {
 
 func TestEventAttributesRoundTrip(t *testing.T) {
 	t.Parallel()
-	e := newEvent("1")
+	e := bustest.Event("1")
 	e.SetSubject("a task")
 	e.SetTime(time.Date(2026, 11, 20, 1, 2, 3, 4, time.UTC))
 	e.SetDataSchema("https://example.com/schema")

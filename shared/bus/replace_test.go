@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // injector stands before a server and adds what a test says to what clients read.
@@ -90,29 +92,29 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := newBroker(t)
-			between := newInjector(t, server.server.URL())
-			b, neighbour := newBus(t, "nats://"+between.addr), newBus(t, server.server.URL())
+			server := bustest.NewBroker(t)
+			between := newInjector(t, server.URL())
+			b, neighbour := newBus(t, "nats://"+between.addr), newBus(t, server.URL())
 			require.NoError(t, neighbour.Ensure(t.Context()))
 			callers := followCallers(b)
-			eventually(t, callers.has(0, 1), "subscribed")
+			bustest.Eventually(t, callers.has(0, 1), "subscribed")
 			follower := follow(t, b, "ann", nil)
 			publishAll(t, neighbour, toUser("ann", "before"))
 			require.Equal(t, []string{"before"}, reads(t, follower, 1))
 
 			first := connectionOf(b)
-			used, err := b.AwaitConnection(within(t, soon))
+			used, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 			require.NoError(t, err)
 			between.end(c.says)
-			eventually(t, func() bool {
+			bustest.Eventually(t, func() bool {
 				_, err := b.connection(t.Context())
 				return callers.has(0, 2)() && err == nil
 			}, "subscribed again")
 			require.Equal(t, c.permanent, connectionOf(b) != first)
 			require.Equal(t, c.permanent, first.IsClosed())
 
-			b.NotifyCaller(within(t, soon), "bob")
-			eventually(t, callers.has(1, 2), "a change of a caller arrives")
+			b.NotifyCaller(bustest.Within(t, bustest.Soon), "bob")
+			bustest.Eventually(t, callers.has(1, 2), "a change of a caller arrives")
 			publishAll(t, b, toUser("ann", "after"))
 			require.Equal(t, []string{"after"}, reads(t, follower, 1))
 			require.True(t, used.Lost(), "users of the old connection go on with the new one")
@@ -123,14 +125,14 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 // The real server ends a connection over which too long a subject comes.
 func TestBusSurvivesTooLongSubject(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
-	_, err := b.AwaitConnection(within(t, soon))
+	b := newBus(t, bustest.NewBroker(t).URL())
+	_, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.NoError(t, b.Ensure(within(t, soon)))
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	first := connectionOf(b)
 	require.NoError(t, first.Publish(strings.Repeat("x", 10_000), nil))
-	eventually(t, first.IsClosed, "closed permanently")
-	eventually(t, func() bool {
+	bustest.Eventually(t, first.IsClosed, "closed permanently")
+	bustest.Eventually(t, func() bool {
 		_, err := b.connection(t.Context())
 		return err == nil && connectionOf(b) != first
 	}, "connected again")

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func TestBucketOf(t *testing.T) {
@@ -27,11 +29,11 @@ func TestBucketOf(t *testing.T) {
 
 func TestSchedulesEvictNothing(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	b.Wake(WakeSweep, 1) // nobody takes it
-	eventually(t, func() bool { return broker.info(js, StreamWake).State.Msgs == 1 }, "a hint waits")
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == 1 }, "a hint waits")
 	due := time.Now().Add(2 * time.Minute)
 	for i := range 418_000 {
 		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
@@ -41,8 +43,8 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	published := len(b.scheduled)
 	b.mu.Unlock()
 	require.LessOrEqual(t, published, scheduleLimit)
-	eventually(t, func() bool { return broker.info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all are there")
-	state := broker.info(js, StreamWake).State
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all are there")
+	state := broker.Info(js, StreamWake).State
 	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the hint too")
 	const subjects = 5
 	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the buckets of all")
@@ -51,18 +53,18 @@ func TestSchedulesEvictNothing(t *testing.T) {
 // A server whose clock is ahead fires a schedule early, and forgets it then.
 func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	due := time.Now().Add(2 * time.Second)
 	b.WakeAt(WakeSweep, due)
-	scheduled := func() bool { return len(broker.info(js, StreamWake).State.Subjects) == 1 }
-	eventually(t, scheduled, "scheduled")
+	scheduled := func() bool { return len(broker.Info(js, StreamWake).State.Subjects) == 1 }
+	bustest.Eventually(t, scheduled, "scheduled")
 	wake, err := js.Stream(t.Context(), StreamWake)
 	require.NoError(t, err)
 	require.NoError(t, wake.Purge(t.Context()))
 	b.WakeAgainAt(WakeSweep, due)
-	eventually(t, func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken")
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken")
 	require.False(t, time.Now().Before(due))
 }
 
@@ -83,9 +85,9 @@ func TestScheduleIsPublishedAgain(t *testing.T) {
 
 func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js := broker.js()
-	buses := []*Bus{newBus(t, broker.server.URL()), newBus(t, broker.server.URL())}
+	broker := bustest.NewBroker(t)
+	js := broker.JS()
+	buses := []*Bus{newBus(t, broker.URL()), newBus(t, broker.URL())}
 	require.NoError(t, buses[0].Ensure(t.Context()))
 	due := time.Now().Truncate(time.Second).Add(1500 * time.Millisecond)
 	for range 50 {
@@ -93,10 +95,10 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 			b.WakeAt(WakeSweep, due)
 		}
 	}
-	fired := func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }
-	eventually(t, fired, "fired")
+	fired := func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }
+	bustest.Eventually(t, fired, "fired")
 	require.False(t, time.Now().Before(due), "not early")
-	info := broker.info(js, StreamWake)
+	info := broker.Info(js, StreamWake)
 	require.Equal(t, map[string]uint64{WakeSweep: 1}, info.State.Subjects, "the schedule is gone")
 	require.LessOrEqual(t, info.State.LastSeq, uint64(3), "one publish per process, one wake-up in all")
 	for _, b := range buses {
@@ -106,23 +108,23 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 
 func TestWakeAtInThePast(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeRelay)
+	broker := bustest.NewBroker(t)
+	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeRelay)
 	b.WakeAt(WakeRelay, time.Now().Add(-time.Minute))
-	eventually(t, func() bool { _, total := h.sum(); return total == 1 }, "woken")
+	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1 }, "woken")
 }
 
 func TestFailedScheduleIsRetried(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	due := time.Now().Add(time.Hour)
 	b.WakeAt(WakeSweep, due) // there is no stream yet
-	eventually(t, func() bool { return b.Dropped() == 1 }, "counted")
+	bustest.Eventually(t, func() bool { return b.Dropped() == 1 }, "counted")
 	require.NoError(t, b.Ensure(t.Context()))
-	eventually(t, func() bool {
+	bustest.Eventually(t, func() bool {
 		b.WakeAt(WakeSweep, due)
-		return broker.info(js, StreamWake).State.Msgs == 1
+		return broker.Info(js, StreamWake).State.Msgs == 1
 	}, "made")
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // recordAll acknowledges all events, as the trigger does once deliver has recorded them.
@@ -28,8 +30,8 @@ func recordAll(t *testing.T, js jetstream.JetStream) {
 
 func TestTrimEvents(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	trim := func(why string) {
 		t.Helper()
 		_, err := b.TrimEvents(t.Context(), false)
@@ -39,11 +41,11 @@ func TestTrimEvents(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"), eventMessage("3"))
 	trim("nobody records")
-	require.EqualValues(t, 3, broker.info(js, StreamEvents).State.Msgs)
+	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs)
 
 	recordAll(t, js)
 	trim("they are young")
-	require.EqualValues(t, 3, broker.info(js, StreamEvents).State.Msgs, "they are young")
+	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs, "they are young")
 
 	stream, err := js.Stream(t.Context(), StreamEvents)
 	require.NoError(t, err)
@@ -62,29 +64,29 @@ func TestTrimEvents(t *testing.T) {
 // is old.
 func TestTrimEventsOfFullStream(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	b.cfg.EventsMB = 1
 	require.NoError(t, b.Ensure(t.Context()))
 	large := func(id string) Message {
-		e := newEvent(id)
+		e := bustest.Event(id)
 		require.NoError(t, e.SetData("text/plain", strings.Repeat("x", 100_000)))
 		return Message{Subject: "evt.task.succeeded", MsgID: id, Event: e}
 	}
 	for i := range 10 {
 		publishAll(t, b, large(strconv.Itoa(i)))
 	}
-	require.ErrorIs(t, b.Publish(within(t, soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
+	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
 	_, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
-	require.EqualValues(t, 10, broker.info(js, StreamEvents).State.Msgs, "nothing is recorded yet")
+	require.EqualValues(t, 10, broker.Info(js, StreamEvents).State.Msgs, "nothing is recorded yet")
 
 	recordAll(t, js)
 	removed, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
 	require.Equal(t, 10, removed)
 	publishAll(t, b, large("neighbour"), large("3"))
-	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs, "a repeat of what is gone is recognised")
+	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat of what is gone is recognised")
 }
 
 // inAnHour is a bus for which everything in the streams is an hour older.
@@ -99,7 +101,7 @@ func inAnHour(t *testing.T, url string) *Bus {
 
 // reliableMessage is one as the relay publishes it.
 func reliableMessage(id, subject string) Message {
-	e := newEvent(id)
+	e := bustest.Event(id)
 	e.SetSource(messageSourcePrefix + "shop")
 	return Message{Subject: subject, MsgID: id + ".1.1", Event: e}
 }
@@ -110,12 +112,12 @@ func judged(verdicts map[string]MessageState) func(context.Context, []string) (m
 }
 
 // left is the ids of what the stream of messages holds.
-func (b *broker) left(js jetstream.JetStream) (ids []string) {
-	b.t.Helper()
-	s, err := js.Stream(b.t.Context(), StreamMessages)
-	require.NoError(b.t, err)
+func left(t *testing.T, js jetstream.JetStream) (ids []string) {
+	t.Helper()
+	s, err := js.Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
 	for seq := s.CachedInfo().State.FirstSeq; seq <= s.CachedInfo().State.LastSeq; seq++ {
-		if m, err := s.GetMsg(b.t.Context(), seq); err == nil {
+		if m, err := s.GetMsg(t.Context(), seq); err == nil {
 			ids = append(ids, m.Header.Get("ce-id"))
 		}
 	}
@@ -124,8 +126,8 @@ func (b *broker) left(js jetstream.JetStream) (ids []string) {
 
 func TestTrimMessages(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := inAnHour(t, broker.URL()), broker.JS()
 	trim := func(verdicts map[string]MessageState) TrimResult {
 		t.Helper()
 		trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(verdicts))
@@ -136,21 +138,21 @@ func TestTrimMessages(t *testing.T) {
 	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
 		publishAll(t, b, reliableMessage(id, "msg.a."+id))
 	}
-	publishAll(t, b, Message{Subject: "msg.a.foreign", Event: newEvent("foreign")})
+	publishAll(t, b, Message{Subject: "msg.a.foreign", Event: bustest.Event("foreign")})
 	publishAll(t, b, reliableMessage("7", "msg.a.7"))
 	all := map[string]MessageState{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
 
-	young := newBus(t, broker.server.URL())
+	young := newBus(t, broker.URL())
 	trimmed, err := young.TrimMessages(t.Context(), 0, true, judged(all))
 	require.NoError(t, err)
 	require.Zero(t, trimmed, "even in a full stream what is new stays")
 
 	require.Equal(t, TrimResult{Removed: 5}, trim(all))
-	require.Equal(t, []string{"3", "5", "foreign"}, broker.left(js), "what is not over and what is not ours stays, and holds up nothing")
+	require.Equal(t, []string{"3", "5", "foreign"}, left(t, js), "what is not over and what is not ours stays, and holds up nothing")
 	require.Zero(t, trim(all).Removed)
 	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
-	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
-	eventually(t, func() bool { return len(slices.Collect(consumerNames(t, js))) == 0 }, "the consumer that read the headers is gone")
+	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
+	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, js))) == 0 }, "the consumer that read the headers is gone")
 }
 
 func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
@@ -167,8 +169,8 @@ func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
 
 func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := inAnHour(t, broker.URL()), broker.JS()
 	stream, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
@@ -200,7 +202,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed)
-	require.Equal(t, []string{"2"}, broker.left(js))
+	require.Equal(t, []string{"2"}, left(t, js))
 	read(1)
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
@@ -218,11 +220,11 @@ func resent(id, subject string, send int) Message {
 // not for longer than until the next trim, and takes nothing from a consumer that is behind.
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js() // young copies too: nobody waits until they are old
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS() // young copies too: nobody waits until they are old
 	b.cfg.MessagesMB = 1
 	require.NoError(t, b.Ensure(t.Context()))
-	serveHeaders(t, newBus(t, broker.server.URL()), b)
+	serveHeaders(t, newBus(t, broker.URL()), b)
 	stream, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	behind, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "behind", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -233,12 +235,12 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	}
 	subject, content := resent("1", "msg.b.x", 0), resent("1", "msg.a.x", 1)
 	content.MsgID = "1.ffff.1.1"
-	publishAll(t, b, resent("n", "msg.b.x", 1), subject, Message{Subject: "msg.a.x", MsgID: "1.abcd.0.1", Event: newEvent("1")}, content)
+	publishAll(t, b, resent("n", "msg.b.x", 1), subject, Message{Subject: "msg.a.x", MsgID: "1.abcd.0.1", Event: bustest.Event("1")}, content)
 	for send := range 6 {
 		publishAll(t, b, large(resent("1", "msg.a.x", send+1)), large(resent("2", "msg.a.x", send+1)))
 	}
 	neighbour := large(resent("3", "msg.b.x", 1))
-	require.ErrorIs(t, b.Publish(within(t, soon), []Message{neighbour})[0], ErrUnavailable, "it is full")
+	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{neighbour})[0], ErrUnavailable, "it is full")
 
 	trim := func(b *Bus, full bool, verdicts map[string]MessageState) int {
 		t.Helper()
@@ -249,7 +251,7 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	}
 	require.Equal(t, 10, trim(b, true, nil))
 	publishAll(t, b, neighbour)
-	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, broker.left(js), "of another subject, source or content is no copy")
+	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, left(t, js), "of another subject, source or content is no copy")
 	require.Zero(t, trim(b, true, nil), "the newest stays")
 
 	batch, err := behind.Fetch(4)
@@ -263,14 +265,14 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 
 	publishAll(t, b, resent("n", "msg.b.x", 2))
 	require.Zero(t, trim(b, false, nil), "there is room again")
-	later := inAnHour(t, broker.server.URL())
+	later := inAnHour(t, broker.URL())
 	require.Equal(t, 2, trim(later, true, map[string]MessageState{"n": Finished}), "confirmed: all copies go")
 }
 
 func TestTrimMessagesContinues(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := inAnHour(t, broker.URL()), broker.JS()
 	const n = 2*headersFetch + 500
 	verdicts := map[string]MessageState{}
 	var messages []Message
@@ -295,15 +297,15 @@ func TestTrimMessagesContinues(t *testing.T) {
 	}
 	require.Equal(t, headersFetch*4/5+1, trim(n-headersFetch), "from there on")
 	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a place that is not there yet is the beginning")
-	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs)
+	require.EqualValues(t, n/5, broker.Info(js, StreamMessages).State.Msgs)
 }
 
 func noNote(context.Context, TrimmedUsers) error { return nil }
 
 func TestTrimUsers(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := inAnHour(t, broker.URL()), broker.JS()
 	b.cfg.TrimNotice = 1
 	stream, err := js.Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
@@ -321,7 +323,7 @@ func TestTrimUsers(t *testing.T) {
 	}
 	var messages []Message
 	for i := range 100 {
-		messages = append(messages, Message{Subject: UserSubject("bob"), Event: newEvent(strconv.Itoa(i))})
+		messages = append(messages, Message{Subject: UserSubject("bob"), Event: bustest.Event(strconv.Itoa(i))})
 	}
 	publishAll(t, b, messages...)
 	require.Zero(t, trim(false), "there is room")
@@ -330,9 +332,9 @@ func TestTrimUsers(t *testing.T) {
 	limit(100)
 	require.InDelta(t, 50, trim(false), 1, "it was full")
 	require.Zero(t, trim(false))
-	require.InDelta(t, 50, broker.info(js, StreamUsers).State.Msgs, 1, "the newest half is there")
+	require.InDelta(t, 50, broker.Info(js, StreamUsers).State.Msgs, 1, "the newest half is there")
 
-	young := newBus(t, broker.server.URL())
+	young := newBus(t, broker.URL())
 	removed, err := young.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
 	require.Zero(t, removed, "nothing of the last quarter of an hour goes, even of a full stream")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func TestFairShare(t *testing.T) {
@@ -70,21 +72,21 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 
 func TestInboxLimitEvictsOldest(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	b.cfg.InboxMessages = 100
 	require.NoError(t, b.Ensure(t.Context()))
 	send := func(user string, n int) {
 		t.Helper()
 		var messages []Message
 		for i := range n {
-			messages = append(messages, Message{Subject: UserSubject(user), Event: newEvent(fmt.Sprint(user, i, time.Now().UnixNano()))})
+			messages = append(messages, Message{Subject: UserSubject(user), Event: bustest.Event(fmt.Sprint(user, i, time.Now().UnixNano()))})
 		}
 		publishAll(t, b, messages...)
 	}
 	next := func(f *Follower) (FollowedMessage, *GapError) {
 		t.Helper()
-		m, err := f.Next(within(t, soon))
+		m, err := f.Next(bustest.Within(t, bustest.Soon))
 		var gap *GapError
 		if !errors.As(err, &gap) {
 			require.NoError(t, err)
@@ -93,7 +95,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	}
 	follow := func(user string, after uint64, removed uint64) *Follower {
 		t.Helper()
-		f, err := b.Follow(within(t, soon), user, &after, func(context.Context) (uint64, error) { return removed, nil }, freely)
+		f, err := b.Follow(bustest.Within(t, bustest.Soon), user, &after, func(context.Context) (uint64, error) { return removed, nil }, freely)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		return f
@@ -101,7 +103,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	send("ann", 1) // 1
 	send("bob", 3) // 2 to 4
 	send("ann", 250)
-	require.EqualValues(t, 103, broker.info(broker.js(), StreamUsers).State.Msgs, "ann's newest hundred, and all of bob's")
+	require.EqualValues(t, 103, broker.Info(broker.JS(), StreamUsers).State.Msgs, "ann's newest hundred, and all of bob's")
 
 	slow := follow("ann", 1, 0)
 	_, gap := next(slow)
@@ -141,7 +143,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 // What a sender may send to one user within 15 minutes is a quarter of an inbox.
 func TestInboxQuarterPerSender(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	b.cfg.InboxMessages = 100
 	require.NoError(t, b.Ensure(t.Context()))
 	for senders := 1; senders <= 4; senders++ {
@@ -151,7 +153,7 @@ func TestInboxQuarterPerSender(t *testing.T) {
 			messages = append(messages, toUser(user, fmt.Sprint(user, n)))
 		}
 		publishAll(t, b, messages...)
-		m, err := follow(t, b, user, seq(0)).Next(within(t, soon))
+		m, err := follow(t, b, user, seq(0)).Next(bustest.Within(t, bustest.Soon))
 		var gap *GapError
 		if senders < 4 {
 			require.NoError(t, err)
@@ -166,14 +168,14 @@ func TestInboxQuarterPerSender(t *testing.T) {
 // them is told, once and behind them; nobody else is.
 func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := inAnHour(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := inAnHour(t, broker.URL())
 	b.cfg.TrimNotice = 1
-	stream, err := broker.js().Stream(t.Context(), StreamUsers)
+	stream, err := broker.JS().Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
 	limits := stream.CachedInfo().Config
 	limits.MaxMsgs = 100
-	_, err = broker.js().UpdateStream(t.Context(), limits)
+	_, err = broker.JS().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
 	number := 0
 	send := func(from, user string, n int) {
@@ -181,7 +183,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 		var messages []Message
 		for range n {
 			number++
-			e := newEvent(fmt.Sprint(number))
+			e := bustest.Event(fmt.Sprint(number))
 			e.SetSource("/sendonce/messages/" + from)
 			messages = append(messages, Message{Subject: UserSubject(user), Event: e})
 		}
@@ -190,7 +192,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	var known sync.Map
 	follow := func(user string, after *uint64) *Follower {
 		t.Helper()
-		f, err := b.Follow(within(t, soon), user, after, func(context.Context) (uint64, error) {
+		f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, func(context.Context) (uint64, error) {
 			to, _ := known.Load(user)
 			place, _ := to.(uint64)
 			return place, nil
@@ -202,7 +204,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	// all reads until a read has found nothing: places, and the gaps between them.
 	all := func(f *Follower) (read []uint64, gaps []GapError) {
 		t.Helper()
-		for end := time.Now().Add(soon); ; {
+		for end := time.Now().Add(bustest.Soon); ; {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			m, err := f.Next(ctx)
 			cancel()
@@ -232,9 +234,9 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	read, gaps := all(knows)
 	require.Len(t, read, 92)
 	require.Empty(t, gaps, "nothing is missing yet")
-	_, err = slow.Next(within(t, soon))
+	_, err = slow.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	_, err = fromZero.Next(within(t, soon))
+	_, err = fromZero.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 
 	removed, err := b.TrimUsers(t.Context(), false, func(_ context.Context, trimmed TrimmedUsers) error {

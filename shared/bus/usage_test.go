@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func TestStreamUsage(t *testing.T) {
@@ -19,7 +21,7 @@ func TestStreamUsage(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, user := range []string{"deliver", UserTrigger, UserAll} {
-		used, err := g.bus(user).StreamUsage(within(t, soon))
+		used, err := g.bus(user).StreamUsage(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err, user)
 		require.Equal(t, []string{"ACCEPTED", "DEADLETTERS", "EVENTS", "MESSAGES", "USERS"}, slices.Sorted(maps.Keys(used)))
 		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
@@ -27,13 +29,13 @@ func TestStreamUsage(t *testing.T) {
 	}
 	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamUsers))
 	b := g.bus("deliver")
-	used, err := b.StreamUsage(within(t, soon))
+	used, err := b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Zero(t, used[StreamUsers], "it is made again when it is needed")
 	require.Positive(t, used[StreamMessages])
 
 	require.NoError(t, g.server.Stop())
-	used, err = b.StreamUsage(within(t, soon))
+	used, err = b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Empty(t, used)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -38,11 +39,11 @@ func newGuarded(t *testing.T, receivers ...string) *guarded {
 	g.operator, err = jetstream.New(nc)
 	require.NoError(t, err)
 	trigger := g.bus(UserTrigger)
-	_, err = trigger.connection(within(t, soon))
+	_, err = trigger.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.NoError(t, trigger.Ensure(within(t, soon)))
-	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: newEvent("m")}, Message{Subject: "inbox.ann", Event: newEvent("i")})
-	_, err = g.bus("messages").Accept(within(t, soon), acceptance(t, "a", "x"))
+	require.NoError(t, trigger.Ensure(bustest.Within(t, bustest.Soon)))
+	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: bustest.Event("m")}, Message{Subject: "inbox.ann", Event: bustest.Event("i")})
+	_, err = g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
 	return g
 }
@@ -241,7 +242,7 @@ func TestRepliesAreNotRequests(t *testing.T) {
 		}
 		// The request after them is answered after them.
 		require.NoError(t, a.nc.Flush())
-		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, soon) // points may not
+		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, bustest.Soon) // points may not
 	}
 	// Messages that were published in this way are in their streams; no stream lost any.
 	has := g.kept()
@@ -273,9 +274,9 @@ func TestReceiverPermissions(t *testing.T) {
 	}
 	js, err := jetstream.NewWithDomain(a.nc, Domain)
 	require.NoError(t, err)
-	_, err = js.Consumer(within(t, time.Second), StreamMessages, "billing")
+	_, err = js.Consumer(bustest.Within(t, time.Second), StreamMessages, "billing")
 	require.Error(t, err, "another receiver's")
-	_, err = js.CreateOrUpdateConsumer(within(t, time.Second), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.>"})
+	_, err = js.CreateOrUpdateConsumer(bustest.Within(t, time.Second), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.>"})
 	require.Error(t, err, "a wider filter")
 	everything, err := a.nc.SubscribeSync(">")
 	require.NoError(t, err)
@@ -283,18 +284,18 @@ func TestReceiverPermissions(t *testing.T) {
 		require.NoError(t, a.nc.Publish(subject, []byte("forged")))
 	}
 
-	publishAll(t, g.bus("relay"), Message{Subject: "msg.orders.refunded", Event: newEvent("not granted")}, Message{Subject: "msg.orders.paid", Event: newEvent("granted")})
-	consumer, err := js.Consumer(within(t, soon), StreamMessages, "points")
+	publishAll(t, g.bus("relay"), Message{Subject: "msg.orders.refunded", Event: bustest.Event("not granted")}, Message{Subject: "msg.orders.paid", Event: bustest.Event("granted")})
+	consumer, err := js.Consumer(bustest.Within(t, bustest.Soon), StreamMessages, "points")
 	require.NoError(t, err)
 	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(300*time.Millisecond))
 	require.NoError(t, err)
 	var got []string
 	for m := range batch.Messages() {
 		got = append(got, m.Headers().Get("ce-id"))
-		require.NoError(t, m.DoubleAck(within(t, soon)))
+		require.NoError(t, m.DoubleAck(bustest.Within(t, bustest.Soon)))
 	}
 	require.Equal(t, []string{"m", "granted"}, got)
-	info, err := consumer.Info(within(t, soon))
+	info, err := consumer.Info(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Zero(t, info.NumAckPending)
 
@@ -318,18 +319,18 @@ func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	relay := g.bus("relay")
 	for range 2 {
 		began := time.Now()
-		errs := relay.Publish(within(t, 4*soon), []Message{
-			{Subject: "msg.orders.paid", Event: newEvent(t.Name())}, {Subject: "orders.paid", Event: newEvent("x")}, {Subject: "inbox.ann", Event: newEvent(t.Name())},
+		errs := relay.Publish(bustest.Within(t, 4*bustest.Soon), []Message{
+			{Subject: "msg.orders.paid", Event: bustest.Event(t.Name())}, {Subject: "orders.paid", Event: bustest.Event("x")}, {Subject: "inbox.ann", Event: bustest.Event(t.Name())},
 		})
 		require.NoError(t, errs[0])
 		require.ErrorIs(t, errs[1], ErrRefused)
 		require.ErrorContains(t, errs[1], "no stream takes the subject orders.paid")
 		require.NoError(t, errs[2])
-		require.Less(t, time.Since(began), soon)
+		require.Less(t, time.Since(began), bustest.Soon)
 	}
 	submit := g.bus("submit")
 	for range 2 {
-		errs := submit.Publish(within(t, soon), []Message{{Subject: "msg.orders.paid", Event: newEvent("y")}})
+		errs := submit.Publish(bustest.Within(t, bustest.Soon), []Message{{Subject: "msg.orders.paid", Event: bustest.Event("y")}})
 		require.ErrorIs(t, errs[0], ErrStreamUnavailable, "the settings are wrong, not the message")
 	}
 }
@@ -359,26 +360,29 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 
 	// They say at once that it is away, and go on when the trigger has made it.
 	messages, stream, relay := g.bus("messages"), g.bus("stream"), g.bus("relay")
-	accept := func() error { _, err := messages.Accept(within(t, soon), acceptance(t, "b", "x")); return err }
+	accept := func() error {
+		_, err := messages.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
+		return err
+	}
 	follows := func() error {
-		f, err := stream.Follow(within(t, soon), "ann", nil, nil, freely)
+		f, err := stream.Follow(bustest.Within(t, bustest.Soon), "ann", nil, nil, freely)
 		if err == nil {
 			f.Close()
 		}
 		return err
 	}
-	publish := func() error { return relay.Publish(within(t, soon), []Message{eventMessage("f")})[0] }
-	asked := func() error { _, err := messages.Durability(within(t, soon), ""); return err }
+	publish := func() error { return relay.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("f")})[0] }
+	asked := func() error { _, err := messages.Durability(bustest.Within(t, bustest.Soon), ""); return err }
 	for what, do := range map[string]func() error{"accept": accept, "follow": follows, "publish": publish, "durability": asked} {
 		began := time.Now()
 		err := do()
 		require.ErrorIs(t, err, ErrUnavailable, what)
 		require.ErrorContains(t, err, "is missing: the trigger makes it", what)
-		require.Less(t, time.Since(began), soon, what)
+		require.Less(t, time.Since(began), bustest.Soon, what)
 	}
 	works := func() bool { return errors.Join(accept(), follows(), publish(), asked()) == nil }
-	require.NoError(t, g.bus(UserTrigger).Ensure(within(t, soon)))
-	eventually(t, works, "the trigger has made them")
+	require.NoError(t, g.bus(UserTrigger).Ensure(bustest.Within(t, bustest.Soon)))
+	bustest.Eventually(t, works, "the trigger has made them")
 }
 
 // What a server has kept for everybody is there for the account once its directory
@@ -388,13 +392,13 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	dir := t.TempDir()
 	old := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})
 	b := newBus(t, old.URL())
-	_, err := b.connection(within(t, soon))
+	_, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.NoError(t, b.Ensure(within(t, soon)))
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	publishAll(t, b, eventMessage("before"))
-	l, err := b.connection(within(t, soon))
+	l, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	_, err = l.js.CreateConsumer(within(t, soon), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy})
+	_, err = l.js.CreateConsumer(bustest.Within(t, bustest.Soon), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	require.NoError(t, old.Stop())
 

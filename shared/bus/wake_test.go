@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // heard collects what arrives at a core subscription.
@@ -49,51 +51,51 @@ func (h *heard) sum() (messages, total int) {
 
 func TestWakeDebounces(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
+	broker := bustest.NewBroker(t)
+	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeSweep)
 	began := time.Now()
 	for range 1000 {
 		b.Wake(WakeSweep, 1)
 	}
 	b.Wake(WakeSweep, 0)
 	atMost := 2 + int(time.Since(began)/wakeInterval)
-	eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all were told")
+	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all were told")
 	messages, _ := h.sum()
 	require.LessOrEqual(t, messages, atMost)
 	require.Zero(t, b.Dropped())
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.debouncers) == 0 }, "nothing is kept for a quiet subject")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.debouncers) == 0 }, "nothing is kept for a quiet subject")
 }
 
 func TestCloseSendsPendingWakeUps(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
+	broker := bustest.NewBroker(t)
+	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeSweep)
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeSweep, 2)
 	b.Close()
-	eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all were told")
+	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all were told")
 	b.Wake(WakeSweep, 4)
 	require.EqualValues(t, 1, b.Dropped())
 }
 
 func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	broker.stop()
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	broker.Stop()
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeRelay, 7)
 	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))
-	eventually(t, func() bool { return b.Dropped() == 3 }, "counted")
-	broker.start(broker.dir)
-	js := broker.js()
-	eventually(t, func() bool {
-		subjects := broker.info(js, StreamWake).State.Subjects
+	bustest.Eventually(t, func() bool { return b.Dropped() == 3 }, "counted")
+	broker.Start(broker.Dir)
+	js := broker.JS()
+	bustest.Eventually(t, func() bool {
+		subjects := broker.Info(js, StreamWake).State.Subjects
 		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
 	}, "both wake-ups and the schedule")
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "nothing is owed any more")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "nothing is owed any more")
 }
 
 func TestUnsentWakeUpsAreBounded(t *testing.T) {
@@ -109,16 +111,16 @@ func TestUnsentWakeUpsAreBounded(t *testing.T) {
 
 func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
+	broker := bustest.NewBroker(t)
 	var mu sync.Mutex
 	told := map[string]int{}
-	listener, teller := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	listener, teller := newBus(t, broker.URL()), newBus(t, broker.URL())
 	stop := listener.OnQueue(func(queue string, n int) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[queue] += n
 	}, func() {})
-	eventually(t, func() bool {
+	bustest.Eventually(t, func() bool {
 		teller.Wake(QueueSubject("first.queue-1_A"), 3)
 		mu.Lock()
 		defer mu.Unlock()
@@ -126,21 +128,21 @@ func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 	}, "heard")
 
 	stop()
-	eventually(t, func() bool { return listener.nc.NumSubscriptions() == 0 }, "stopped")
+	bustest.Eventually(t, func() bool { return listener.nc.NumSubscriptions() == 0 }, "stopped")
 }
 
 func TestOnQueueSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
+	broker := bustest.NewBroker(t)
 	told, listens := make(chan string, 1000), make(chan bool, 10)
-	b := newBus(t, broker.server.URL())
+	b := newBus(t, broker.URL())
 	defer b.OnQueue(func(queue string, _ int) { told <- queue }, func() { listens <- true })()
-	eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(told) > 0 }, "heard before")
+	bustest.Eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(told) > 0 }, "heard before")
 	<-listens
-	broker.stop()
+	broker.Stop()
 	require.Empty(t, listens, "nothing was missed")
-	broker.start(broker.dir)
-	eventually(t, func() bool {
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool {
 		b.Wake(QueueSubject("after"), 1)
 		for len(told) > 0 {
 			if <-told == "after" {
@@ -154,11 +156,11 @@ func TestOnQueueSurvivesRestart(t *testing.T) {
 
 func TestOnQueueAfterSubscribed(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	teller := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	teller := newBus(t, broker.URL())
 	require.NoError(t, teller.Ensure(t.Context()))
 	told, listens := make(chan int, 1), make(chan bool)
-	newBus(t, broker.server.URL()).OnQueue(func(_ string, n int) { told <- n }, func() { close(listens) })
+	newBus(t, broker.URL()).OnQueue(func(_ string, n int) { told <- n }, func() { close(listens) })
 	<-listens
 	teller.Wake(QueueSubject("q"), 7)
 	require.Equal(t, 7, <-told)
@@ -226,7 +228,7 @@ func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
 func TestOnQueueWaitsForStalledServer(t *testing.T) {
 	t.Parallel()
 	var gate sync.Mutex
-	b := newBus(t, halting(t, newBroker(t).server.URL(), &gate))
+	b := newBus(t, halting(t, bustest.NewBroker(t).URL(), &gate))
 	_, err := b.connection(t.Context())
 	require.NoError(t, err)
 	gate.Lock()

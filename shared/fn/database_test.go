@@ -24,7 +24,7 @@ func TestCallerIsReadFromDatabase(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	h := &testServer{t: t, log: &logBuffer{}}
+	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
 	h.env, err = NewEnv(Config{DatabaseURL: url, Username: "admin", Password: "secret", Roles: Roles(sandbox.Roles)},
 		slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,12 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -25,12 +24,12 @@ type testServer struct {
 	t   *testing.T
 	env *Env
 	url string
-	log *logBuffer
+	log *sandbox.LogBuffer
 }
 
 func startServer(t *testing.T, change func(*Config), functions ...Function) *testServer {
 	t.Helper()
-	h := &testServer{t: t, log: &logBuffer{}}
+	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
 	cfg := Config{Username: "admin", Password: "secret", Metrics: metricsForAll}
 	if change != nil {
 		change(&cfg)
@@ -126,24 +125,6 @@ func as(name, password string) func(*http.Request) {
 
 func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
-}
-
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	raw bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.raw.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.raw.String()
 }
 
 // calls gives the log lines of calls once there are n of them: a line is

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -83,7 +84,7 @@ func ticking(ctx context.Context, _ *Call, _ streamRequest, w *EventWriter) erro
 
 // reading is what a client has read of a stream.
 type reading struct {
-	text logBuffer
+	text sandbox.LogBuffer
 	done chan struct{}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -67,7 +68,7 @@ func (p *pipes) dial() net.Conn {
 
 // serveInMemory has our server serve function without a socket until stop.
 func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
-	h = &testServer{t: t, url: "http://pipe", log: &logBuffer{}}
+	h = &testServer{t: t, url: "http://pipe", log: &sandbox.LogBuffer{}}
 	var err error
 	h.env, err = NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)

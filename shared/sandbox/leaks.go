@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -103,4 +104,24 @@ func (l *checkedLog) Write(line []byte) (int, error) {
 		CheckLeaks(l.t, fmt.Sprintf("the log of %s", l.t.Name()), string(line))
 	}
 	return len(line), nil
+}
+
+// LogBuffer collects log lines. It may be read while it is written.
+type LogBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *LogBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns what was written.
+func (l *LogBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

@@ -1,7 +1,6 @@
 package sender_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sender"
 	"github.com/sendonce/sendonce/shared/sender/gatewaytest"
 )
@@ -38,32 +38,14 @@ func (l *ledger) sent(m sender.Message) int {
 	return l.accepted[m.TaskID]
 }
 
-// buffer is a bytes.Buffer that is safe for concurrent use.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *buffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *buffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
 func TestConsoleConforms(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Run(t, func(*testing.T) gatewaytest.Subject {
 		// A line does not have the task's id, so each task has its own output.
 		var outputs sync.Map
-		of := func(m sender.Message) *buffer {
-			b, _ := outputs.LoadOrStore(m.TaskID, &buffer{})
-			return b.(*buffer)
+		of := func(m sender.Message) *sandbox.LogBuffer {
+			b, _ := outputs.LoadOrStore(m.TaskID, &sandbox.LogBuffer{})
+			return b.(*sandbox.LogBuffer)
 		}
 		return gatewaytest.Subject{
 			Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
@@ -76,7 +58,7 @@ func TestConsoleConforms(t *testing.T) {
 
 func TestConsoleIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	var out buffer
+	var out sandbox.LogBuffer
 	console := sender.NewConsole(&out)
 	var all sync.WaitGroup
 	for range 50 {

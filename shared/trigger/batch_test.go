@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func batchRoute() Route {
 	r := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10, BatchWait: 200 * time.Millisecond})[1]
-	r.AckWait, r.Timeout = 2*time.Second, soon
+	r.AckWait, r.Timeout = 2*time.Second, bustest.Soon
 	return r
 }
 
@@ -74,8 +76,8 @@ func numbers(from, to int) []string {
 
 func TestBatchKeepsStreamOrder(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	f := newFunction(t, answering(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	first := acceptance(t, "1", "<é>&")
@@ -87,7 +89,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 	require.NoError(t, err)
 	acceptAll(t, b, 3, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 25 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 25 }, "acknowledged")
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 25}, trigger.Counts()["save-1-of-1"])
 	calls := f.seen()
 	require.Equal(t, numbers(1, 10), idsOf(t, calls[0]))
@@ -110,12 +112,12 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 
 func TestSingleEventIsPostedAlone(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	f := newFunction(t, answering(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 1, 1)
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "acknowledged")
 	c := f.seen()[0]
 	require.JSONEq(t, `{"text":"x"}`, c.body)
 	for name, want := range map[string]string{
@@ -127,7 +129,7 @@ func TestSingleEventIsPostedAlone(t *testing.T) {
 
 func TestBatchRetryKeepsOrder(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		switch n % 4 {
@@ -143,7 +145,7 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 6, 60)
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 60 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 60 }, "acknowledged")
 	require.Equal(t, numbers(1, 60), l.taken())
 	counts := trigger.Counts()["save-1-of-1"]
 	require.Positive(t, counts.Retried)
@@ -156,8 +158,8 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 
 func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		if slices.Contains(idsOf(t, c), "4") {
@@ -170,10 +172,10 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 24 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 24 }, "acknowledged")
 	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.taken())
 	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-1-of-1"])
-	eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return settled(t, js, batchRoute()) }, "settled")
 	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
@@ -202,29 +204,29 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			b, js := newBus(t, broker.server.URL()), broker.js()
+			broker := bustest.NewBroker(t)
+			b, js := newBus(t, broker.URL()), broker.JS()
 			var l ledger
 			f := refusing(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.take(t, c) })
 			trigger := runTrigger(t, b, testConfig(f), batchRoute())
-			eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-			_, err := js.UpdateStream(t.Context(), full(broker.info(js, bus.StreamDeadLetters).Config))
+			bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
+			_, err := js.UpdateStream(t.Context(), full(broker.Info(js, bus.StreamDeadLetters).Config))
 			require.NoError(t, err)
 			acceptAll(t, b, 1, 4)
-			eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
+			bustest.Eventually(t, func() bool { return settled(t, js, batchRoute()) }, "settled")
 			got := trigger.Counts()["save-1-of-1"]
 			got.Deliveries, got.Retried = 0, 0
 			require.Equal(t, c.want, got)
 			require.ElementsMatch(t, []string{"1", "3", "4"}, l.taken())
-			require.EqualValues(t, 4, broker.info(js, bus.StreamAccepted).State.Msgs, "nothing that was accepted is lost")
+			require.EqualValues(t, 4, broker.Info(js, bus.StreamAccepted).State.Msgs, "nothing that was accepted is lost")
 		})
 	}
 }
 
 func TestSlowBatchIsPostedOnce(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	url := broker.server.URL()
+	broker := bustest.NewBroker(t)
+	url := broker.URL()
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(3500 * time.Millisecond) })
 	route := batchRoute()
 	route.AckWait = time.Second
@@ -232,26 +234,26 @@ func TestSlowBatchIsPostedOnce(t *testing.T) {
 	require.NoError(t, one.Ensure(t.Context()))
 	acceptAll(t, one, 1, 10)
 	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
-	eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Len(t, f.seen(), 1)
 }
 
 func TestLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
 	require.NoError(t, b.Ensure(t.Context()))
 	for i := range 10 {
 		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 250_000))
 		large.Fingerprint = "f"
-		_, err := b.Accept(within(t, soon), large)
+		_, err := b.Accept(bustest.Within(t, bustest.Soon), large)
 		require.NoError(t, err)
 	}
 	route := batchRoute()
 	route.BatchWait = 2 * time.Second // ends when all ten are there
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Equal(t, numbers(1, 10), l.taken())
 	for _, c := range f.seen() {
 		require.LessOrEqual(t, len(c.body), batchBytes+4096)
@@ -261,9 +263,9 @@ func TestLargeBatchIsSplit(t *testing.T) {
 
 func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	log := &logged{}
-	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	log := &sandbox.LogBuffer{}
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, answering(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	route := batchRoute()
 	config := route.consumer()
@@ -272,15 +274,15 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	require.NoError(t, err)
 	acceptAll(t, b, 1, 3)
 	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
-	eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "said")
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "said")
 	require.Empty(t, f.seen())
 	require.NoError(t, js.DeleteConsumer(t.Context(), route.Stream, route.Durable))
-	eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "made as it must be")
+	bustest.Eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "made as it must be")
 }
 
 func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	var l ledger
 	broken := 0
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
@@ -294,7 +296,7 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 5 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 5 }, "acknowledged")
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
@@ -302,8 +304,8 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 // while messages are accepted and their senders' order is watched.
 func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
 	require.NoError(t, b.Ensure(t.Context()))
@@ -314,7 +316,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 			accepted++
 			a := acceptance(t, strconv.Itoa(accepted), "x")
 			a.Subject = bus.AcceptSubject("sender "+strconv.Itoa(accepted%senders), strconv.Itoa(accepted))
-			_, err := b.Accept(within(t, soon), a)
+			_, err := b.Accept(bustest.Within(t, bustest.Soon), a)
 			require.NoError(t, err)
 		}
 	}
@@ -322,18 +324,18 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 		accept(50)
 		var running []*running
 		for _, route := range SaveRoutes(SaveConfig{Shards: shards, BatchSize: 10})[1:] {
-			route.AckWait, route.Timeout = 2*time.Second, soon
+			route.AckWait, route.Timeout = 2*time.Second, bustest.Soon
 			running = append(running, runTrigger(t, b, testConfig(f), route))
 		}
 		accept(50)
 		want := accepted - 10
-		eventually(t, func() bool { return len(l.taken()) >= want }, "nearly all taken")
+		bustest.Eventually(t, func() bool { return len(l.taken()) >= want }, "nearly all taken")
 		for _, r := range running {
 			r.stop()
 		}
 	}
 	runTrigger(t, b, testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})[1])
-	eventually(t, func() bool { return len(l.taken()) == accepted }, "all taken")
+	bustest.Eventually(t, func() bool { return len(l.taken()) == accepted }, "all taken")
 	newest := map[int]int{}
 	for _, id := range l.taken() {
 		n, err := strconv.Atoi(id)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -18,15 +19,15 @@ func newCluster(t *testing.T, copies int) (sandbox.NATSCluster, *bus.Bus) {
 	t.Helper()
 	c := sandbox.NewNATSCluster(t, 3)
 	b := openBus(t, bus.Config{URL: c.URL(), Replicas: copies})
-	require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond, "the cluster is formed")
+	require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond, "the cluster is formed")
 	return c, b
 }
 
 func leaderOf(t *testing.T, b *bus.Bus, stream string) string {
 	t.Helper()
-	l, err := b.AwaitConnection(within(t, soon))
+	l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	s, err := l.JetStream().Stream(within(t, soon), stream)
+	s, err := l.JetStream().Stream(bustest.Within(t, bustest.Soon), stream)
 	require.NoError(t, err)
 	return s.CachedInfo().Cluster.Leader
 }
@@ -61,19 +62,19 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 		for i := 1; i <= events; i++ {
 			a := acceptance(t, strconv.Itoa(i), "x")
 			for began := time.Now(); ; {
-				if _, err := b.Accept(within(t, time.Second), a); err == nil {
+				if _, err := b.Accept(bustest.Within(t, time.Second), a); err == nil {
 					break
-				} else if time.Since(began) > 3*soon {
+				} else if time.Since(began) > 3*bustest.Soon {
 					t.Error(err)
 					return
 				}
 			}
 		}
 	})
-	eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
+	bustest.Eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
 	kill(c, leaderOf(t, b, bus.StreamAccepted))
 	publishing.Wait()
-	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*soon, every, "all taken")
+	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*bustest.Soon, bustest.Poll, "all taken")
 	require.Equal(t, numbers(1, events), l.taken())
 }
 
@@ -82,18 +83,18 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	c, b := newCluster(t, 1)
 	// With one copy a stream is gone with its server; which server has it is chance.
 	for leaderOf(t, b, bus.StreamEvents) == leaderOf(t, b, bus.StreamWake) {
-		l, err := b.AwaitConnection(within(t, soon))
+		l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
-		require.NoError(t, l.JetStream().DeleteStream(within(t, soon), bus.StreamEvents))
-		require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond)
+		require.NoError(t, l.JetStream().DeleteStream(bustest.Within(t, bustest.Soon), bus.StreamEvents))
+		require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond)
 	}
 	f := newFunction(t, answering(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
-	eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
 	gone := leaderOf(t, b, bus.StreamEvents)
 	kill(c, gone)
-	eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
+	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
 	before := len(f.seen())
-	eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
+	bustest.Eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
 	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
 }

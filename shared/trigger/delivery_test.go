@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestUnavailableFunctionIsRetried(t *testing.T) {
@@ -20,7 +22,7 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 	for _, status := range []int{404, 408, 409, 425, 429, 500, 503} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			b := newBus(t, newBroker(t).server.URL())
+			b := newBus(t, bustest.NewBroker(t).URL())
 			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 				if n <= 2 {
 					w.WriteHeader(status)
@@ -29,7 +31,7 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
 			trigger := runTrigger(t, b, testConfig(f), testRoute())
-			eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}, trigger.Counts()["d"])
 			require.Equal(t, "3", f.seen()[2].header.Get("Ce-Deliveryattempt"))
 		})
@@ -38,7 +40,7 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		if n == 1 {
 			w.Header().Set("Retry-After", "1")
@@ -48,7 +50,7 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.GreaterOrEqual(t, f.seen()[1].at.Sub(f.seen()[0].at), time.Second)
 }
 
@@ -86,8 +88,8 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 
 func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		if c.id == "poison" {
 			w.WriteHeader(422)
@@ -99,9 +101,9 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.NoError(t, poison.Event.SetData("text/plain", []byte("bad")))
 	publishAll(t, b, poison, eventMessage("2"), eventMessage("3"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	eventually(t, func() bool { return broker.settled(js, testRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return settled(t, js, testRoute()) }, "all settled")
 	want := RouteCounts{Deliveries: 3, Acked: 2, DeadLettered: 1}
-	eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
 
 	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
@@ -134,8 +136,8 @@ func refusing(t *testing.T, id string, record func() int, takes func(http.Respon
 
 func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	var records atomic.Bool
 	f := refusing(t, "1", func() int {
 		if records.Load() {
@@ -144,15 +146,15 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 		return http.StatusServiceUnavailable
 	}, func(http.ResponseWriter, call) {})
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-	_, err := js.UpdateStream(t.Context(), full(broker.info(js, bus.StreamDeadLetters).Config))
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
+	_, err := js.UpdateStream(t.Context(), full(broker.Info(js, bus.StreamDeadLetters).Config))
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while nobody keeps it")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while nobody keeps it")
 	require.Zero(t, trigger.Counts()["d"].DeadLettered)
 
 	records.Store(true)
-	eventually(t, func() bool { return broker.settled(js, testRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return settled(t, js, testRoute()) }, "settled")
 	require.EqualValues(t, 1, trigger.Counts()["d"].DeadLettered)
 	calls := f.seen()
 	require.JSONEq(t, `{"id":"1","type":"sendonce.task.succeeded.v1","event":"","reason":"422 Unprocessable Entity","attempts":`+
@@ -170,9 +172,9 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 	for _, status := range []int{401, 403, 302} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			log := &logged{}
-			b, js := newBus(t, broker.server.URL()), broker.js()
+			broker := bustest.NewBroker(t)
+			log := &sandbox.LogBuffer{}
+			b, js := newBus(t, broker.URL()), broker.JS()
 			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 				if n <= 2 {
 					w.Header().Set("Location", "/elsewhere")
@@ -182,9 +184,9 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
 			trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
-			eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged in the end")
+			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged in the end")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
-			require.Zero(t, broker.info(js, bus.StreamDeadLetters).State.Msgs)
+			require.Zero(t, broker.Info(js, bus.StreamDeadLetters).State.Msgs)
 			require.Contains(t, log.String(), "level=ERROR")
 			require.Contains(t, log.String(), "the function rejected the trigger's credentials")
 		})
@@ -193,21 +195,21 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 
 func TestSlowFunctionIsCalledOnce(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(2500 * time.Millisecond) })
 	route := testRoute()
 	route.AckWait = time.Second
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Len(t, f.seen(), 1)
 }
 
 func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	release := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n == 1 {
@@ -220,7 +222,7 @@ func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, 2, f.of("1"))
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -38,9 +39,9 @@ func newGuarded(t *testing.T) *guarded {
 	})}
 	g.operator = g.js(bus.UserOperator)
 	trigger := g.bus(bus.UserTrigger)
-	_, err := trigger.AwaitConnection(within(t, soon))
+	_, err := trigger.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.NoError(t, trigger.Ensure(within(t, soon)))
+	require.NoError(t, trigger.Ensure(bustest.Within(t, bustest.Soon)))
 	publishAll(t, g.bus("relay"), eventMessage("e"))
 	acceptAll(t, g.bus("messages"), 1, 1)
 	return g
@@ -105,23 +106,23 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	f := newFunction(t, answering(204))
 	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
-	eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("1") == 1 }, "the rightful events arrive")
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("1") == 1 }, "the rightful events arrive")
 	wechat := g.js("wechat")
 	wants := map[string]int{}
 	for durable, subject := range map[string]string{"deliver": bus.WakeDeliver, "save": bus.WakeSave} {
 		for _, m := range forgeries(subject, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType) {
 			before := trigger.Counts()[durable].Acked
-			_, err := wechat.PublishMsg(within(t, soon), m)
+			_, err := wechat.PublishMsg(bustest.Within(t, bustest.Soon), m)
 			require.NoError(t, err)
 			wants["POST /events/"+durable+" sendonce.tick."+durable+".v1 "]++
-			eventually(t, func() bool { return trigger.Counts()[durable].Acked == before+1 }, "it wakes the function")
+			bustest.Eventually(t, func() bool { return trigger.Counts()[durable].Acked == before+1 }, "it wakes the function")
 		}
 	}
 	require.Zero(t, f.of("forged"))
 	publishAll(t, g.bus("relay"), eventMessage("later"))
-	_, err := g.bus("messages").Accept(within(t, soon), acceptance(t, "b", "x"))
+	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
-	eventually(t, func() bool { return f.of("later") == 1 && f.of("b") == 1 }, "the rightful events go on")
+	bustest.Eventually(t, func() bool { return f.of("later") == 1 && f.of("b") == 1 }, "the rightful events go on")
 	wants["POST /events/deliver sendonce.task.succeeded.v1 "] = 2
 	wants["POST /events/save "+bus.AcceptedType+" application/json"] = 2
 	require.Equal(t, wants, f.posted())
@@ -142,7 +143,7 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 			if user == "messages" { // one for each id
 				m.Subject += strconv.Itoa(i)
 			}
-			_, err := js.PublishMsg(within(t, soon), m)
+			_, err := js.PublishMsg(bustest.Within(t, bustest.Soon), m)
 			require.NoError(t, err)
 			if m.Header.Get("ce-specversion") != "" {
 				refused[user]++
@@ -150,7 +151,7 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		}
 	}
 	publishAll(t, g.bus("relay"), eventMessage("later"))
-	_, err := g.bus("messages").Accept(within(t, soon), acceptance(t, "b", "x"))
+	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
 
 	var taken sync.Map // ids of events, and of those in batches
@@ -164,10 +165,10 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		Shards: 1, BatchSize: 10, BatchWait: 50 * time.Millisecond, DeliverBeforeSaved: true,
 	}))...)
 	for _, right := range []string{"deliver e", "deliver later", "deliver 1", "deliver b", "save 1", "save b"} {
-		eventually(t, func() bool { _, is := taken.Load("POST /events/" + right); return is }, right)
+		bustest.Eventually(t, func() bool { _, is := taken.Load("POST /events/" + right); return is }, right)
 	}
 	for durable, n := range map[string]int{bus.RecordDurable: refused["relay"] + refused["deliver"], "save-1-of-1": refused["messages"], "deliver-1-of-1": refused["messages"]} {
-		eventually(t, func() bool { return trigger.Counts()[durable].DeadLettered == uint64(n) }, durable)
+		bustest.Eventually(t, func() bool { return trigger.Counts()[durable].DeadLettered == uint64(n) }, durable)
 	}
 	for _, c := range f.seen() {
 		require.NotEqual(t, "forged", c.id)

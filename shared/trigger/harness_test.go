@@ -1,84 +1,31 @@
 package trigger
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
-
-const (
-	soon  = 10 * time.Second // bounds a call, and a third of what bounds a wait for what must happen
-	every = 5 * time.Millisecond
-)
-
-// broker is a server of the test's own that can be stopped and started again.
-type broker struct {
-	t      *testing.T
-	server *sandbox.NATS
-	dir    string
-}
-
-func newBroker(t *testing.T) *broker {
-	dir := filepath.Join(t.TempDir(), "nats")
-	return &broker{t: t, dir: dir, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})}
-}
-
-func (b *broker) stop() { require.NoError(b.t, b.server.Stop()) }
-
-// start starts the server again at the same URL, with what is in dir.
-func (b *broker) start(dir string) {
-	b.server = sandbox.NATSIn(b.t, sandbox.NATSOptions{Dir: dir, Port: b.server.Port()})
-}
-
-func (b *broker) js() jetstream.JetStream {
-	b.t.Helper()
-	js, err := jetstream.New(b.conn())
-	require.NoError(b.t, err)
-	return js
-}
-
-func (b *broker) conn() *nats.Conn {
-	b.t.Helper()
-	nc, err := nats.Connect(b.server.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(every))
-	require.NoError(b.t, err)
-	b.t.Cleanup(nc.Close)
-	return nc
-}
-
-// info is the state of a stream; subjects limits what is counted.
-func (b *broker) info(js jetstream.JetStream, stream string) *jetstream.StreamInfo {
-	b.t.Helper()
-	s, err := js.Stream(b.t.Context(), stream)
-	require.NoError(b.t, err)
-	info, err := s.Info(b.t.Context(), jetstream.WithSubjectFilter(">"))
-	require.NoError(b.t, err)
-	return info
-}
 
 // settled says whether nothing waits for the consumer or for an acknowledgement.
-func (b *broker) settled(js jetstream.JetStream, r Route) bool {
-	c, err := js.Consumer(b.t.Context(), r.Stream, r.Durable)
+func settled(t *testing.T, js jetstream.JetStream, r Route) bool {
+	c, err := js.Consumer(t.Context(), r.Stream, r.Durable)
 	if err != nil {
 		return false
 	}
-	info, err := c.Info(b.t.Context())
+	info, err := c.Info(t.Context())
 	// A consumer just made may say for a moment that nothing is pending.
 	return err == nil && info.AckFloor.Stream > 0 && info.NumPending == 0 && info.NumAckPending == 0
 }
@@ -94,34 +41,15 @@ func openBus(t *testing.T, cfg bus.Config) *bus.Bus {
 	return b
 }
 
-func newEvent(id string) cloudevents.Event {
-	e := cloudevents.NewEvent()
-	e.SetID(id)
-	e.SetSource("/test")
-	e.SetType("sendonce.task.succeeded.v1")
-	return e
-}
-
 func eventMessage(id string) bus.Message {
-	return bus.Message{Subject: "evt.task.succeeded", MsgID: id, Event: newEvent(id)}
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
+	return bus.Message{Subject: "evt.task.succeeded", MsgID: id, Event: bustest.Event(id)}
 }
 
 func publishAll(t *testing.T, b *bus.Bus, messages ...bus.Message) {
 	t.Helper()
-	for _, err := range b.Publish(within(t, soon), messages) {
+	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), messages) {
 		require.NoError(t, err)
 	}
-}
-
-func eventually(t *testing.T, condition func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, condition, 3*soon, every, what)
 }
 
 // anybody is a sender.
@@ -129,18 +57,13 @@ const anybody = "shop"
 
 func acceptance(t *testing.T, id, text string) bus.Acceptance {
 	t.Helper()
-	e := newEvent(id)
-	e.SetType("sendonce.message.accepted.v1")
-	e.SetSubject("shop/東京 <1>")
-	e.SetTime(time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC))
-	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]string{"text": text}))
-	return bus.Acceptance{Subject: bus.AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: e}
+	return bus.Acceptance{Subject: bus.AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
 }
 
 func acceptAll(t *testing.T, b *bus.Bus, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
-		_, err := b.Accept(within(t, soon), acceptance(t, strconv.Itoa(i), "x"))
+		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, strconv.Itoa(i), "x"))
 		require.NoError(t, err)
 	}
 }
@@ -208,7 +131,7 @@ func (f *function) of(id string) int {
 }
 
 func testRoute() Route {
-	return Route{Stream: bus.StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: soon}
+	return Route{Stream: bus.StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: bustest.Soon}
 }
 
 func testConfig(f *function) Config {
@@ -254,22 +177,4 @@ func (t *Trigger) Counts() map[string]RouteCounts {
 func (r *running) stop() {
 	r.cancel()
 	<-r.ended
-}
-
-// logged is a log that may be read while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // deaf never answers, not even when the request is cancelled.
@@ -26,29 +28,29 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 	for name, route := range map[string]Route{"of single events": testRoute(), "of batches": batchRoute()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			log := &logged{}
-			b := newBus(t, broker.server.URL())
+			broker := bustest.NewBroker(t)
+			log := &sandbox.LogBuffer{}
+			b := newBus(t, broker.URL())
 			route.InFlight, route.Timeout = 1, time.Second
 			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, answering(204))), []Route{route})
 			require.NoError(t, err)
 			d := deaf{make(chan struct{})}
 			trigger.client.Transport = d
 			var running sync.WaitGroup
-			running.Go(func() { trigger.Run(within(t, soon)) })
+			running.Go(func() { trigger.Run(bustest.Within(t, bustest.Soon)) })
 			t.Cleanup(running.Wait)
 			t.Cleanup(func() { close(d.end) })
-			eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+			bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
 			if route.Batch > 0 {
 				acceptAll(t, b, 1, 1)
 			} else {
 				publishAll(t, b, eventMessage("1"))
 			}
-			eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "hangs")
+			bustest.Eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "hangs")
 			require.Empty(t, trigger.stuck(time.Now().Add(trigger.deliveryMax)), "as long as a function may take")
 			require.NoError(t, trigger.Alive())
 			late := time.Now().Add(trigger.deliveryMax + stuckAfter + time.Second)
-			eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "overdue")
+			bustest.Eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "overdue")
 			require.Equal(t, []string{route.Durable}, trigger.stuck(late))
 
 			passed := time.Now().Add(-stuckAfter - time.Second)
@@ -62,20 +64,20 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 
 func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	trigger := runTrigger(t, newBus(t, broker.server.URL()), testConfig(newFunction(t, answering(204))), testRoute(), batchRoute())
-	eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+	broker := bustest.NewBroker(t)
+	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, answering(204))), testRoute(), batchRoute())
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
 	require.True(t, trigger.Connected())
 	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "it asks again by then")
 	require.NoError(t, trigger.Alive())
 
-	broker.stop()
-	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	broker.Stop()
+	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
 	require.EqualError(t, trigger.Ready(), "not connected to NATS")
-	eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(24*time.Hour))) == 0 }, "it may stay away")
+	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(24*time.Hour))) == 0 }, "it may stay away")
 
-	broker.start(broker.dir)
-	eventually(t, func() bool { return trigger.Ready() == nil }, "at work again")
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work again")
 	trigger.stop()
 	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
 	require.Empty(t, trigger.stuck(time.Now().Add(24*time.Hour)), "it has ended")
@@ -83,8 +85,8 @@ func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 
 func TestAliveDuringLongRetryAfter(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	f := newFunction(t, func(w http.ResponseWriter, _ call, _ int) {
 		w.Header().Set("Retry-After", "1800")
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -92,15 +94,15 @@ func TestAliveDuringLongRetryAfter(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "sent away")
-	eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(29*time.Minute))) == 0 }, "it rests")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "sent away")
+	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(29*time.Minute))) == 0 }, "it rests")
 	require.Len(t, trigger.stuck(time.Now().Add(32*time.Minute)), 1)
 }
 
 func TestOnDeliveryAndBacklog(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch c.id {
 		case "poison":
@@ -124,8 +126,8 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("poison"), eventMessage("busy"), eventMessage("4"))
 	trigger := runTrigger(t, b, cfg, route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "came again")
-	left, err := trigger.Backlog(within(t, soon))
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "came again")
+	left, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Equal(t, Backlog{Routes: map[string]RouteBacklog{"d": {Waiting: 1, Unsettled: 1, Redelivered: 1}}, DeadLetters: 1}, left)
 	mu.Lock()
@@ -136,9 +138,9 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 
 	f.CloseClientConnections()
 	f.Listener.Close()
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no answer")
-	broker.stop()
-	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
-	_, err = trigger.Backlog(within(t, soon))
+	bustest.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no answer")
+	broker.Stop()
+	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	_, err = trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.ErrorIs(t, err, bus.ErrNotConnected)
 }

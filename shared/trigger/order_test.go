@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // failing is a function that answers 503 now and then, slowly enough that
@@ -33,7 +35,7 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 	for what, end := range map[string]func(r *running, b *bus.Bus){
 		"stopped": func(r *running, _ *bus.Bus) { r.stop() },
 		"cut off from NATS": func(r *running, b *bus.Bus) {
-			l, err := b.AwaitConnection(within(t, soon))
+			l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 			require.NoError(t, err)
 			l.JetStream().Conn().Close() // nothing of what it holds is returned
 			r.cancel()
@@ -42,8 +44,8 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			url := broker.server.URL()
+			broker := bustest.NewBroker(t)
+			url := broker.URL()
 			var l ledger
 			f := failing(t, &l)
 			publisher := newBus(t, url)
@@ -62,14 +64,14 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 			var publishing sync.WaitGroup
 			publishing.Go(func() {
 				for i := 1; i <= events; i++ {
-					if _, err := publisher.Accept(within(t, soon), acceptance(t, strconv.Itoa(i), "x")); err != nil {
+					if _, err := publisher.Accept(bustest.Within(t, bustest.Soon), acceptance(t, strconv.Itoa(i), "x")); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 			for round := range 2 {
 				want := uint64(50 * (round + 1))
-				eventually(t, func() bool { return acked() >= want }, "going")
+				bustest.Eventually(t, func() bool { return acked() >= want }, "going")
 				active := 0
 				if triggers[1].Counts()["save-1-of-1"].Acked > triggers[0].Counts()["save-1-of-1"].Acked {
 					active = 1
@@ -81,7 +83,7 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 				triggers = append(triggers, before)
 			}
 			publishing.Wait()
-			eventually(t, func() bool { return len(l.taken()) == events }, "all taken")
+			bustest.Eventually(t, func() bool { return len(l.taken()) == events }, "all taken")
 			require.Equal(t, numbers(1, events), l.taken())
 		})
 	}
@@ -89,8 +91,8 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 
 func TestOrderSurvivesLostPin(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	url, js := broker.server.URL(), broker.js()
+	broker := bustest.NewBroker(t)
+	url, js := broker.URL(), broker.JS()
 	var l ledger
 	working, release := context.WithCancel(t.Context())
 	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
@@ -105,25 +107,25 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 	route := batchRoute()
 	first := runTrigger(t, one, testConfig(f), route)
 	acceptAll(t, one, 1, 1)
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "one trigger works")
-	log := &logged{}
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "one trigger works")
+	log := &sandbox.LogBuffer{}
 	second := runTriggerLogging(t, log, two, testConfig(f), route)
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	acceptAll(t, one, 2, 5)
-	eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the other has the rest and waits")
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the other has the rest and waits")
 	require.Len(t, f.seen(), 1)
 	release()
-	eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "then it goes on")
+	bustest.Eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "then it goes on")
 	require.EqualValues(t, 1, first.Counts()["save-1-of-1"].Acked)
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
 func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	url := broker.server.URL()
+	broker := bustest.NewBroker(t)
+	url := broker.URL()
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		if n <= 3 {
@@ -137,21 +139,21 @@ func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 	route := batchRoute()
 	route.AckWait = 30 * time.Second // longer than this test waits
 	cfg := testConfig(f)
-	cfg.MinBackoff, cfg.MaxBackoff = soon, soon
+	cfg.MinBackoff, cfg.MaxBackoff = bustest.Soon, bustest.Soon
 	first := runTrigger(t, one, cfg, route)
 	acceptAll(t, one, 1, 5)
-	eventually(t, func() bool { return first.Counts()["save-1-of-1"].Retried == 1 }, "it holds the batch for another try")
+	bustest.Eventually(t, func() bool { return first.Counts()["save-1-of-1"].Retried == 1 }, "it holds the batch for another try")
 	second := runTrigger(t, two, testConfig(f), route)
 	first.stop()
 	acceptAll(t, two, 6, 9)
-	eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 9 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 9 }, "acknowledged")
 	require.Equal(t, numbers(1, 9), l.taken())
 }
 
 func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	var l ledger
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
@@ -163,22 +165,22 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 40)
 	runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return len(f.seen()) == 2 }, "in the middle of it")
-	broker.stop()
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "in the middle of it")
+	broker.Stop()
 	close(gate)
-	broker.start(broker.dir)
-	eventually(t, func() bool {
-		_, err := b.Accept(within(t, soon), acceptance(t, "41", "x"))
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool {
+		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "41", "x"))
 		return err == nil
 	}, "accepted")
-	eventually(t, func() bool { return broker.settled(broker.js(), batchRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return settled(t, broker.JS(), batchRoute()) }, "settled")
 	require.Equal(t, numbers(1, 41), l.taken())
 }
 
 func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	url := broker.server.URL()
+	broker := bustest.NewBroker(t)
+	url := broker.URL()
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
 	nowhere := testConfig(f)
@@ -188,16 +190,16 @@ func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	require.NoError(t, one.Ensure(t.Context()))
 	acceptAll(t, one, 1, 30)
 	lost := runTrigger(t, one, nowhere, batchRoute())
-	eventually(t, func() bool { return lost.Counts()["save-1-of-1"].Retried > 0 }, "it holds what it cannot deliver")
+	bustest.Eventually(t, func() bool { return lost.Counts()["save-1-of-1"].Retried > 0 }, "it holds what it cannot deliver")
 	runTrigger(t, two, testConfig(f), batchRoute())
-	eventually(t, func() bool { return len(l.taken()) == 30 }, "the other delivers")
+	bustest.Eventually(t, func() bool { return len(l.taken()) == 30 }, "the other delivers")
 	require.Equal(t, numbers(1, 30), l.taken())
 }
 
 func TestOrderWithLateAcknowledgement(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	url, js := broker.server.URL(), broker.js()
+	broker := bustest.NewBroker(t)
+	url, js := broker.URL(), broker.JS()
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
 	b := newBus(t, url)
@@ -207,7 +209,7 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	route.AckWait = 30 * time.Second // nothing is redelivered that nobody hands back
 	consumer, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
 	require.NoError(t, err)
-	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(priorityGroup), jetstream.FetchMaxWait(soon))
+	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(priorityGroup), jetstream.FetchMaxWait(bustest.Soon))
 	require.NoError(t, err)
 	var had []jetstream.Msg
 	for m := range fetched.Messages() {
@@ -215,7 +217,7 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	}
 	require.Len(t, had, 20)
 
-	log := &logged{}
+	log := &sandbox.LogBuffer{}
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
@@ -223,13 +225,13 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 		require.NoError(t, m.Nak())
 	}
 	runTriggerLogging(t, log, newBus(t, url), testConfig(f), route)
-	eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "it has the first and waits for the rest")
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "it has the first and waits for the rest")
 	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)
-	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*othersPoll, every, "the second ten are still elsewhere")
+	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*othersPoll, bustest.Poll, "the second ten are still elsewhere")
 	for _, m := range had[10:] {
 		require.NoError(t, m.Nak())
 	}
-	eventually(t, func() bool { return broker.settled(js, route) }, "settled")
+	bustest.Eventually(t, func() bool { return settled(t, js, route) }, "settled")
 	require.Equal(t, numbers(11, 40), l.taken(), "the first ten were taken by the other")
 }

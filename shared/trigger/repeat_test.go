@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 // replaceInHand runs a trigger whose first call fails when fail is closed, after a newer wake-up was answered 204.
 func replaceInHand(t *testing.T, cfg func(*Config)) (f *function, first *running, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
-	broker := newBroker(t)
-	b, fail := newBus(t, broker.server.URL()), make(chan struct{})
+	broker := bustest.NewBroker(t)
+	b, fail := newBus(t, broker.URL()), make(chan struct{})
 	require.NoError(t, b.Ensure(t.Context()))
 	f = newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		if n == 1 {
@@ -30,17 +31,17 @@ func replaceInHand(t *testing.T, cfg func(*Config)) (f *function, first *running
 	cfg(&c)
 	first = runTrigger(t, b, c, route)
 	b.Wake(bus.WakeDeliver, 1)
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "in hand")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "in hand")
 	b.Wake(bus.WakeDeliver, 1)
-	eventually(t, func() bool { return first.Counts()["deliver"].Acked == 1 }, "the newer one was answered")
-	return f, first, broker.js(), fail
+	bustest.Eventually(t, func() bool { return first.Counts()["deliver"].Acked == 1 }, "the newer one was answered")
+	return f, first, broker.JS(), fail
 }
 
 func TestReplacedWakeUpIsRepeatedAfterFailure(t *testing.T) {
 	t.Parallel()
 	f, trigger, js, fail := replaceInHand(t, func(*Config) {})
 	close(fail)
-	eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "repeated")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "repeated")
 	require.Len(t, f.seen(), 3)
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 2, Retried: 1}, trigger.Counts()["deliver"])
 	consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
@@ -52,9 +53,9 @@ func TestEndingTriggerPublishesPendingRepeat(t *testing.T) {
 	t.Parallel()
 	_, trigger, js, fail := replaceInHand(t, func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Hour, time.Hour })
 	close(fail)
-	eventually(t, func() bool { return trigger.Counts()["deliver"].Retried == 1 }, "failed")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Retried == 1 }, "failed")
 	trigger.stop()
-	eventually(t, func() bool {
+	bustest.Eventually(t, func() bool {
 		consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 		return err == nil && consumer.CachedInfo().NumPending == 1
 	}, "waits for another trigger")

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func TestTriggersShareOneTick(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	js, b := broker.js(), newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	// As an earlier version left it.
 	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "sched.sweep.tick"}, jetstream.WithScheduleEvery(time.Second), jetstream.WithScheduleTarget(bus.WakeSweep))
@@ -23,18 +24,18 @@ func TestTriggersShareOneTick(t *testing.T) {
 	f := newFunction(t, answering(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: 2 * time.Second}
 	for range 3 {
-		trigger := runTrigger(t, newBus(t, broker.server.URL()), testConfig(f), route)
-		eventually(t, func() bool { return trigger.Ready() == nil && broker.settled(js, route) }, "woken at its start")
+		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
+		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && settled(t, js, route) }, "woken at its start")
 	}
 	wake, err := js.Stream(t.Context(), bus.StreamWake)
 	require.NoError(t, err)
-	eventually(t, func() bool {
+	bustest.Eventually(t, func() bool {
 		_, err := wake.GetLastMsgForSubject(t.Context(), "sched.sweep.tick")
 		return errors.Is(err, jetstream.ErrMsgNotFound)
 	}, "the schedule of an earlier version is gone")
 	require.NoError(t, wake.Purge(t.Context()))
 	before, began := len(f.seen()), time.Now()
-	eventually(t, func() bool { return len(f.seen()) >= before+2 }, "ticks")
+	bustest.Eventually(t, func() bool { return len(f.seen()) >= before+2 }, "ticks")
 	require.Greater(t, time.Since(began), 2*time.Second, "one for all")
 }
 
@@ -42,24 +43,24 @@ func TestTriggersShareOneTick(t *testing.T) {
 // schedule wakes only the function.
 func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
+	broker := bustest.NewBroker(t)
 	require.Equal(t, bus.WakeWeChat, bus.QueueSubject("wechat"))
-	b, listener := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	b, listener := newBus(t, broker.URL()), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	received := make(chan int, 100)
 	listener.OnQueue(func(_ string, n int) { received <- n }, func() {})
-	eventually(t, func() bool { b.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")
+	bustest.Eventually(t, func() bool { b.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")
 	f := newFunction(t, answering(204))
 	route := Route{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}
 	first := runTrigger(t, b, testConfig(f), route)
 	b.Wake(bus.WakeWeChat, 7)
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "called")
-	eventually(t, func() bool { n := <-received; return n == 7 }, "received")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "called")
+	bustest.Eventually(t, func() bool { n := <-received; return n == 7 }, "received")
 
 	b.WakeAt(bus.WakeWeChat, time.Now().Add(time.Second))
-	eventually(t, func() bool { return len(f.seen()) == 2 }, "called at its time")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "called at its time")
 	first.stop()
 	route.TickInterval = time.Second
 	runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
+	bustest.Eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
 }

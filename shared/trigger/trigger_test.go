@@ -14,19 +14,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestTriggerPostsEventUnchanged(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	m := eventMessage("1")
 	m.Event.SetExtension("sequence", "7")
 	require.NoError(t, m.Event.SetData(cloudevents.ApplicationJSON, map[string]string{"task_id": "x"}))
-	eventually(t, func() bool { return b.Publish(within(t, soon), []bus.Message{m})[0] == nil }, "published")
+	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []bus.Message{m})[0] == nil }, "published")
 
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"])
 	require.Len(t, f.seen(), 1)
 	c := f.seen()[0]
@@ -39,16 +41,16 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 	} {
 		require.Equal(t, want, c.header.Get(name), name)
 	}
-	require.True(t, broker.settled(broker.js(), testRoute()))
+	require.True(t, settled(t, broker.JS(), testRoute()))
 }
 
 func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
 	runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
+	bustest.Eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
 	first, second := f.seen()[0], f.seen()[1]
 	require.Equal(t, "POST /events/sweep", first.path)
 	require.Empty(t, first.body)
@@ -61,13 +63,13 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 
 	before := len(f.seen())
 	b.Wake(bus.WakeSweep, 5)
-	eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
+	bustest.Eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
 }
 
 func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	gate := make(chan struct{})
 	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		switch n {
@@ -83,32 +85,32 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, cfg, route)
 	b.Wake(bus.WakeRelay, 1)
-	eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "sent away for an hour")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "sent away for an hour")
 	b.Wake(bus.WakeRelay, 1)
-	eventually(t, func() bool { return len(f.seen()) == 2 }, "the next is delivered at once")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "the next is delivered at once")
 	b.Wake(bus.WakeRelay, 1)
 	require.Len(t, f.seen(), 2, "one at a time")
 	close(gate)
-	eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "what came meanwhile is delivered too")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "what came meanwhile is delivered too")
 	require.Len(t, f.seen(), 3)
 }
 
 func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
 	quiet := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
 	trigger := runTrigger(t, b, testConfig(f), route, quiet)
 	acked := func(n uint64) func() bool {
 		return func() bool { return trigger.Counts()["sweep"].Acked == n }
 	}
-	eventually(t, acked(1), "what became due before there was a trigger is looked for")
+	bustest.Eventually(t, acked(1), "what became due before there was a trigger is looked for")
 
-	broker.stop()
+	broker.Stop()
 	require.Len(t, f.seen(), 1, "an idle connection brings no calls")
-	broker.start(broker.dir)
-	eventually(t, acked(2), "what became due meanwhile is looked for")
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, acked(2), "what became due meanwhile is looked for")
 	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not for looking")
 }
 
@@ -120,8 +122,8 @@ func TestInFlightIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			b := newBus(t, broker.server.URL())
+			broker := bustest.NewBroker(t)
+			b := newBus(t, broker.URL())
 			gate := make(chan struct{})
 			f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
 			cfg, route := testConfig(f), testRoute()
@@ -131,9 +133,9 @@ func TestInFlightIsBounded(t *testing.T) {
 				publishAll(t, b, eventMessage(strconv.Itoa(i)))
 			}
 			runTrigger(t, b, cfg, route)
-			eventually(t, func() bool { return len(f.seen()) == 3 }, "as many as allowed")
+			bustest.Eventually(t, func() bool { return len(f.seen()) == 3 }, "as many as allowed")
 			close(gate)
-			eventually(t, func() bool { return broker.settled(broker.js(), route) }, "all settled")
+			bustest.Eventually(t, func() bool { return settled(t, broker.JS(), route) }, "all settled")
 			require.Len(t, f.seen(), 20)
 			require.Equal(t, 3, f.peak)
 		})
@@ -142,8 +144,8 @@ func TestInFlightIsBounded(t *testing.T) {
 
 func TestRunWaitsForDeliveries(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	gate := make(chan struct{})
 	f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
 	route := testRoute()
@@ -151,7 +153,7 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"))
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
 	trigger.cancel()
 	select {
 	case <-trigger.ended:
@@ -161,7 +163,7 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 	close(gate)
 	<-trigger.ended
 	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"], "what came to its 2xx is settled, and nothing more was pulled")
-	c, err := broker.js().Consumer(t.Context(), route.Stream, route.Durable)
+	c, err := broker.JS().Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
 	require.Zero(t, c.CachedInfo().NumAckPending)
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
@@ -169,8 +171,8 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 
 func TestDrainTimeoutIsBounded(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n == 1 {
@@ -183,27 +185,27 @@ func TestDrainTimeoutIsBounded(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	first := runTrigger(t, b, cfg, testRoute())
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
 	first.stop()
 	require.EqualValues(t, 1, first.Counts()["d"].Retried)
 
 	second := runTrigger(t, b, cfg, testRoute())
-	eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another")
+	bustest.Eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another")
 }
 
 func TestTwoTriggersShareWork(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
+	broker := bustest.NewBroker(t)
 	f := newFunction(t, answering(204))
-	one, two := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	one, two := newBus(t, broker.URL()), newBus(t, broker.URL())
 	first, second := runTrigger(t, one, testConfig(f), testRoute()), runTrigger(t, two, testConfig(f), testRoute())
 	publish := func(from, to int) {
 		messages := make([]bus.Message, 0, to-from)
 		for i := from; i < to; i++ {
 			messages = append(messages, eventMessage(strconv.Itoa(i)))
 		}
-		eventually(t, func() bool {
-			for _, err := range one.Publish(within(t, soon), messages) {
+		bustest.Eventually(t, func() bool {
+			for _, err := range one.Publish(bustest.Within(t, bustest.Soon), messages) {
 				if err != nil {
 					return false
 				}
@@ -213,10 +215,10 @@ func TestTwoTriggersShareWork(t *testing.T) {
 	}
 	acked := func() uint64 { return first.Counts()["d"].Acked + second.Counts()["d"].Acked }
 	publish(0, 300)
-	eventually(t, func() bool { return acked() == 300 }, "all delivered")
+	bustest.Eventually(t, func() bool { return acked() == 300 }, "all delivered")
 	first.stop()
 	publish(300, 400)
-	eventually(t, func() bool { return acked() == 400 }, "the other goes on")
+	bustest.Eventually(t, func() bool { return acked() == 400 }, "the other goes on")
 	for i := range 400 {
 		require.Equal(t, 1, f.of(strconv.Itoa(i)), i)
 	}
@@ -224,8 +226,8 @@ func TestTwoTriggersShareWork(t *testing.T) {
 
 func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n > 20 {
@@ -238,11 +240,11 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	for i := range events {
 		publishAll(t, b, eventMessage(strconv.Itoa(i)))
 	}
-	eventually(t, func() bool { return len(f.seen()) > 20 }, "in the middle of it")
-	broker.stop()
+	bustest.Eventually(t, func() bool { return len(f.seen()) > 20 }, "in the middle of it")
+	broker.Stop()
 	close(gate)
-	broker.start(broker.dir)
-	eventually(t, func() bool { return broker.settled(broker.js(), testRoute()) }, "all settled")
+	broker.Start(broker.Dir)
+	bustest.Eventually(t, func() bool { return settled(t, broker.JS(), testRoute()) }, "all settled")
 	for i := range events {
 		require.NotZero(t, f.of(strconv.Itoa(i)), i)
 	}
@@ -250,30 +252,32 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 
 func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
 	route := testRoute()
 	trigger := runTrigger(t, b, testConfig(f), route)
 	deliver := func(id string) {
 		t.Helper()
-		eventually(t, func() bool { return b.Publish(within(t, soon), []bus.Message{eventMessage(id)})[0] == nil }, "published")
-		eventually(t, func() bool { return f.of(id) > 0 }, "delivered "+id)
+		bustest.Eventually(t, func() bool {
+			return b.Publish(bustest.Within(t, bustest.Soon), []bus.Message{eventMessage(id)})[0] == nil
+		}, "published")
+		bustest.Eventually(t, func() bool { return f.of(id) > 0 }, "delivered "+id)
 	}
 	deliver("1")
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	require.NoError(t, broker.js().DeleteConsumer(t.Context(), route.Stream, route.Durable))
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.NoError(t, broker.JS().DeleteConsumer(t.Context(), route.Stream, route.Durable))
 	deliver("after the consumer was deleted")
 
-	broker.stop()
-	broker.start(filepath.Join(t.TempDir(), "empty"))
+	broker.Stop()
+	broker.Start(filepath.Join(t.TempDir(), "empty"))
 	deliver("after the server came back empty")
 }
 
 func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	log := &logged{}
-	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(204))
+	broker := bustest.NewBroker(t)
+	log := &sandbox.LogBuffer{}
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, answering(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
 	other := route.consumer()
@@ -282,7 +286,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Contains(t, log.String(), "EVENTS/d: max_ack_pending is 2, wanted 4")
 	c, err := js.Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
@@ -292,7 +296,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	route.OldInFlight = 2
 	publishAll(t, b, eventMessage("2"))
 	trigger = runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	c, err = js.Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
 	require.Equal(t, 4, c.CachedInfo().Config.MaxAckPending, "no operator's, but that of an older version")
@@ -300,14 +304,14 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 
 func TestBaseURLPerFunction(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	b := newBus(t, bustest.NewBroker(t).URL())
 	f := newFunction(t, answering(204))
 	cfg := testConfig(f)
 	cfg.BaseURL = f.URL + "/of-{function}/"
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	runTrigger(t, b, cfg, testRoute())
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "delivered")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "delivered")
 	require.Equal(t, "POST /of-f/events/f", f.seen()[0].path)
 }
 
@@ -336,8 +340,8 @@ func TestNewTriggerRejectsBadRoutes(t *testing.T) {
 
 func TestTriggerRecreatesRemovedStreams(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	trigger, err := New(b, slog.New(slog.DiscardHandler), Config{BaseURL: "http://127.0.0.1:1"}, nil)
 	require.NoError(t, err)
 	trigger.checkEvery = 20 * time.Millisecond
@@ -348,7 +352,7 @@ func TestTriggerRecreatesRemovedStreams(t *testing.T) {
 	running.Go(func() { trigger.Run(ctx) })
 	for range 2 {
 		for _, name := range b.StreamNames() {
-			eventually(t, func() bool { _, err := js.Stream(t.Context(), name); return err == nil }, name)
+			bustest.Eventually(t, func() bool { _, err := js.Stream(t.Context(), name); return err == nil }, name)
 			require.NoError(t, js.DeleteStream(t.Context(), name))
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
 func togetherRoute() Route {
@@ -21,8 +23,8 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	for name, older := range map[string]bool{"to a function that takes them": false, "to a function of an older version": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := newBroker(t)
-			b, js := newBus(t, broker.server.URL()), broker.js()
+			broker := bustest.NewBroker(t)
+			b, js := newBus(t, broker.URL()), broker.JS()
 			var l ledger
 			f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 				switch kind := c.header.Get("Content-Type"); {
@@ -39,7 +41,7 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 				publishAll(t, b, eventMessage(id))
 			}
 			trigger := runTrigger(t, b, testConfig(f), togetherRoute())
-			eventually(t, func() bool { return broker.settled(js, togetherRoute()) }, "all settled")
+			bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
 			taken := l.taken()
 			slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
 			require.Equal(t, numbers(1, 100), taken)
@@ -47,10 +49,10 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 				require.LessOrEqual(t, len(f.seen()), 10)
 			}
 			publishAll(t, b, eventMessage("alone"))
-			eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
+			bustest.Eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
 
 			publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
-			eventually(t, func() bool { return broker.settled(js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
+			bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
 			require.Subset(t, l.taken(), []string{"101", "102"})
 			require.EqualValues(t, 103, trigger.Counts()["d"].Acked)
 		})
@@ -59,8 +61,8 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 
 func TestUnorderedEventsAreRetried(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		if n <= 3 {
@@ -75,14 +77,14 @@ func TestUnorderedEventsAreRetried(t *testing.T) {
 		publishAll(t, b, eventMessage(id))
 	}
 	runTrigger(t, b, testConfig(f), togetherRoute())
-	eventually(t, func() bool { return broker.settled(js, togetherRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
 	require.ElementsMatch(t, numbers(1, 50), l.taken())
 }
 
 func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
 	release := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) {
 		if slices.Contains(idsOf(t, c), "1") {
@@ -96,9 +98,9 @@ func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	route := togetherRoute()
 	route.AckWait = time.Second
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the others are taken")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the others are taken")
 	close(release)
-	eventually(t, func() bool { return broker.settled(js, route) }, "all settled")
-	eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted, which follows the acknowledgement")
+	bustest.Eventually(t, func() bool { return settled(t, js, route) }, "all settled")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted, which follows the acknowledgement")
 	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each once")
 }

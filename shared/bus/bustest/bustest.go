@@ -1,0 +1,111 @@
+// Package bustest is what the tests of bus and trigger share: a NATS server of their own, events,
+// and bounded waits. It does not import bus, whose own tests use it.
+package bustest
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// Soon bounds one call, and a third of a wait of Eventually.
+const Soon = 10 * time.Second
+
+// Poll is how often a condition is checked.
+const Poll = 5 * time.Millisecond
+
+// Broker is a NATS server that can be stopped and started again.
+type Broker struct {
+	t      *testing.T
+	Server *sandbox.NATS
+	Dir    string // of its data
+}
+
+// NewBroker starts a server.
+func NewBroker(t *testing.T) *Broker {
+	return NewBrokerIn(t, sandbox.NATSOptions{Dir: filepath.Join(t.TempDir(), "nats")})
+}
+
+// NewBrokerIn starts a server with options.
+func NewBrokerIn(t *testing.T, options sandbox.NATSOptions) *Broker {
+	return &Broker{t: t, Dir: options.Dir, Server: sandbox.NATSIn(t, options)}
+}
+
+// URL returns the address of the server.
+func (b *Broker) URL() string { return b.Server.URL() }
+
+// Stop stops the server.
+func (b *Broker) Stop() { require.NoError(b.t, b.Server.Stop()) }
+
+// Start starts the server again at the same URL with the data in dir.
+func (b *Broker) Start(dir string) {
+	b.Server = sandbox.NATSIn(b.t, sandbox.NATSOptions{Dir: dir, Port: b.Server.Port()})
+}
+
+// Conn returns a connection that reconnects after Start.
+func (b *Broker) Conn() *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect(b.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(Poll))
+	require.NoError(b.t, err)
+	b.t.Cleanup(nc.Close)
+	return nc
+}
+
+// JS returns the JetStream API over a connection of its own.
+func (b *Broker) JS() jetstream.JetStream {
+	b.t.Helper()
+	js, err := jetstream.New(b.Conn())
+	require.NoError(b.t, err)
+	return js
+}
+
+// Info returns the state of a stream, with the number of messages of each subject.
+func (b *Broker) Info(js jetstream.JetStream, stream string) *jetstream.StreamInfo {
+	b.t.Helper()
+	s, err := js.Stream(b.t.Context(), stream)
+	require.NoError(b.t, err)
+	info, err := s.Info(b.t.Context(), jetstream.WithSubjectFilter(">"))
+	require.NoError(b.t, err)
+	return info
+}
+
+// Event returns an event with this id.
+func Event(id string) cloudevents.Event {
+	e := cloudevents.NewEvent()
+	e.SetID(id)
+	e.SetSource("/test")
+	e.SetType("sendonce.task.succeeded.v1")
+	return e
+}
+
+// AcceptedEvent returns the event of an accepted message.
+func AcceptedEvent(t *testing.T, id, text string) cloudevents.Event {
+	t.Helper()
+	e := Event(id)
+	e.SetType("sendonce.message.accepted.v1")
+	e.SetSubject("shop/東京 <1>")
+	e.SetTime(time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC))
+	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]string{"text": text}))
+	return e
+}
+
+// Within returns a context that ends after d.
+func Within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Eventually fails the test if the condition does not hold within 30 s.
+func Eventually(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, 3*Soon, Poll, what)
+}
