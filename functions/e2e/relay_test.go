@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/inbox"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -189,6 +191,36 @@ func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	cluster.Eventually(t, func() bool { return effects() == 2 })
 	require.Zero(t, o.Admin.Count(`select count(*) from message_live`), "none is to be sent again")
 	storedMessages(o, 2)
+}
+
+// A relay and the trigger that called it die while another relay has found their event locked and
+// acknowledged the newer wake-up.
+func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t, "SENDONCE_SAFETY_TICK=1h")
+	o.StartRelay()
+	relay, trigger := o.Process("relay"), o.Process("trigger")
+	require.NoError(t, relay.WaitFor(t.Context(), `"events":0`), "all is up")
+	held, release := holdChange(o.Admin, "delete on event_outbox")
+	o.Admin.Exec(`insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid()])`)
+	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
+	require.NoError(t, err)
+	held()
+	require.NoError(t, relay.Signal(syscall.SIGSTOP), "it neither gives up nor acknowledges")
+	require.NoError(t, trigger.Kill())
+
+	o.StartRelay() // the trigger publishes a wake-up, which replaces the one that was delivered
+	require.NoError(t, o.Process("relay").WaitFor(t.Context(), `"events":0`), "another relay finds the event locked")
+	consumer, err := o.JetStream().Consumer(t.Context(), bus.StreamWake, "relay")
+	require.NoError(t, err)
+	cluster.Eventually(t, func() bool {
+		info, err := consumer.Info(t.Context())
+		require.NoError(t, err)
+		return info.NumPending == 0 && info.NumAckPending == 0
+	}, "no wake-up is left")
+	killRelay(o, relay)
+	release()
+	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from event_outbox`) == 0 })
 }
 
 // rememberMarks keeps what statuses each message goes through.

@@ -258,12 +258,11 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 }
 
 // nextRelaySQL returns when something is due for the broker next. A stream is due when its
-// pause ends. Only events that wait for their own next_at or for a paused stream count: the
-// relay was already notified of the others.
+// pause ends. Rows that are due already count too: another relay has locked them, and may die.
 const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),
-    (select min(greatest(s.next_at, p.until)) from e s` + store.JoinStreamPauses + `where greatest(s.next_at, p.until) > now()))`
+    (select min(greatest(s.next_at, p.until, now())) from e s` + store.JoinStreamPauses + `))`
 
 // NextRelay returns when something is due for the broker next; zero = nothing is.
 func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
