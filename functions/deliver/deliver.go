@@ -35,6 +35,7 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/alerts"
@@ -66,7 +67,9 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{adminStore: env.Admin, alertStore: env.Alerts, messageStore: env.Messages, webhookStore: env.Webhooks, env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
 		webhooksInFlight: newInFlight[webhooks.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
 	d.poster.logHidden = func(host string, cause error) {
-		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
+		if unlogged, log := d.hidden.Next(host); log {
+			env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error(), "unlogged", unlogged)
+		}
 	}
 	env.Metrics().OnScrapeEndpoints(env.Webhooks.UnhealthyEndpoints)
 	return d.event, d.batch
@@ -84,7 +87,9 @@ type deliverer struct {
 	webhooksInFlight *inFlight[webhooks.DueDelivery]
 	messagesInFlight *inFlight[urlMessage]
 
-	recorded atomic.Int64 // bytes of events since their stream was last trimmed for them
+	changes  loglimit.ByKey[endpointState] // log lines
+	hidden   loglimit.ByKey[string]        // log lines of hosts without a public address
+	recorded atomic.Int64                  // bytes of events since their stream was last trimmed for them
 }
 
 func (d *deliverer) isDraining() bool {

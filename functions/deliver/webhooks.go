@@ -8,6 +8,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // webhooks posts events to webhook endpoints.
@@ -63,12 +64,28 @@ func (d *deliverer) wakeAt(times []time.Time) {
 	}
 }
 
+// endpointState is what the log lines of an endpoint are limited by.
+type endpointState struct {
+	id      task.ID
+	healthy bool
+}
+
 // logChange logs when an endpoint begins to fail, recovers or is disabled, not the tries between. `make run` shows these
-// messages in its terminal.
+// messages in its terminal. An endpoint that fails and recovers again and again has one line a minute for each.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
+	disabled := c.After.Disabled != c.Before.Disabled
+	if !disabled {
+		unlogged, next := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})
+		if !next {
+			return
+		}
+		if unlogged > 0 {
+			log = log.With("unlogged", unlogged)
+		}
+	}
 	switch {
-	case c.After.Disabled != c.Before.Disabled:
+	case disabled:
 		log.Warn("webhook endpoint disabled", "reason", c.After.Disabled, "error", c.Error,
 			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it answers again")
 	case c.After.FailingSince.IsZero():

@@ -123,13 +123,15 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	logName := filepath.Join(s.home, "sendonce.log")
-	printStep(out, "serve", "logs in "+logName)
-	log, err := os.OpenFile(logName, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := openLog(s.home, "sendonce.log")
 	if err != nil {
 		return err
 	}
 	defer log.Close()
+	bounded, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	go boundLogs(bounded, s.home, out)
+	printStep(out, "serve", "logs in "+log.Name())
 	natsEnv, err := nats.runEnv()
 	if err != nil {
 		return err
@@ -299,7 +301,7 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 		printStep(out, "postgres", "the one of DATABASE_URL")
 		return s.databaseURL, &sandbox.Postgres{}, nil
 	}
-	log, err := os.OpenFile(filepath.Join(s.home, "postgres.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := openLog(s.home, "postgres.log")
 	if err != nil {
 		return "", nil, err
 	}

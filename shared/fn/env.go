@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
@@ -43,6 +44,7 @@ type Env struct {
 	alerts    task.AlertRules
 
 	deferred deferredLookups
+	failures loglimit.ByKey[failureKind]
 
 	alertCheckUntil atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
 }

@@ -345,3 +345,20 @@ func TestLimitedLoginRecovers(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+func TestRefusedAnonymousCallsShareLogLines(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil, greeter())
+	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
+	for i := range 50 {
+		require.Equal(t, 401, h.call("POST", "/api/v1/greet", `{}`, anonymous).status)
+		require.Equal(t, 404, h.call("GET", fmt.Sprint("/no/", i), "").status)
+		status, _ := h.greetAs(as("submitter", "token"))
+		require.Equal(t, 200, status)
+	}
+	lines := map[any]int{}
+	for _, call := range h.calls(52) {
+		lines[call["status"]]++
+	}
+	require.Equal(t, map[any]int{401.0: 1, 404.0: 1, 200.0: 50}, lines, "a caller that is known has a line for each call")
+}

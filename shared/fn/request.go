@@ -186,15 +186,11 @@ func maskNumbers(text string) string {
 
 func isDigit(c rune) bool { return '0' <= c && c <= '9' }
 
-// log writes the log line of the call. Events that a busy function refuses come again and again:
-// they have one line a minute for each function.
+// log writes the log line of the call.
 func (req *request) log() {
-	var unlogged uint64
-	if p := req.mounted; p != nil && p.event && req.code == task.CodeServerBusy {
-		var log bool
-		if unlogged, log = p.busy.Next(); !log {
-			return
-		}
+	unlogged, log := req.nextLine()
+	if !log {
+		return
 	}
 	attrs := []any{
 		"request_id", req.call.RequestID, "function", req.function, "method", req.r.Method, "route", req.route,
@@ -219,6 +215,20 @@ func (req *request) log() {
 		level = slog.LevelError
 	}
 	req.env.Log.Log(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
+}
+
+// failureKind is what calls that anybody may repeat share a log line by.
+type failureKind struct{ function, code string }
+
+// nextLine reports whether to log the call. Failed calls of nobody whom we know, and events that a
+// busy function refuses, which come again and again, have one line a minute for each function and
+// kind of error; it counts those before it.
+func (req *request) nextLine() (unlogged uint64, log bool) {
+	busy := req.mounted != nil && req.mounted.event && req.code == task.CodeServerBusy
+	if busy || req.err != nil && req.call.Caller.Name == "" {
+		return req.env.failures.Next(failureKind{req.function, req.code})
+	}
+	return 0, true
 }
 
 // countCall counts a call that is over.

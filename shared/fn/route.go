@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
@@ -124,7 +123,6 @@ type mountedRoute struct {
 	mux      *mux
 	function string
 	pattern  string
-	busy     loglimit.Limit // of events that were answered server_busy
 }
 
 // What several events are posted as: batchType in the order of their stream,

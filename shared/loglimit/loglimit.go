@@ -2,6 +2,8 @@
 package loglimit
 
 import (
+	"cmp"
+	"maps"
 	"sync"
 	"time"
 )
@@ -21,11 +23,7 @@ type Limit struct {
 func (l *Limit) Next() (unlogged uint64, log bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	every := l.Every
-	if every == 0 {
-		every = time.Minute
-	}
-	if !l.loggedAt.IsZero() && time.Since(l.loggedAt) < every {
+	if !l.loggedAt.IsZero() && time.Since(l.loggedAt) < l.interval() {
 		l.unlogged++
 		return 0, false
 	}
@@ -33,3 +31,47 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 	l.unlogged, l.loggedAt = 0, time.Now()
 	return unlogged, true
 }
+
+// maxKeys bounds the memory of a ByKey to some 100 kB.
+const maxKeys = 1024
+
+// ByKey has a Limit for each key, with an interval of a minute. Keys may be of a caller's choice:
+// when there are very many, new ones share one Limit until others have been quiet for a minute.
+// The zero value is ready. It is safe for concurrent use.
+type ByKey[K comparable] struct {
+	mu     sync.Mutex
+	limits map[K]*Limit
+	others Limit
+}
+
+// Next is Limit.Next for a key.
+func (b *ByKey[K]) Next(key K) (unlogged uint64, log bool) { return b.limit(key).Next() }
+
+func (b *ByKey[K]) limit(key K) *Limit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.limits[key]; l != nil {
+		return l
+	}
+	if len(b.limits) >= maxKeys {
+		maps.DeleteFunc(b.limits, func(_ K, l *Limit) bool { return l.isQuiet() })
+	}
+	if len(b.limits) >= maxKeys {
+		return &b.others
+	}
+	if b.limits == nil {
+		b.limits = map[K]*Limit{}
+	}
+	l := &Limit{}
+	b.limits[key] = l
+	return l
+}
+
+// isQuiet reports whether the next event would be logged and none waits to be counted.
+func (l *Limit) isQuiet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unlogged == 0 && time.Since(l.loggedAt) >= l.interval()
+}
+
+func (l *Limit) interval() time.Duration { return cmp.Or(l.Every, time.Minute) }

@@ -22,3 +22,34 @@ func TestOneLineAMinuteCountsTheOthers(t *testing.T) {
 		require.Equal(t, []any{0, false}, next())
 	})
 }
+
+func TestByKeyLimitsEachKeyAndTheirNumber(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b ByKey[int]
+		lines := func(from, to int) (n int) {
+			for range 3 {
+				for key := from; key < to; key++ {
+					if _, log := b.Next(key); log {
+						n++
+					}
+				}
+			}
+			return n
+		}
+		require.Equal(t, maxKeys, lines(0, maxKeys))
+		require.Equal(t, 1, lines(maxKeys, 10*maxKeys), "further keys share one line")
+		require.Len(t, b.limits, maxKeys)
+		time.Sleep(time.Minute)
+		unlogged, log := b.Next(7)
+		require.Equal(t, []any{2, true}, []any{int(unlogged), log})
+		lines(0, maxKeys)
+		time.Sleep(2 * time.Minute)
+		for key := range maxKeys {
+			b.Next(key)
+		}
+		time.Sleep(time.Minute)
+		b.Next(10 * maxKeys)
+		require.Len(t, b.limits, 1, "those that are quiet make room")
+	})
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	maxLog   = 64 << 20 // bytes of a log file, beyond which it is moved to a file with the suffix .1
+	logCheck = time.Second
+)
+
+// openLog opens a log file in dir for appending.
+func openLog(dir, name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+// boundLogs keeps the log files in dir to about maxLog bytes each, and as much in a file with the
+// suffix .1, until ctx is done.
+func boundLogs(ctx context.Context, dir string, out io.Writer) {
+	for failed := map[string]bool{}; pause(ctx, logCheck); {
+		names, err := filepath.Glob(filepath.Join(dir, "*.log"))
+		if err != nil {
+			return // the pattern is wrong
+		}
+		for _, name := range names {
+			if err := boundLog(name, maxLog); err != nil && !failed[name] {
+				failed[name] = true
+				fmt.Fprintf(out, "%s grows without a bound: %v\n", name, err)
+			}
+		}
+	}
+}
+
+// boundLog copies a log file that is longer than limit to name.1 and empties it. Processes may have
+// it open: they append, so they go on at its new end. What they write while it is being emptied,
+// after the end of the copy, is lost.
+func boundLog(name string, limit int64) (err error) {
+	log, err := os.OpenFile(name, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if state, err := log.Stat(); err != nil || state.Size() <= limit {
+		return err
+	}
+	old, err := os.OpenFile(name+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(old, log)
+	if err = errors.Join(err, old.Close()); err != nil {
+		// A full disk: the log is emptied all the same.
+		err = errors.Join(err, os.Remove(name+".1"))
+	}
+	return errors.Join(err, log.Truncate(0))
+}
