@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +72,74 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink still works")
+}
+
+// floodNATS opens 1600 connections that never log in, and each anew when it is closed, until end
+// is called. full is closed once the server has refused one.
+func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	refused := make(chan struct{})
+	refuse := sync.OnceFunc(func() { close(refused) })
+	var all sync.WaitGroup
+	for range 1600 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", host)
+				if err != nil {
+					continue
+				}
+				closing := context.AfterFunc(ctx, func() { conn.Close() })
+				text, _ := io.ReadAll(conn) // ends when the server closes the connection
+				if strings.Contains(string(text), "maximum connections exceeded") {
+					refuse()
+				}
+				closing()
+				conn.Close()
+			}
+		})
+	}
+	return refused, func() { stop(); all.Wait() }
+}
+
+func TestNATSFloodKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	h := newTestRun(t)
+	p := h.start(t)
+	h.ready(t, p)
+	host := printedOnce(t, p, `nats +nats://(\S+), users .*`)
+	trigger := printedOnce(t, p, `trigger +(http\S+)/metrics`)
+	before := residentMB(t, p.Pid())
+
+	full, end := floodNATS(t, host)
+	defer end()
+	select {
+	case <-full:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no connection was refused")
+	}
+	require.Less(t, residentMB(t, p.Pid())-before, 120)
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
+	require.NoError(t, err)
+	require.Less(t, len(files), 1024+300)
+	h.submitSubscribeMessage(t)
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "who was connected stays so")
+
+	pid := 0
+	_, err = fmt.Sscan(printedOnce(t, p, `start +trigger \(pid (\d+)\)`), &pid)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "starts again in"))
+	began := time.Now()
+	require.Eventually(t, func() bool {
+		res, err := http.Get(trigger + "/readyz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}, 30*time.Second, 20*time.Millisecond, "a new client finds a place")
+	t.Logf("memory +%d MB, connected again after %v", residentMB(t, p.Pid())-before, time.Since(began).Round(time.Millisecond))
 }
 
 // residentMB is the resident memory of a process.

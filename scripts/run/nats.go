@@ -21,6 +21,10 @@ import (
 // examplePoints is the receiver of `make example`.
 const examplePoints = "points"
 
+// natsLimits bounds what clients without a password can use up: connections that do not log in are
+// closed after 2 s, so that those of the run find a place again in a flood.
+const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\nmax_pending: 16MB\n"
+
 // broker is the NATS of the run.
 type broker struct {
 	url    string            // without credentials, unless it is the one of NATS_URL
@@ -68,7 +72,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		return broker{}, err
 	}
 	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{
-		Dir: dir, Port: portOf(listener), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
+		Dir: dir, Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
 	})
 	if err != nil {
 		return broker{}, err

@@ -23,6 +23,8 @@ import (
 const (
 	natsStartLimit = 30 * time.Second // a large store takes its time to be read
 	natsHost       = "127.0.0.1"
+
+	maxViolations = 1000 // that a server remembers: clients without a password may cause them
 )
 
 // NATSOptions says how StartNATS starts a server.
@@ -122,7 +124,7 @@ func natsOptions(config string) (*server.Options, error) {
 	return options, err
 }
 
-// Violations are the log lines about what a client was not permitted to do.
+// Violations are the first log lines about what a client was not permitted to do, at most 1000.
 func (n *NATS) Violations() []string { return n.log.seen() }
 
 // Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
@@ -192,11 +194,11 @@ type natsLog struct {
 
 func (l *natsLog) line(level, format string, v []any) {
 	line := fmt.Sprintf("nats: "+level+" "+format+"\n", v...)
-	if strings.Contains(line, "Violation") {
-		l.mu.Lock()
+	l.mu.Lock()
+	if strings.Contains(line, "Violation") && len(l.violations) < maxViolations {
 		l.violations = append(l.violations, line)
-		l.mu.Unlock()
 	}
+	l.mu.Unlock()
 	if l.w != nil {
 		fmt.Fprint(l.w, line)
 	}
