@@ -75,6 +75,8 @@ func TestBadInputIsNamedAndNotStored(t *testing.T) {
 		{"POST", report, `{}`, 400, []string{"app_id", "status", "task_id"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"outcome":"unknown"}`, 400, []string{"outcome"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"claim_id":9223372036854775808}`, 400, []string{"claim_id"}},
+		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"sent_at":"0000-06-01T00:00:00Z"}`, 400, []string{"sent_at"}},
+		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"sent_at":"9999-12-31T23:59:59-01:00"}`, 400, []string{"sent_at"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2}`, 404, nil},
 		{"POST", report, `{"task_id":"019a0000-0000-7000-8000-000000000000","app_id":"a","status":2}`, 404, nil},
 		{"GET", "/api/v1/sms/task/019a0000-0000-7000-8000-000000000000", ``, 404, nil},

@@ -156,13 +156,25 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	}
 	_, err := js.PublishMsg(t.Context(), strange)
 	require.NoError(t, err)
-	_, err = js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
-	require.NoError(t, err)
+	takeAll := func() {
+		t.Helper()
+		_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
+		require.NoError(t, err)
+	}
+	takeAll()
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 6, w.SavedMessages())
 	require.NotEqual(t, "accepted", w.Message(lost.ServerMsgID).State)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event_id = 'strange'`))
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
+
+	w.Admin.Exec(`update accepted_checked set accept_seq = 9e18`) // as a function that was taken over can
+	w.Accept("lost-too", `1`)
+	require.NoError(t, js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"))
+	takeAll()
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Equal(t, 7, w.SavedMessages())
+	require.Equal(t, 3, w.Admin.Count(`select accept_seq from accepted_checked`))
 }
 
 func TestWithoutStreamMessagesAreSavedOrRefused(t *testing.T) {

@@ -1,0 +1,53 @@
+package callers_test
+
+import (
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+// A limited operator is revoked while it makes a caller, which must not outlive it.
+func TestRevokeIncludesCallerBeingMade(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OperatorCallers = 1 })
+	hash := sha256.Sum256([]byte("token"))
+	operator, err := db.Callers.Add(t.Context(), "ops", hash[:], callers.Grants{Roles: []string{"admin", "submitter"}, Queues: []string{"q"}}, storetest.BuiltIn)
+	require.NoError(t, err)
+	db.Exec(t, `create function wait_here() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return new; end $$`)
+	db.Exec(t, `create trigger wait_here before insert on callers for each row execute function wait_here()`)
+	held, err := db.Owner(t).Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = held.Rollback(t.Context()) }() // released below already
+	_, err = held.Exec(t.Context(), `select pg_advisory_xact_lock(42)`)
+	require.NoError(t, err)
+	waiting := func(n int) func() bool {
+		return func() bool {
+			return db.Count(t, `select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())`) == n
+		}
+	}
+
+	made, revoked := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := db.Callers.Add(t.Context(), "ops.phone", hash[:], callers.Grants{Roles: []string{"submitter"}, Queues: []string{"q"}},
+			store.Operator{Name: "ops", CallerID: operator.ID})
+		made <- err
+	}()
+	require.Eventually(t, func() bool { return len(made) == 1 || waiting(1)() }, time.Minute, 5*time.Millisecond)
+	go func() {
+		_, _, err := db.Callers.Revoke(t.Context(), operator.ID, storetest.BuiltIn)
+		revoked <- err
+	}()
+	require.Eventually(t, func() bool { return len(revoked) == 1 || waiting(2)() }, time.Minute, 5*time.Millisecond)
+	require.NoError(t, held.Rollback(t.Context()))
+	require.NoError(t, <-made)
+	require.NoError(t, <-revoked)
+	require.Equal(t, 2, db.Count(t, `select count(*) from callers where revoked_at is not null`))
+}
