@@ -141,7 +141,9 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 	defer cancel()
 	messages, unfit := make([]bus.Message, n), make([]error, n)
 	for i := range messages {
-		messages[i], unfit[i] = of(i)
+		if messages[i], unfit[i] = of(i); unfit[i] != nil {
+			messages[i] = bus.Message{} // is refused
+		}
 	}
 	results := make([]message.Result, n)
 	logged := false

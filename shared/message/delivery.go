@@ -73,7 +73,7 @@ func (d Delivery) Settle(claim int32, a Answer, now time.Time, jitter float64) D
 		d.State, d.NextAt = DeliveryFailed, time.Time{}
 		return d
 	}
-	pause := jittered(deliveryPauses[d.Attempts-1], jitter)
+	pause := jittered(deliveryPauses[max(d.Attempts, 1)-1], jitter)
 	d.NextAt = now.Add(max(pause, min(a.RetryAfter, maxRetryAfter)))
 	return d
 }

@@ -139,7 +139,7 @@ const maxPause = time.Hour
 // next try of a refused one.
 func pauseAfter(n int16) time.Duration {
 	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, maxPause}
-	return pauses[min(int(n), len(pauses))-1]
+	return pauses[min(max(int(n), 1), len(pauses))-1]
 }
 
 // jittered returns d changed by up to 20 % either way; jitter is in [0, 1).

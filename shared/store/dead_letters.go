@@ -29,7 +29,7 @@ on conflict (function, event_id) do update set attempts = excluded.attempts, rea
 
 // QueueDeadLetter adds the statement that stores a dead letter or updates it.
 func QueueDeadLetter(batch *pgx.Batch, l DeadLetter) {
-	batch.Queue(insertDeadLetterSQL, l.Function, Storable(l.EventID), Storable(l.EventType),
+	batch.Queue(insertDeadLetterSQL, l.Function, task.Cut(Storable(l.EventID), task.MaxResult), task.Cut(Storable(l.EventType), task.MaxResult),
 		task.Cut(Storable(l.Event), MaxDeadLetter), task.Cut(Storable(l.Reason), task.MaxResult), l.Attempts)
 }
 

@@ -18,6 +18,26 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
+// List is a JSON array of a row. Elements that are no T are left out, so that one row does not make
+// a page of many fail.
+type List[T any] []T
+
+// UnmarshalJSON reads an array.
+func (l *List[T]) UnmarshalJSON(text []byte) error {
+	var elements []json.RawMessage
+	if err := json.Unmarshal(text, &elements); err != nil {
+		return err
+	}
+	*l = make(List[T], 0, len(elements))
+	for _, text := range elements {
+		var element T
+		if json.Unmarshal(text, &element) == nil {
+			*l = append(*l, element)
+		}
+	}
+	return nil
+}
+
 // LogJSON turns a request body into text that the type jsonb accepts: the body itself if jsonb
 // can store it, else its text as a JSON string.
 func LogJSON(request []byte) string {

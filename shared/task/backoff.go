@@ -70,5 +70,5 @@ func (b Backoff) wait(queue string, n int16) time.Duration {
 	if len(waits) == 0 {
 		return 0
 	}
-	return waits[min(int(n), len(waits))-1]
+	return waits[min(max(int(n), 1), len(waits))-1]
 }

@@ -52,9 +52,17 @@ const (
 	Cancelled               // withdrawn before a sender claimed it
 )
 
-// String returns the reason's name on the wire, "" for NoReason.
+// String returns the reason's name on the wire, "" for NoReason and for a number that is no reason.
 func (r Reason) String() string {
-	return [...]string{"", "rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}[r]
+	return nameAt(int(r), "", "rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled")
+}
+
+// nameAt returns a name, "" if there is none: a number from a database may be one that nobody should have written.
+func nameAt(i int, names ...string) string {
+	if i < 0 || i >= len(names) {
+		return ""
+	}
+	return names[i]
 }
 
 // ParseReason parses a name on the wire; "" is NoReason.
@@ -78,8 +86,8 @@ const (
 	Fail
 )
 
-// String returns the policy's name on the wire.
-func (p Policy) String() string { return [...]string{"resend", "hold", "fail"}[p] }
+// String returns the policy's name on the wire, "" for a number that is no policy.
+func (p Policy) String() string { return nameAt(int(p), "resend", "hold", "fail") }
 
 // ParsePolicy parses a name on the wire.
 func ParsePolicy(word string) (Policy, bool) {

@@ -3,7 +3,6 @@ package alerts
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -25,21 +24,20 @@ type Alert struct {
 }
 
 // AtEvent reads an alert as it was when an event of its kind happened, from the
-// JSON of its row; nil = the event is of no alert.
-func AtEvent(row *string, kind string) (*Alert, error) {
+// JSON of its row; nil = the event is of no alert. What cannot be read stays empty, so that
+// other events are published.
+func AtEvent(row *string, kind string) *Alert {
 	if row == nil {
-		return nil, nil
+		return nil
 	}
 	var a Alert
-	if err := json.Unmarshal([]byte(*row), &a); err != nil {
-		return nil, fmt.Errorf("alert: %w", err)
-	}
+	_ = json.Unmarshal([]byte(*row), &a)
 	if kind == store.KindAlertRaised {
 		a.ClearedAt, a.ClearedValue = nil, nil
 	} else if a.ClearedValue != nil {
 		a.Value = *a.ClearedValue
 	}
-	return &a, nil
+	return &a
 }
 
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`

@@ -149,9 +149,7 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams s
 		if metadata != nil {
 			e.Metadata = json.RawMessage(*metadata)
 		}
-		if e.Alert, err = alerts.AtEvent(alert, e.Kind); err != nil {
-			return err
-		}
+		e.Alert = alerts.AtEvent(alert, e.Kind)
 		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
 			streams.AddRow(e.stream, 0, room, failures)
 		}

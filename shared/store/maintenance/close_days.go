@@ -36,9 +36,9 @@ select $1::date,` + tasks.ResultCounts + `,
 from task_done
 where reported_at >= $2::timestamptz and reported_at < $3::timestamptz
 on conflict (day) do update
-set succeeded = t.succeeded + excluded.succeeded, failed = t.failed + excluded.failed,
-    subscribe_succeeded = t.subscribe_succeeded + excluded.subscribe_succeeded,
-    subscribe_failed = t.subscribe_failed + excluded.subscribe_failed, counted_to = excluded.counted_to
+set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, failed = least(t.failed, 1000000000000000000) + excluded.failed,
+    subscribe_succeeded = least(t.subscribe_succeeded, 1000000000000000000) + excluded.subscribe_succeeded,
+    subscribe_failed = least(t.subscribe_failed, 1000000000000000000) + excluded.subscribe_failed, counted_to = excluded.counted_to
 where t.counted_to = $2::timestamptz`
 
 const (

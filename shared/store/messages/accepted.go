@@ -212,7 +212,7 @@ func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, o
 }
 
 const purgeCandidatesSQL = `
-select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
+select id, accept_seq from accepted_messages where accept_seq is not null and saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
 
 // AcceptedPlace is where the stream holds a message.
 type AcceptedPlace struct {

@@ -55,7 +55,11 @@ func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessages {
 	held := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
-		return scanMessages(rows, func(m Detail, now time.Time) { held.byID[m.ID], held.now = m, now })
+		return scanMessages(rows, func(m Detail, now time.Time) {
+			if held.now = now; held.byID[m.ID].ID.IsZero() { // of two rows the live one counts
+				held.byID[m.ID] = m
+			}
+		})
 	}
 	batch.Queue(live, ids).Query(keep)
 	batch.Queue(done, ids).Query(keep)
@@ -108,11 +112,14 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
+// insertDoneMessagesSQL leaves out messages that have a final row already, which only a function that was taken over can
+// have written: it must not make the changes of others fail.
 const insertDoneMessagesSQL = `
 insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
 select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::boolean[], $9::text[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)`
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
+where not exists (select from message_done d where d.id = t.id offset 0)`
 
 const updateDoneMessagesSQL = `
 update message_done d set status = t.status, abandoned = t.abandoned, finished_by = nullif(t.finished_by, ''), delivered_at = t.delivered_at, finished_at = now()

@@ -70,8 +70,8 @@ type Detail struct {
 	Producer    string    // the process that accepted it; "" likewise
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
-	Receipts    []Receipt // in time order; nil unless the method documents it
-	Archived    bool      // final, old, and out of the main tables
+	Receipts    store.List[Receipt] // in time order; nil unless the method documents it
+	Archived    bool                // final, old, and out of the main tables
 }
 
 // Receipt is the confirmation of one consumer.

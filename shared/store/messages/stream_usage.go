@@ -44,7 +44,7 @@ func (u streamUsage) add(stream string, caller int64, data int) {
 const addUsageSQL = `
 insert into stream_usage as u (since, stream, caller_id, bytes)
 select date_trunc('minute', now()), * from unnest($1::text[], $2::bigint[], $3::bigint[]) as t (stream, caller_id, bytes)
-on conflict (since, stream, caller_id) do update set bytes = u.bytes + excluded.bytes`
+on conflict (since, stream, caller_id) do update set bytes = least(u.bytes, 1000000000000000000) + excluded.bytes`
 
 // queueStreamUsage adds the statement that keeps usage, as the last but one of a
 // transaction: others that count the same caller wait for its rows.

@@ -21,7 +21,7 @@ func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, M
 // of an earlier one.
 const settleLogsSQL = `
 update subscribe_message_logs g set send_status = t.send_status,
-    retry_count = case when g.task_id = t.task_id then g.retries_before + t.retry_count else g.retry_count end,
+    retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
     doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),
     send_time = coalesce(t.sent_at, now()), updated_at = now()
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::boolean[], $5::text[], $6::text[], $7::timestamptz[])

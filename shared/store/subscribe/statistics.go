@@ -94,7 +94,9 @@ with several as materialized (
     returning t.*
 )
 insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
-select day, caller_id, template_type, sum(total), sum(success), sum(failed) from gone group by 1, 2, 3 having sum(total) > 0`
+select day, caller_id, template_type, least(sum(total), 1000000000000000000), greatest(least(sum(success), 1000000000000000000), 0),
+    greatest(least(sum(failed), 1000000000000000000), 0)
+from gone group by 1, 2, 3 having sum(total) > 0`
 
 // CloseDay stores the totals of the messages of a day in the transaction
 // that counts its last results.

@@ -167,10 +167,14 @@ type VerdictLog struct {
 	foreign   *int64 // caller of a stale report that is not known to have made a claim; else nil
 }
 
+// insertDoneSQL leaves out tasks that have a final row already, which only a function that was taken over can have
+// written: it must not make the changes of others fail.
 const insertDoneSQL = `
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code, subscribe, claimed_by)
 select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
-    $8::timestamptz[], $9::text[], $10::text[], $11::boolean[], $12::bigint[])`
+    $8::timestamptz[], $9::text[], $10::text[], $11::boolean[], $12::bigint[])
+    as t (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code, subscribe, claimed_by)
+where not exists (select from task_done d where d.id = t.id offset 0)`
 
 const deleteLiveSQL = `delete from task_live where id = any($1::uuid[])`
 
@@ -210,9 +214,9 @@ const (
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
 	adjustTotalsSQL = `
 update task_totals set
-    succeeded = succeeded - case when $2 = 2 and not $3 then 1 else 0 end, failed = failed - case when $2 = 3 and not $3 then 1 else 0 end,
-    subscribe_succeeded = subscribe_succeeded - case when $2 = 2 and $3 then 1 else 0 end,
-    subscribe_failed = subscribe_failed - case when $2 = 3 and $3 then 1 else 0 end
+    succeeded = greatest(succeeded, -1000000000000000000) - case when $2 = 2 and not $3 then 1 else 0 end, failed = greatest(failed, -1000000000000000000) - case when $2 = 3 and not $3 then 1 else 0 end,
+    subscribe_succeeded = greatest(subscribe_succeeded, -1000000000000000000) - case when $2 = 2 and $3 then 1 else 0 end,
+    subscribe_failed = greatest(subscribe_failed, -1000000000000000000) - case when $2 = 3 and $3 then 1 else 0 end
 where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 

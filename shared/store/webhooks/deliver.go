@@ -126,7 +126,7 @@ const claimDeliveriesSQL = deliverySources +
     ) x
     limit $1
 )
-update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
+update webhook_deliveries w set claims = least(w.claims, 2147483646) + 1, next_at = now() + make_interval(secs => $9)
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
@@ -249,7 +249,9 @@ where e.id = t.id`
 	updateDeliveriesSQL = `
 update webhook_deliveries d set state = t.state, attempts = t.attempts, next_at = t.next_at,
     finished_at = case when t.state = 0 then null else coalesce(d.finished_at, now()) end,
-    tried = d.tried + 1, tries = case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb
+    tried = least(d.tried, 2147483646) + 1, tries = (
+        select case when pg_column_size(tries) <= 1048576 then tries else jsonb_build_array(t.try::jsonb) end
+        from (select case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb as tries) appended)
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::text[]) as t (id, state, attempts, next_at, try)
 where d.id = t.id`
 	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + store.KindWebhookDisabled + `', $1)`

@@ -24,8 +24,8 @@ type Delivery struct {
 	NextAt     *time.Time
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	Tries      []Try  // oldest first, the last 50
-	Payload    string // the body of each POST; only where a method says so
+	Tries      store.List[Try] // oldest first, the last 50
+	Payload    string          // the body of each POST; only where a method says so
 }
 
 const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,

@@ -76,6 +76,9 @@ on conflict (event_id, endpoint_id) do nothing`
 // callbackEndpointsSQL gives the rows that callers' callbacks belong to.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
+// maxHost is what the index of hosts keeps of one, in characters: longer than any that has an address.
+const maxHost = 255
+
 // A statement that records deliveries has at most so many rows, and so many bytes of
 // payloads, each of which is stored once.
 const (
@@ -137,7 +140,7 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 			return int64(i) + 1
 		}),
 		store.Column(rows, func(r newDelivery) task.ID { return r.endpoint }),
-		store.Column(rows, func(r newDelivery) string { return r.url }), store.Column(rows, func(r newDelivery) string { return messages.HostOf(r.url) }),
+		store.Column(rows, func(r newDelivery) string { return r.url }), store.Column(rows, func(r newDelivery) string { return task.Cut(messages.HostOf(r.url), maxHost) }),
 		store.Column(of, func(e RecordedEvent) string { return e.ID }), store.Column(of, func(e RecordedEvent) string { return e.Type }),
 		store.Column(of, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(of, func(e RecordedEvent) string { return e.Payload }))
 	return err

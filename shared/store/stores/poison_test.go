@@ -1,0 +1,166 @@
+package stores_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/events"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Statements that change many rows at once go on for the others when a function that was taken over
+// has written one of them. $1 is the id of that row.
+func TestForgedRowStopsNoOtherRow(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
+	hot := storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
+	run := func(name, forge string, id task.ID, others func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			_, err := hot.Exec(t.Context(), forge, id)
+			require.NoError(t, err)
+			others(t)
+		})
+	}
+
+	sweep := func(name, forge string, forged, well task.ID) {
+		db.ExpireLeases(t)
+		run(name, forge, forged, func(t *testing.T) {
+			_, err := db.Tasks.Sweep(t.Context(), 100)
+			require.NoError(t, err)
+			require.NotEqual(t, task.Processing, db.MustTask(t, well).State)
+		})
+		db.Exec(t, `delete from task_live`)
+	}
+	claimed := func(retries int16) (forged, well task.ID) {
+		a, b := storetest.Submission(), storetest.Submission()
+		a.MaxRetries, b.MaxRetries = retries, retries
+		db.MustSubmit(t, a, b)
+		require.Len(t, db.MustClaim(t, "app", 2), 2)
+		return a.ID, b.ID
+	}
+	forged, well := claimed(3)
+	sweep("negative retries", `update task_live set retry_count = -5 where id = $1`, forged, well)
+	forged, well = claimed(0)
+	sweep("result of a live task", `insert into task_done (id, status, reason, retry_count, ended) values ($1, 2, 0, 0, 0)`, forged, well)
+	sent := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = task.WeChatQueue }), 1)
+	_, well = claimed(0)
+	sweep("retries of a subscribe message", `update subscribe_message_logs set retries_before = 2147483647 where task_id = $1`, sent.TaskID, well)
+
+	for name, forge := range map[string]string{
+		"negative sends":           `update message_live set send_no = -5 where id = $1`,
+		"result of a live message": `insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) values ($1, 2, false, 0, 1, 1)`,
+		"usage of a stream": `insert into stream_usage (since, stream, caller_id, bytes)
+			select date_trunc('minute', now()) + m * interval '1 minute', 'MESSAGES', 0, 9223372036854775807 from generate_series(0, 1) m where $1::uuid is not null`,
+	} {
+		toOrders := func(m *messages.Submission) {
+			m.To, m.Confirm = msg.Address{Kind: msg.Subject, Name: "msg.orders"}, name == "negative sends"
+		}
+		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" well", toOrders)
+		db.MustSave(t, a, b)
+		run(name, forge, a.ID, func(t *testing.T) {
+			require.Equal(t, 2, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+			require.Equal(t, "sent", db.MustMessage(t, b.ID).State())
+		})
+		db.Exec(t, `delete from message_live; delete from stream_usage`)
+		toURL := func(m *messages.Submission) {
+			m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
+		}
+		a, b = storetest.Message(name+" forged post", toURL), storetest.Message(name+" well post", toURL)
+		db.MustSave(t, a, b)
+		run(name+", to a URL", forge, a.ID, func(t *testing.T) {
+			posts, err := db.Messages.ClaimPosts(t.Context(), messages.Places{All: 9, Caller: 9, Destination: 9}, nil, time.Minute)
+			require.NoError(t, err)
+			var posted []messages.Posted
+			for _, p := range posts {
+				posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+			}
+			_, err = db.Messages.SettlePosts(t.Context(), posted)
+			require.NoError(t, err)
+			require.Equal(t, "received", db.MustMessage(t, b.ID).State())
+			require.Zero(t, db.Count(t, `select count(*) from message_live`), "and the forged one is not posted again")
+		})
+		db.Exec(t, `delete from message_live; delete from stream_usage`)
+	}
+
+	for name, forge := range map[string]string{
+		"claims":            `update webhook_deliveries set claims = 2147483647 where id = $1`,
+		"tried":             `update webhook_deliveries set tried = 2147483647 where id = $1`,
+		"negative attempts": `update webhook_deliveries set attempts = -5 where id = $1`,
+		"long tries":        `update webhook_deliveries set tries = jsonb_build_array(repeat('x', 1048500)) where id = $1`,
+		"tries of a kind":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
+	} {
+		a, b := task.NewID(), task.NewID()
+		db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+			select id, id::text, $2, 7, 'x', id, 'u', '{}' from unnest($1::uuid[]) id`, []task.ID{a, b}, endpoint)
+		run(name, forge, a, func(t *testing.T) {
+			var tried []webhooks.Tried
+			for _, d := range db.MustClaimDeliveries(t) {
+				tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: 500}, Try: webhooks.Try{Status: 500}})
+			}
+			require.Len(t, tried, 2)
+			_, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
+			require.NoError(t, err)
+			page, _, err := db.Webhooks.Deliveries(t.Context(), webhooks.DeliveryFilter{Limit: 9})
+			require.NoError(t, err)
+			require.Len(t, page, 2)
+			require.Equal(t, b, page[0].ID)
+			require.Len(t, page[0].Tries, 1)
+		})
+		db.Exec(t, `delete from webhook_deliveries; update webhook_endpoints set failing_since = null`)
+	}
+
+	for name, forge := range map[string]string{
+		"reason of an event": `insert into event_outbox (kind, reason, ids) values ('task.failed', 77, array[$1::uuid])`,
+		"kind of an event":   `insert into event_outbox (kind, ids) values (repeat('k', 65536), array[$1::uuid])`,
+	} {
+		run(name, forge, task.NewID(), func(t *testing.T) {
+			_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+				for _, e := range due {
+					require.Empty(t, e.Reason.String())
+				}
+				return []msg.Result{{Outcome: msg.Refused, Reason: "no subject"}}, nil
+			})
+			require.NoError(t, err)
+			require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
+		})
+	}
+
+	callback := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, callback)
+	long := task.NewID()
+	run("host of a callback", `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, callback_url)
+		select $1, 7, 'default', 5, 3, 0, '1', 'x', 'https://' || string_agg(md5(n::text), '') from generate_series(1, 1900) n`, long, func(t *testing.T) {
+		var recorded []webhooks.RecordedEvent
+		for _, id := range []task.ID{long, callback.ID} {
+			recorded = append(recorded, webhooks.RecordedEvent{ID: id.String(), Kind: "task.failed", Subject: id, Payload: `{}`})
+		}
+		n, _, err := db.Webhooks.RecordEvents(t.Context(), recorded, storetest.FreshSecret)
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+	})
+
+	run("place of an accepted message", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
+		_, err := db.Messages.PurgeCandidates(t.Context(), time.Minute, 10)
+		require.NoError(t, err)
+	})
+
+	db.Exec(t, `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
+		select now()::date - 3, 0, 0, 0, 0, (now()::date - 3) + time '12:00'`)
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, reported_at) select gen_random_uuid(), 2, 0, 0, 0, (now()::date - 3) + time '13:00'`)
+	run("total of a day", `update task_totals set succeeded = 9223372036854775807 where $1::uuid is not null`, task.NewID(), func(t *testing.T) {
+		require.NoError(t, db.Maintenance.CloseDays(t.Context()))
+	})
+}
