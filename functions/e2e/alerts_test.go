@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,7 @@ func failTasks(s *cluster.Client, n int, errorCode string) {
 	require.NotContains(s.T, done.Text, `"error":`)
 }
 
-// alertEvent reads the n-th call as the event of an alert.
+// alertEvent returns the event of an alert from the n-th call.
 func alertEvent(v *cluster.Receiver, t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
 	t.Helper()
 	e := v.Event(t, n, secret)
@@ -52,28 +51,29 @@ func alertEvent(v *cluster.Receiver, t *testing.T, n int, secret string) (api.We
 	return e, data
 }
 
-// startThree starts three processes with all functions, and a proxy that leads the
-// trigger to them in turn.
-func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client) {
+// startThree starts three processes with all functions, and a trigger that calls them in
+// turn.
+func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client, processes []*sandbox.Process) {
 	o.T.Helper()
 	for range 3 {
-		servers = append(servers, o.At(o.Start("", env...)))
+		servers = append(servers, o.At(o.Start(cluster.All, env...)))
+		processes = append(processes, o.Process(cluster.All))
 	}
 	var n atomic.Uint64
-	door := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		if to, err := url.Parse(servers[n.Add(1)%3].URL); err == nil {
 			r.SetURL(to)
 		}
 	}})
-	o.T.Cleanup(door.Close)
-	o.StartTrigger(door.URL)
-	return servers
+	o.T.Cleanup(proxy.Close)
+	o.StartTrigger(proxy.URL)
+	return servers, processes
 }
 
 func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	servers := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	servers, processes := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := cluster.NewReceiver(t, nil)
 	made := servers[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.Status, made.Text)
@@ -83,9 +83,9 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	for n := range 2 {
 		failTasks(servers[n], 25, "E")
 		stop := make(chan struct{})
-		var looks sync.WaitGroup
+		var sweeps sync.WaitGroup
 		for _, h := range servers { // beside those that the trigger wakes
-			looks.Go(func() {
+			sweeps.Go(func() {
 				for {
 					select {
 					case <-stop:
@@ -104,7 +104,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 			AlertID: raised.Subject, Kind: "failure_rate", Queue: "default", Value: 1, Threshold: 0.2, Since: data.Since,
 		}, data)
 		close(stop)
-		looks.Wait()
+		sweeps.Wait()
 		incidents = append(incidents, raised.Subject)
 		open := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
 		require.Len(t, open, n+1)
@@ -127,39 +127,23 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	info, err := events.Info(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 4, info.State.LastSeq, "each CloudEvent was published once")
-}
-
-func TestBacklogRaisesOneAlertAndThenIsIdle(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	proxy := sandbox.NewProxy(t, o.DatabaseURL)
-	asked := watch(proxy)
-	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s", "TASK_EVENTS=none")
-	shop := cluster.NewReceiver(t, nil)
-	secret := c.AddEndpoint(shop.URL).Secret
-
-	send := slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6)
-	_, err := c.API("submit").SendBatch(t.Context(), send)
-	require.NoError(t, err)
-	raised, data := alertEvent(shop, t, 1, secret)
-	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
-	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
-
-	ids, err := cluster.ClaimAll(c.API("claim"))
-	require.NoError(t, err)
-	require.Len(t, ids, 6)
-	cleared, _ := alertEvent(shop, t, 2, secret)
-	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
-	require.Equal(t, raised.Subject, cleared.Subject)
-	reports, succeeded := make([]api.ReportRequest, len(ids)), 2
-	for i, id := range ids {
-		reports[i] = api.ReportRequest{TaskID: id, Status: &succeeded}
+	logged := map[string]int{}
+	for _, p := range processes {
+		for line := range strings.Lines(p.Output()) {
+			var entry struct {
+				Level, Msg, Kind, Queue string
+				ID                      string `json:"alert_id"`
+			}
+			if json.Unmarshal([]byte(line), &entry) == nil && strings.HasPrefix(entry.Msg, "alert ") {
+				logged[fmt.Sprint(entry.Level, " ", entry.Msg, " ", entry.Kind, " ", entry.Queue, " ", entry.ID)]++
+			}
+		}
 	}
-	_, err = c.API("report").ReportBatch(t.Context(), "app", reports)
-	require.NoError(t, err)
-	waitDelivered(c, 2)
-	require.NotZero(t, waitIdle(c, asked)["sweep"])
-	require.Equal(t, 2, shop.Calls())
+	want := map[string]int{}
+	for _, id := range incidents {
+		want["WARN alert raised failure_rate default "+id], want["INFO alert cleared failure_rate default "+id] = 1, 1
+	}
+	require.Equal(t, want, logged, "one process logs each change once")
 }
 
 func TestOnlyAdminsListAlerts(t *testing.T) {

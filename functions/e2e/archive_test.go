@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// age puts a finished task 100 days back and gives its id of then.
+// age makes a finished task 100 days old and returns its new id.
 func age(s *cluster.Client, id string) string {
 	then := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
@@ -29,7 +29,7 @@ func age(s *cluster.Client, id string) string {
 	return then.String()
 }
 
-// finishTask submits a task with a key, sends it and puts it back in time.
+// finishTask submits a task with a key, reports it and makes it 100 days old.
 func finishTask(s *cluster.Client, key string, status int) string {
 	sent := s.Post("/api/v1/sms/send", submission(key, "hi"))
 	require.Equal(s.T, 200, sent.Status, sent.Text)
@@ -39,7 +39,7 @@ func finishTask(s *cluster.Client, key string, status int) string {
 	return age(s, sent.Data("task_id").(string))
 }
 
-// runMaintenance has sweep do all that is to be done now and then, a moment at a time.
+// runMaintenance calls sweep until the maintenance has ended.
 func runMaintenance(s *cluster.Client) {
 	s.T.Helper()
 	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'house' and begun_at = '-infinity'`) {
@@ -169,29 +169,6 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	require.Len(t, log.Data("sends"), 1)
 	require.Equal(t, true, s.Get("/api/v1/subscribe/sent?business_type=course_booking&business_id=123&template_type=BOOKING_CONFIRM&receiver_user_id=9").Data("sent"))
 	require.Len(t, s.Get("/api/v1/subscribe/logs?business_type=course_booking&business_id=123").Data("items"), 1)
-}
-
-func TestSafetyTickArchives(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	bin := cluster.Binary(t)
-	s := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "RETENTION_DAYS=0")))).Connect(url)
-	finishTask(s, "first", 2)
-	last := s.QueryText(`select to_char(date_trunc('month', now() at time zone 'UTC') - interval '3 months', 'YYYY-MM-DD')`)
-	next := s.QueryText(`select to_char($1::date + interval '1 month', 'YYYY-MM-DD')`, last)
-	s.Exec(fmt.Sprintf(`create table send_logs_old partition of send_logs for values from ('%s 00:00:00+00') to ('%s 00:00:00+00')`, last, next))
-	const kept = `select count(*) from pg_class where relname = 'send_logs_old'`
-	runMaintenance(s)
-	require.Equal(t, 0, s.Count(kept), "logs have a setting of their own")
-	require.Equal(t, 1, s.Count(`select count(*) from task_done`), "0 keeps for ever")
-
-	s.URL = cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url)))
-	require.Equal(t, 204, s.Tick("sweep").Status)
-	require.Equal(t, 1, s.Count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
-	s.Exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)
-	runMaintenance(s)
-	require.Equal(t, 0, s.Count(`select count(*) from task_done`))
-	require.Equal(t, 1, s.Count(`select count(*) from archived_tasks`))
 }
 
 func TestArchiveCommandRejectsBadArguments(t *testing.T) {

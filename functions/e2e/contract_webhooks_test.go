@@ -120,45 +120,43 @@ func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
 
 func TestContractCoversEvents(t *testing.T) {
 	t.Parallel()
-	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s, nc := h.ServeWithNATS(t)
-		cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
-		gone, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
-		for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
-			sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
-			require.Equal(t, 200, sent.Status, sent.Text)
-			require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
-			done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
-			require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
-		}
-		s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(cluster.EndpointsPath)+1:])
-		s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(cluster.EndpointsPath)+1:])
-		s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
-			insertIncident(s, "wechat", true), insertIncident(s, "default", false))
-		require.Equal(t, 204, s.Tick("relay").Status)
-		relayEvent(s, nc, 6)
+	s, nc := cluster.OwnServer.ServeWithNATS(t)
+	cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
+	gone, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
+	for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
+		sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
+		require.Equal(t, 200, sent.Status, sent.Text)
+		require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
+		done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
+		require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
+	}
+	s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(cluster.EndpointsPath)+1:])
+	s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(cluster.EndpointsPath)+1:])
+	s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
+		insertIncident(s, "wechat", true), insertIncident(s, "default", false))
+	require.Equal(t, 204, s.Tick("relay").Status)
+	relayEvent(s, nc, 6)
 
-		c, delivered := contract.Read(t), map[string]int{}
-		rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
-		require.NoError(t, err)
-		defer rows.Close()
-		for rows.Next() {
-			var kind, payload string
-			require.NoError(t, rows.Scan(&kind, &payload))
-			delivered[kind]++
-			hook := "taskEvent"
-			if strings.Contains(kind, "webhook") {
-				hook = "endpointDisabled"
-			} else if strings.Contains(kind, "alert") {
-				hook = "alert"
-			}
-			require.NoError(t, c.CheckJSON(contract.Pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
-			require.NotContains(t, payload, "13800138000")
+	c, delivered := contract.Read(t), map[string]int{}
+	rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var kind, payload string
+		require.NoError(t, rows.Scan(&kind, &payload))
+		delivered[kind]++
+		hook := "taskEvent"
+		if strings.Contains(kind, "webhook") {
+			hook = "endpointDisabled"
+		} else if strings.Contains(kind, "alert") {
+			hook = "alert"
 		}
-		require.NoError(t, rows.Err())
-		require.Equal(t, map[string]int{
-			"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
-			"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
-		}, delivered, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
-	})
+		require.NoError(t, c.CheckJSON(contract.Pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
+		require.NotContains(t, payload, "13800138000")
+	}
+	require.NoError(t, rows.Err())
+	require.Equal(t, map[string]int{
+		"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
+		"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
+	}, delivered, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
 }

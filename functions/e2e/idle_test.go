@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lease is how long deliver leaves to another one what that has in hand; it looks
-// again when that is over.
+// lease is how long a delivery belongs to the process that claimed it; deliver is woken
+// again at its end.
 const lease = 30 * time.Second
 
 // quietTime is how long nothing must happen: short enough for every run of the
@@ -46,8 +48,8 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether no wake-up falls due by then, waits to be taken, or is
-// under way. It looks in the order in which a wake-up goes: none gets past it.
+// isSettled reports whether no wake-up falls due by then, is pending, or is under way. It
+// checks in the order in which a wake-up travels, so none is missed.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	require.NoError(c.T, err)
@@ -62,12 +64,12 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
 			return false
 		}
 	}
-	// A newer wake-up takes the place of one that is being worked on.
+	// A wake-up that is being worked on may have been replaced by a newer one.
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
-// waitIdle waits until all that was under way is over, and says that nothing happens
-// after that. It gives the calls of each event function before.
+// waitIdle waits until all work is over and demands that nothing happens after that. It
+// returns the earlier calls of each event function.
 func waitIdle(c *cluster.Cluster, asked *statements) map[string]int {
 	c.T.Helper()
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
@@ -78,7 +80,7 @@ func waitIdle(c *cluster.Cluster, asked *statements) map[string]int {
 	statements, _ := asked.count()
 	require.NotZero(c.T, statements)
 
-	// That nothing happens is no condition that comes about: time must pass.
+	// That nothing happens is no condition to wait for: time must pass.
 	<-time.After(quiet)
 	after, _ := asked.count()
 	c.T.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
@@ -88,27 +90,40 @@ func waitIdle(c *cluster.Cluster, asked *statements) map[string]int {
 	return calls
 }
 
+// An alert is raised and cleared, tasks and messages are sent, and then nothing happens.
 func TestIdleSystemCallsNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	proxy := sandbox.NewProxy(t, o.DatabaseURL)
 	asked := watch(proxy)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
+	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
 		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
-	shop := cluster.NewReceiver(t, nil)
-	c.AddEndpoint(shop.URL)
+	ops, shop := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	secret := c.AddEndpoint(ops.URL, "alert.raised", "alert.cleared").Secret
+	c.AddEndpoint(shop.URL, "task.succeeded")
+	_, err := c.API("submit").SendBatch(t.Context(), slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6))
+	require.NoError(t, err)
+	raised, data := alertEvent(ops, t, 1, secret)
+	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
+	_, err = cluster.ClaimAll(c.API("claim"))
+	require.NoError(t, err)
+	cleared, _ := alertEvent(ops, t, 2, secret)
+	require.Equal(t, []string{"sendonce.alert.cleared.v1", raised.Subject}, []string{cleared.Type, cleared.Subject})
+	c.Admin.Exec(`update task_live set due_at = now() + interval '1 hour'`) // no lease expires during the test
+
 	finished := c.FinishTasks(3)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
-	waitDelivered(c, 3) // all is up, and nothing is outstanding
+	waitDelivered(c, 2+3)
 	calls := waitIdle(c, asked)
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
 	}
 	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
+	require.Equal(t, 2, ops.Calls())
 
 	finished = append(finished, c.FinishTasks(1)...)
-	waitDelivered(c, 4) // it is not dead
+	waitDelivered(c, 2+4) // it still works
 	requireEachOnce(shop, t, finished)
 }
 

@@ -31,8 +31,9 @@ var (
 // attackTime is how long the whole attack lasts at least.
 const attackTime = 5 * time.Second
 
-// shortAttacks are those of `make test`: they used the most memory of all.
-var shortAttacks = []string{"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of dead letters"}
+// shortAttacks are those of `make test`, which used the most memory. The tests of shared/fn
+// hold bodies that are half sent and answers that are not read to the same bound.
+var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
 // maxResident is what a function may use: containers have 256 MB.
 const maxResident = 200 << 20

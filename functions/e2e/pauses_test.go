@@ -46,7 +46,7 @@ func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
 	return resumed
 }
 
-// queueInfo gives one line of the list of queues.
+// queueInfo returns one queue of the list of queues.
 func queueInfo(s *cluster.Client, name string) map[string]any {
 	s.T.Helper()
 	got := s.Get(cluster.AdminPath + "queues")
@@ -58,7 +58,7 @@ func queueInfo(s *cluster.Client, name string) map[string]any {
 	return nil
 }
 
-// within demands an answer of one task in time, which is before the poll gives up.
+// within demands that a waiting claim returns one task in time.
 func within(t *testing.T, woken <-chan cluster.Reply, limit time.Duration, id string) {
 	t.Helper()
 	select {
@@ -67,7 +67,7 @@ func within(t *testing.T, woken <-chan cluster.Reply, limit time.Duration, id st
 		require.Len(t, got.List(), 1)
 		require.Equal(t, id, got.List()[0]["task_id"])
 	case <-time.After(limit):
-		t.Fatal("the waiting claim slept on")
+		t.Fatal("the waiting claim was not woken")
 	}
 }
 
@@ -138,33 +138,34 @@ func TestBadPauseIsNamed(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-// No NATS, no sweep: the poll itself knows when the pause ends.
-func TestWaitingClaimWakesWhenPauseExpires(t *testing.T) {
+// Without NATS and without a sweep, a waiting claim wakes when the pause expires, when the
+// queue is resumed, and when a sweep finds a resume whose wake-up was lost.
+func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
+	const wait = "/api/v1/sms/tasks/pending?app_id=a&limit=1&wait=30"
 	id := submitTask(s)
-	until := time.Now().Add(4 * time.Second)
+	until := time.Now().Add(3 * time.Second)
 	pauseQueue(s, "default", until)
-	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	before := s.LastStatement()
+	woken := s.StartWaiting(wait)
 	require.True(t, time.Now().Before(until))
 	within(t, woken, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "no sooner")
-	require.True(t, before.Before(s.LastStatement()))
-	require.Zero(t, s.Count(`select count(*) from queue_pauses where until > now()`))
-}
 
-func TestWaitingClaimWakesOnResume(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	id := submitTask(s)
 	pauseQueue(s, "default", time.Time{})
-	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	id, woken = submitTask(s), s.StartWaiting(wait)
 	resumeQueue(s, "default")
 	within(t, woken, 2*time.Second, id)
+
+	pauseQueue(s, "default", time.Time{})
+	id, woken = submitTask(s), s.StartWaiting(wait)
+	s.Exec(`update queue_pauses set until = now()`) // as a resume leaves it
+	require.Equal(t, 204, s.Tick("sweep").Status)
+	within(t, woken, 2*time.Second, id)
+	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-// startServer starts one function, to be killed later, and gives it as an admin sees it.
+// startServer starts one function and returns its process and the admin's client.
 func startServer(o *cluster.Cluster, function string) (*sandbox.Process, *cluster.Client) {
 	o.T.Helper()
 	process := cluster.StartProcess(o.T, o.Bin, slices.Concat(o.Env, []string{"FUNCTION_TARGET=" + function}))
@@ -186,8 +187,8 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	within(t, woken, 2*time.Second, id)
 }
 
-// The poll that waits was there before the pause and knows nothing of it, and all
-// who knew are killed: the schedule in NATS makes sweep end the pause and wake the poll.
+// A claim waits since before the pause, and every process that saw the pause is killed. The
+// schedule in NATS makes a new sweep end the pause and wake the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -217,19 +218,6 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	o.StartTrigger(again.URL)
 	within(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
-}
-
-// A resume is stored before the wake-up is published, so any sweep can publish it.
-func TestSweepWakesPollsAfterLostResume(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	id := submitTask(s)
-	pauseQueue(s, "default", time.Time{})
-	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	s.Exec(`update queue_pauses set until = now()`) // as ResumeQueue leaves it
-	require.Equal(t, 204, s.Tick("sweep").Status)
-	within(t, woken, 2*time.Second, id)
-	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
 func TestLiftedTemplateReleasesItsTasks(t *testing.T) {

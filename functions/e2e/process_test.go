@@ -59,6 +59,14 @@ func TestWrongSettingsAreAllNamed(t *testing.T) {
 	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
 }
 
+func TestBadRetryBackoffStopsTheStart(t *testing.T) {
+	t.Parallel()
+	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
+	cluster.WaitExit(t, p)
+	require.Equal(t, 2, p.ExitCode())
+	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)
+}
+
 func TestProcessStartsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	bin := cluster.Binary(t)

@@ -64,24 +64,6 @@ func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
 	cluster.Eventually(t, func() bool { return sendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
 }
 
-func TestAcceptedMessagesCountUntilSaved(t *testing.T) {
-	t.Parallel()
-	w := cluster.OpenTwoPhase(t, "SENDONCE_CALLER_WAITING_MESSAGES=5", "TWO_PHASE_DEFAULT_ACK=accepted", "TWO_PHASE_FAIL_OPEN=false")
-	greedy, modest := w.Admin.NewCaller("greedy", "submitter"), w.Admin.NewCaller("modest", "submitter")
-	for n := range 5 {
-		require.Equal(t, 202, sendTo(greedy, n, "user:bob", "x").Status)
-	}
-	refused := sendTo(greedy, 5, "user:bob", "x")
-	require.Equal(t, 429, refused.Status, refused.Text)
-	again := sendTo(greedy, 4, "user:bob", "x")
-	require.Equal(t, []any{202, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
-	require.Equal(t, 202, sendTo(modest, 0, "user:bob", "x").Status)
-
-	w.StartTrigger(w.Client.BaseURL) // saves them
-	cluster.Eventually(t, func() bool { return sendTo(greedy, 5, "user:bob", "x").Status == 202 })
-	require.Equal(t, 2, w.Admin.Count(`select count(distinct caller_id) from stream_usage where stream = 'ACCEPTED'`))
-}
-
 // One submitter fills the stream of accepted messages with some that are rejected.
 // Those of another are accepted all the same, long before the next tick.
 func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {

@@ -49,8 +49,7 @@ func requireSentOnce(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
 	return messages
 }
 
-// newPointsService is the service of points, which acts on orders, and a count of how often it
-// did.
+// newPointsService returns a receiver of orders with an inbox, and a count of its effects.
 func newPointsService(o *cluster.Cluster) (*inbox.Receiver, func() int) {
 	o.T.Helper()
 	db, err := pgxpool.New(o.T.Context(), sandbox.NewEmptyDatabase(o.T))
@@ -73,7 +72,7 @@ func newPointsService(o *cluster.Cluster) (*inbox.Receiver, func() int) {
 	}
 }
 
-// consume feeds what the stream of messages has, or gets from now on, to r.
+// consume passes the messages of the stream MESSAGES to r.
 func consume(o *cluster.Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
 	o.T.Helper()
 	consumer, err := o.JetStream().CreateConsumer(o.T.Context(), "MESSAGES",
@@ -142,8 +141,8 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	require.Equal(t, typo, taken.Header.Get("ce-id"))
 }
 
-// holdChange has every change of one kind wait, such as "update on message_live",
-// until release. held waits until one does.
+// holdChange makes every change of one kind, such as "update on message_live", wait until
+// release. held returns when one waits.
 func holdChange(s *cluster.Client, change string) (held, release func()) {
 	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
 		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
@@ -158,11 +157,11 @@ func holdChange(s *cluster.Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// here are the locks in this database.
+// here selects the locks of this database.
 const here = `database = (select oid from pg_database where datname = current_database())`
 
-// killRelay kills the relay that hold stopped. Its connection dies with it: what
-// it sent ahead must not be run.
+// killRelay kills the relay that holdChange stopped, and its connection, so that
+// statements that it sent ahead are not run.
 func killRelay(o *cluster.Cluster, relay *sandbox.Process) {
 	o.T.Helper()
 	require.NoError(o.T, relay.Kill())
@@ -206,7 +205,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 	require.NoError(t, err)
 	held()
-	require.NoError(t, relay.Signal(syscall.SIGSTOP), "it neither gives up nor acknowledges")
+	require.NoError(t, relay.Signal(syscall.SIGSTOP), "it does not acknowledge")
 	require.NoError(t, trigger.Kill())
 
 	o.StartRelay() // the trigger publishes a wake-up, which replaces the one that was delivered
@@ -223,7 +222,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from event_outbox`) == 0 })
 }
 
-// rememberMarks keeps what statuses each message goes through.
+// rememberMarks records the statuses of each message.
 func rememberMarks(s *cluster.Client) {
 	s.Exec(`create table history (n bigserial, id uuid, status int);
 		create function remember() returns trigger language plpgsql security definer as $$
@@ -234,45 +233,41 @@ func rememberMarks(s *cluster.Client) {
 
 func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		killed bool
-	}{
-		"and the relay goes on": {false},
-		"and the relay dies":    {true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := cluster.OpenMessages(t)
-			points, effects := newPointsService(o)
-			o.StartRelay()
-			first := o.Save("msg.orders.paid")
-			o.WaitMessage(first, "sent")
-			consume(o, points, jetstream.DeliverAllPolicy)
-			o.WaitMessage(first, "received") // all is up
-			rememberMarks(o.Admin)
-			held, release := holdChange(o.Admin, "update on message_live")
-			id := o.Save("msg.orders.paid")
-			held()
-			cluster.Eventually(t, func() bool {
-				return o.Admin.Count(`select count(*) from pg_stat_activity
-					where datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'advisory'`) > 0
-			}, "the confirmation waits for the relay")
-			require.Equal(t, 2, effects(), "the receiver has acted already")
-			require.Equal(t, "sending", o.Message(id).State)
-			if c.killed {
-				killRelay(o, o.Process("relay"))
-			}
-			release()
-			relay := o.At(o.Start("relay"))
-			cluster.Eventually(t, func() bool { // a relay leaves a message to the confirmation that has its lock
-				require.Equal(t, 204, relay.Tick("relay").Status)
-				return o.Message(id).State != "sending"
-			})
+	o := cluster.OpenMessages(t)
+	points, effects := newPointsService(o)
+	o.StartRelay()
+	first := o.Save("msg.orders.paid")
+	o.WaitMessage(first, "sent")
+	consume(o, points, jetstream.DeliverAllPolicy)
+	o.WaitMessage(first, "received") // all is up
+	rememberMarks(o.Admin)
+	held, release := holdChange(o.Admin, "update on message_live")
+	id := o.Save("msg.orders.paid")
+	held()
+	cluster.Eventually(t, func() bool {
+		return o.Admin.Count(`select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'advisory'`) > 0
+	}, "the confirmation waits for the relay")
+	require.Equal(t, 2, effects(), "the receiver has acted already")
+	require.Equal(t, "sending", o.Message(id).State)
+	killRelay(o, o.Process("relay"))
+	release()
+	relay := o.At(o.Start("relay"))
+	cluster.Eventually(t, func() bool { // a relay skips a message that its confirmation has locked
+		require.Equal(t, 204, relay.Tick("relay").Status)
+		return o.Message(id).State != "sending"
+	})
+	require.Equal(t, "points", o.WaitMessage(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
+	require.Equal(t, "0,1,2", o.Admin.QueryText(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
+	storedMessages(o, 2)
+	require.Equal(t, 2, effects())
+}
 
-			require.Equal(t, "points", o.WaitMessage(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
-			require.Equal(t, "0,1,2", o.Admin.QueryText(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
-			storedMessages(o, 2)
-			require.Equal(t, 2, effects())
-		})
-	}
+// waitAllSent waits until every message is final; meanwhile runs before each check.
+func waitAllSent(o *cluster.Cluster, meanwhile func()) {
+	o.T.Helper()
+	cluster.Eventually(o.T, func() bool {
+		meanwhile()
+		return o.Admin.Count(`select count(*) from message_live`) == 0
+	}, "all are sent")
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -108,24 +107,24 @@ func TestTwoUsersChatOverSockets(t *testing.T) {
 	o.StartAll()
 	s := o.Admin
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
-	annTalks, bobTalks, bobHears := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, cluster.StreamsPath+"bob")
+	annSocket, bobSocket, bobStream := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, cluster.StreamsPath+"bob")
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
-		annTalks.send(note(fmt.Sprint("c-", n), "user:bob", text))
-		ack := annTalks.answer()
+		annSocket.send(note(fmt.Sprint("c-", n), "user:bob", text))
+		ack := annSocket.answer()
 		require.Equal(t, []any{"saved", "ann", fmt.Sprint("c-", n), "sending", false}, []any{ack.AckType, ack.From, ack.ClientMsgID, ack.State, ack.Replayed})
 		require.WithinDuration(t, time.Now(), *ack.SavedAt, time.Minute)
-		id, event := bobTalks.message()
+		id, event := bobSocket.message()
 		require.Equal(t, ack.ServerMsgID, event.ID())
 		require.Equal(t, "/sendonce/messages/ann", event.Source())
 		require.JSONEq(t, text, string(event.Data()))
-		received := bobHears.event()
+		received := bobStream.event()
 		require.Equal(t, fmt.Sprint(id), received.id)
 		require.JSONEq(t, received.data, string(mustJSON(t, event)), "the same event on both")
 		require.Equal(t, "sent", o.WaitMessage(ack.ServerMsgID, "sent").State)
 	}
-	bobTalks.send(note("re", "user:ann", `1`))
-	refused := bobTalks.refusal()
+	bobSocket.send(note("re", "user:ann", `1`))
+	refused := bobSocket.refusal()
 	require.Equal(t, []any{403, "forbidden", "this needs the role submitter", "re"}, []any{refused.Code, refused.Error, refused.Message, refused.ClientMsgID})
 
 	all := openSocket(bob, "bob", new(int64))
@@ -207,29 +206,8 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	require.Equal(t, []string{"Last-Event-ID"}, names(refused.Fields))
 }
 
-func TestSocketsEndWithTheirProcess(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	o.StartAll("SENDONCE_STREAM_MAX=55m")
-	s, p := o.Admin, o.Process(cluster.All)
-	sockets := make([]*socketClient, 50)
-	for i := range sockets {
-		sockets[i] = openSocket(s, fmt.Sprint("user-", i), nil)
-	}
-	began := time.Now()
-	require.NoError(t, p.Signal(15))
-	for _, c := range sockets {
-		_, err := c.socket.Next(context.WithoutCancel(t.Context()))
-		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
-		require.ErrorContains(t, err, "this instance ends")
-	}
-	require.Less(t, time.Since(began), 3*time.Second)
-	cluster.WaitExit(t, p)
-	require.Zero(t, p.ExitCode(), p.Output())
-}
-
-// socketLoad is a user who comes back whenever the socket breaks: behind the last
-// event, and with every message that was not answered.
+// socketLoad is a user who reconnects whenever the socket breaks, resumes after the last
+// event and sends every unanswered message again.
 type socketLoad struct {
 	t      *testing.T
 	client func() *api.Client // of the process of the moment
@@ -243,7 +221,7 @@ type socketLoad struct {
 	broken   int
 }
 
-// run talks until ctx ends. A socket has at most so many frames without answer.
+// run sends and receives until ctx ends, with a bounded number of unanswered frames.
 func (e *socketLoad) run(ctx context.Context, unanswered int) {
 	after := new(int64)
 	for ; ctx.Err() == nil; e.broken++ {
@@ -283,7 +261,7 @@ func (e *socketLoad) run(ctx context.Context, unanswered int) {
 	}
 }
 
-// open is what was not answered.
+// open returns the unanswered messages.
 func (e *socketLoad) open() []api.MessageRequest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -355,9 +333,9 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer stop()
-	var talking sync.WaitGroup
-	talking.Go(func() { sender.run(ctx, 16) })
-	talking.Go(func() { receiver.run(ctx, 1) })
+	var running sync.WaitGroup
+	running.Go(func() { sender.run(ctx, 16) })
+	running.Go(func() { receiver.run(ctx, 1) })
 	count := func(e *socketLoad, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
 	answered := func() int { return count(sender, func() int { return len(sender.ids) }) }
 	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
@@ -372,13 +350,13 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 		return answered() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
 	}, "all is answered, saved and received")
 	stop()
-	talking.Wait()
+	running.Wait()
 	require.GreaterOrEqual(t, sender.broken, 3)
 	require.GreaterOrEqual(t, receiver.broken, 3)
 	for key, ids := range sender.ids {
 		require.Len(t, ids, 1, key)
 		id := slices.Collect(maps.Keys(ids))[0]
-		require.Positive(t, receiver.messages[id], "what came twice has the id that it had: there are no others")
+		require.Positive(t, receiver.messages[id], "a message that came twice has one id")
 	}
 	for _, kind := range sender.late {
 		require.Equal(t, "saved", kind)

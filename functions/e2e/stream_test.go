@@ -11,11 +11,10 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -23,15 +22,15 @@ import (
 // streamEvent is an event of a stream.
 type streamEvent struct{ id, kind, data string }
 
-// streamReader is somebody who listens to a stream.
+// streamReader reads a stream.
 type streamReader struct {
 	t     *testing.T
 	req   *http.Request
 	res   *http.Response
 	body  *bufio.Reader
 	leave context.CancelFunc
-	text  strings.Builder // all that was said
-	last  string          // where to go on
+	text  strings.Builder // all that was read
+	last  string          // id to resume after
 }
 
 // listen returns once the stream has begun.
@@ -50,7 +49,7 @@ func listen(s *cluster.Client, path string, header ...string) *streamReader {
 	s.T.Cleanup(func() { _ = res.Body.Close() })
 	require.Equal(s.T, 200, res.StatusCode)
 	e := &streamReader{t: s.T, req: req, res: res, body: bufio.NewReader(res.Body), leave: cancel}
-	require.Empty(s.T, e.block().data, "a stream begins with its place")
+	require.Empty(s.T, e.block().data, "a stream begins with its position")
 	require.NotEmpty(s.T, e.last)
 	return e
 }
@@ -107,47 +106,6 @@ func (e *streamReader) end() {
 	require.True(e.t, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
 }
 
-func TestTwoCallersChatOverStreams(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	o.StartAll()
-	s := o.Admin
-	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
-	annHears := listen(ann, cluster.StreamsPath+"ann")
-	const rounds = 5
-	zero := int64(0)
-	chat := api.NewClient(s.URL, bob.User, bob.Password)
-	done := make(chan error, 1)
-	go func() { // bob answers whatever comes
-		received := 0
-		for e, err := range chat.Stream(context.WithoutCancel(t.Context()), "bob", api.StreamRequest{After: &zero}) {
-			var event cloudevents.Event
-			if err == nil {
-				err = json.Unmarshal(e.Data, &event)
-			}
-			if err == nil {
-				_, err = chat.SubmitMessage(context.WithoutCancel(t.Context()), api.MessageRequest{
-					ClientMsgID: "re-" + event.ID(), To: "user:ann", Type: "text", Data: event.Data(),
-				})
-			}
-			if received++; err != nil || received == rounds {
-				done <- err
-				return
-			}
-		}
-	}()
-	for n := range rounds {
-		said := ann.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"c-%d","to":"user:bob","type":"text","data":"第%d\n句"}`, n, n))
-		require.Equal(t, 200, said.Status, said.Text)
-		var event cloudevents.Event
-		require.NoError(t, json.Unmarshal([]byte(annHears.event().data), &event))
-		require.Equal(t, "text", event.Type())
-		require.Equal(t, "/sendonce/messages/bob", event.Source())
-		require.JSONEq(t, fmt.Sprintf(`"第%d\n句"`, n), string(event.Data()), "bob's answer is what ann said")
-	}
-	require.NoError(t, <-done)
-}
-
 func TestStreamResumesWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -198,15 +156,18 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 	listen(s, cluster.StreamsPath+"bob").end()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
 
-	const listeners = 50
-	ears := make([]*streamReader, listeners)
-	for i := range ears {
-		ears[i] = listen(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
+	streams, sockets := make([]*streamReader, 20), make([]*socketClient, 20)
+	for i := range streams {
+		streams[i] = listen(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
+		sockets[i] = openSocket(s, fmt.Sprint("user-", i), nil)
 	}
 	began = time.Now()
 	require.NoError(t, p.Signal(15))
-	for _, e := range ears {
+	for i, e := range streams {
 		e.end()
+		_, err := sockets[i].socket.Next(context.WithoutCancel(t.Context()))
+		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+		require.ErrorContains(t, err, "this instance ends")
 	}
 	require.Less(t, time.Since(began), 3*time.Second, "long before their time")
 	cluster.WaitExit(t, p)
@@ -236,37 +197,6 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	require.Equal(t, after, bob.nextMessage())
 }
 
-func TestUnsendableEventDelaysNothing(t *testing.T) {
-	t.Parallel()
-	s, nc := cluster.OwnServer.ServeWithNATS(t)
-	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, sandbox.Log(t))
-	require.NoError(t, err)
-	t.Cleanup(broker.Close)
-	bob := listen(s, cluster.StreamsPath+"bob")
-	for id, data := range []string{`{"broken":`, "{\n\"whole\":\r\n1}"} {
-		event := cloudevents.NewEvent()
-		event.SetID(fmt.Sprint(id))
-		event.SetSource("/test")
-		event.SetType("text")
-		require.NoError(t, event.SetData(cloudevents.ApplicationJSON, []byte(data)))
-		require.NoError(t, broker.Publish(t.Context(), []bus.Message{{Subject: bus.UserSubject("bob"), Event: event}})[0])
-	}
-	require.Equal(t, "1", bob.nextMessage())
-	require.Contains(t, bob.text.String(), ": event 1 is not readable and skipped\n\nid: 1\n\nid: 2\n")
-
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	users, err := js.Stream(t.Context(), bus.StreamUsers)
-	require.NoError(t, err)
-	require.NoError(t, users.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
-	late := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "0")
-	require.Equal(t, "1", late.nextMessage(), "all that is kept")
-	require.NoError(t, users.Purge(t.Context()))
-	late = listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "1")
-	late.block()
-	require.Regexp(t, `^id: 2\n\nid: 2\nevent: gap\ndata: \{"after":1,"next":3,"message":"[^<>\\]+"\}\n\n$`, late.text.String())
-}
-
 func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -279,14 +209,14 @@ func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 	t.Cleanup(broker.Close)
 	require.NoError(t, broker.Ensure(t.Context()))
 	const users = 200
-	ears, messages := make([]*streamReader, users), make([]bus.Message, users)
+	readers, messages := make([]*streamReader, users), make([]bus.Message, users)
 	for i := range users {
 		who := s
 		if i == 0 {
 			who = caller
 		}
 		name := fmt.Sprintf("u-%d", i)
-		ears[i] = listen(who, cluster.StreamsPath+name)
+		readers[i] = listen(who, cluster.StreamsPath+name)
 		event := cloudevents.NewEvent()
 		event.SetID(name)
 		event.SetSource("/test")
@@ -297,7 +227,7 @@ func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 	for _, err := range broker.Publish(t.Context(), messages) {
 		require.NoError(t, err)
 	}
-	for i, e := range ears {
+	for i, e := range readers {
 		require.Equal(t, fmt.Sprintf("u-%d", i), e.nextMessage())
 	}
 	require.Equal(t, before, o.Admin.LastStatement())

@@ -58,16 +58,16 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	return p
 }
 
-// health is `sendonce health` beside it: the exit code, and what it says.
+// health runs the command health beside the trigger and returns its exit code and output.
 func (p *probed) health() (int, string) {
 	p.T.Helper()
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
 	require.NoError(p.T, err)
-	asks := cluster.StartProcess(p.T, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "health")
-	return asks.ExitCode(), asks.Output()
+	check := cluster.StartProcess(p.T, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "health")
+	return check.ExitCode(), check.Output()
 }
 
-// scrape is what /metrics says, to somebody without a password.
+// scrape reads /metrics without a password.
 func (p *probed) scrape() string {
 	p.T.Helper()
 	res, err := http.Get(p.URL + "/metrics")
@@ -79,7 +79,7 @@ func (p *probed) scrape() string {
 	return string(text)
 }
 
-// metric reads one sample of a scrape; -1 when there is none.
+// metric returns one sample of a scrape; -1 if there is none.
 func (p *probed) metric(name string) float64 {
 	p.T.Helper()
 	found := regexp.MustCompile(`(?m)^sendonce_` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(p.scrape())
@@ -91,7 +91,7 @@ func (p *probed) metric(name string) float64 {
 	return value
 }
 
-// until waits for one sample to be so much at least.
+// until waits until a sample has a least value.
 func (p *probed) until(name string, least float64) {
 	p.T.Helper()
 	cluster.Eventually(p.T, func() bool { return p.metric(name) >= least }, name)
@@ -132,22 +132,16 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
 	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "it is no function")
 	require.NotContains(t, p.scrape(), "secret")
-}
 
-func TestTriggerIsNotReadyWithoutNATS(t *testing.T) {
-	t.Parallel()
-	p := startProbed(t)
-	p.untilReady(200)
-	p.until("trigger_delivered_total"+of("sweep"), 1)
 	require.NoError(t, p.nats.Stop())
 	var away cluster.Reply
 	cluster.Eventually(t, func() bool {
-		away = p.Get("/readyz") // which may see the end of a pull before that of the connection
+		away = p.Get("/readyz") // which may notice the end of a pull before that of the connection
 		return away.Status == 503 && away.Text == "{\"status\":\"not connected to NATS\"}\n"
 	})
 	require.Equal(t, "1", away.Header.Get("Retry-After"))
 	require.Equal(t, 200, p.Get("/healthz").Status, "a restart would not bring NATS back")
-	code, said := p.health()
+	code, said = p.health()
 	require.Zero(t, code, said)
 	require.Zero(t, p.metric("trigger_connected"))
 	cluster.Eventually(t, func() bool { return p.metric("trigger_pulling"+of("sweep")) == 0 })
@@ -155,20 +149,23 @@ func TestTriggerIsNotReadyWithoutNATS(t *testing.T) {
 	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+of("sweep")), 0)
 
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
+	require.NoError(t, err)
+	second := cluster.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "trigger")
+	cluster.WaitExit(t, second)
+	require.Equal(t, 1, second.ExitCode())
+	require.Contains(t, second.Output(), "address already in use")
+	early := cluster.StartProcess(t, p.bin, p.env, "trigger") // NATS is away when it starts
+	starting := *p.Client
+	starting.URL = cluster.Address(t, early)
+	require.Equal(t, 503, starting.Get("/readyz").Status)
+	require.Equal(t, 200, starting.Get("/healthz").Status)
+	require.NoError(t, early.Kill())
+
 	cluster.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})
 	p.untilReady(200)
 	p.until("trigger_delivered_total"+of("sweep"), 2)
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
-}
-
-func TestTriggerIsHealthyBeforeFirstConnection(t *testing.T) {
-	t.Parallel()
-	p := startProbed(t)
-	lonely := cluster.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "NATS_URL=nats://127.0.0.1:1"), "trigger")
-	p.Client = &cluster.Client{T: t, URL: cluster.Address(t, lonely)}
-	require.Equal(t, 503, p.Get("/readyz").Status)
-	require.Equal(t, 200, p.Get("/healthz").Status)
-	require.Zero(t, p.metric("trigger_connected"))
 }
 
 func TestTriggerCountsRejectedEvents(t *testing.T) {
@@ -192,7 +189,7 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 				p.until("trigger_delivered_total"+of("sweep"), 1)
 				cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 })
 			}
-			require.Equal(t, 200, p.Get("/readyz").Status, "the trouble is the function's")
+			require.Equal(t, 200, p.Get("/readyz").Status, "the function fails, not the trigger")
 			require.Equal(t, 200, p.Get("/healthz").Status)
 		})
 	}
@@ -206,7 +203,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	t.Cleanup(release) // before the functions end, which wait for their calls
 	p.until("trigger_under_way"+of("sweep"), 1)
 	p.until("trigger_delivered_total"+of("relay"), 1) // others go on
-	require.Equal(t, 200, p.Get("/healthz").Status, "a function that hangs is no hang of the trigger")
+	require.Equal(t, 200, p.Get("/healthz").Status, "the function hangs, not the trigger")
 	require.Equal(t, 200, p.Get("/readyz").Status)
 
 	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
@@ -224,15 +221,4 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	require.Equal(t, 200, p.Get("/healthz").Status)
 	release()
 	require.Zero(t, p.process.ExitCode(), p.process.Output())
-}
-
-func TestTriggerDoesNotStartOnTakenPort(t *testing.T) {
-	t.Parallel()
-	p := startProbed(t)
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
-	require.NoError(t, err)
-	second := cluster.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "trigger")
-	cluster.WaitExit(t, second)
-	require.Equal(t, 1, second.ExitCode())
-	require.Contains(t, second.Output(), "address already in use")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,23 +17,29 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// startTaskFunctions starts the functions that a task needs, each as a process of its
-// own, and a trigger for sweep with a long safety tick.
-func startTaskFunctions(t *testing.T, env ...string) *cluster.Cluster {
-	t.Helper()
-	c := cluster.New(t, append(env, "SENDONCE_SAFETY_TICK=1h")...)
-	c.StartFunctions("submit", "claim", "report", "sweep")
-	require.NoError(t, c.StartTrigger(c.Address("sweep")).WaitFor(t.Context(), `"triggering"`))
-	return c
-}
-
-func TestWaitingClaimWakesFromAnotherProcess(t *testing.T) {
+// TestTasksInSeparateProcesses starts each function that a task needs as a process of its
+// own. The safety tick is an hour away, so only wake-ups and schedules can promote tasks.
+func TestTasksInSeparateProcesses(t *testing.T) {
 	t.Parallel()
-	d := startTaskFunctions(t)
+	d := cluster.New(t, "SENDONCE_SAFETY_TICK=1h", "RETRY_BACKOFF=slow=3s,3s")
+	d.StartFunctions("submit", "claim", "report", "sweep")
+	trigger := d.StartTrigger(d.Address("sweep"))
+	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
+	toSlow := func(r *api.SendRequest) { r.Queue = "slow" }
+	claimSlow := func(wait, lease int) []api.ClaimedTask {
+		tasks, err := d.API("claim").Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
+		require.NoError(t, err)
+		return tasks
+	}
+
+	// A claim whose lease expires, for the end of the test.
+	silent := d.Submit(toSlow)
+	expiring := claimSlow(0, 10)
+	require.Len(t, expiring, 1)
+	require.Equal(t, silent, expiring[0].TaskID)
+
 	require.Empty(t, d.Claim(0))
-	const rounds = 5
-	took := make([]time.Duration, 0, rounds)
-	for range rounds {
+	for range 2 {
 		before := d.Admin.LastStatement()
 		woken := make(chan []api.ClaimedTask, 1)
 		go func() {
@@ -43,66 +48,62 @@ func TestWaitingClaimWakesFromAnotherProcess(t *testing.T) {
 			woken <- tasks
 		}()
 		d.Admin.UntilWaiting(before)
-		start := time.Now()
 		id := d.Submit()
 		tasks := <-woken
-		took = append(took, time.Since(start))
-		require.Len(t, tasks, 1)
+		require.Len(t, tasks, 1, "a submit in one process wakes the claim in another")
 		require.Equal(t, id, tasks[0].TaskID)
 	}
-	slices.Sort(took)
-	t.Logf("submit to claimed: median %v, worst %v", took[rounds/2], took[rounds-1])
-}
 
-func TestScheduleWakesSweepWhenDue(t *testing.T) {
-	t.Parallel()
-	d := startTaskFunctions(t)
 	soon := time.Now().Add(2 * time.Second)
 	scheduled := d.Submit(func(r *api.SendRequest) { r.SendAt = &soon })
 	tasks := d.Claim(30)
-	require.Len(t, tasks, 1, "nothing but the schedule could promote it: the claim looked before it was due")
+	require.Len(t, tasks, 1, "a schedule wakes sweep, and sweep the claim")
 	require.Equal(t, scheduled, tasks[0].TaskID)
 	require.NoError(t, d.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
-}
 
-func TestSubmitAndClaimWorkWithoutNATS(t *testing.T) {
-	t.Parallel()
-	d := startTaskFunctions(t)
+	id := d.Submit(toSlow)
+	claimed := claimSlow(0, 600)
+	require.Len(t, claimed, 1)
+	failed, reported := 3, time.Now()
+	answer, err := d.API("report").Report(t.Context(), api.ReportRequest{
+		TaskID: id, AppID: "app", ClaimID: claimed[0].ClaimID, Status: &failed, ShouldRetry: true, ErrorMessage: "busy",
+	})
+	require.NoError(t, err)
+	require.Equal(t, []any{"scheduled", 0, 1}, []any{answer.State, answer.Status, answer.RetryCount})
+	require.Empty(t, claimSlow(0, 600), "it waits")
+	again := claimSlow(30, 600)
+	require.Len(t, again, 1, "claimed again after its backoff")
+	require.Equal(t, []any{id, 1}, []any{again[0].TaskID, again[0].RetryCount})
+	require.GreaterOrEqual(t, time.Since(reported), 2900*time.Millisecond)
+
+	again = claimSlow(30, 600)
+	require.Len(t, again, 1, "claimed again after its lease and its backoff")
+	require.Equal(t, []any{silent, 1}, []any{again[0].TaskID, again[0].RetryCount})
+	require.GreaterOrEqual(t, time.Since(expiring[0].LeaseUntil), 2900*time.Millisecond)
+
+	code, err := trigger.Terminate(30 * time.Second)
+	require.NoError(t, err)
+	require.Zero(t, code, trigger.Output())
+	id = d.Submit()
+	require.Len(t, d.Claim(0), 1)
+	d.Admin.Exec(`update task_live set due_at = now() - interval '1 minute' where id = $1`, id)
+	again = d.Claim(0)
+	require.Len(t, again, 1, "without a trigger, a claim recovers the task of an expired lease")
+	require.Equal(t, []any{id, 1}, []any{again[0].TaskID, again[0].RetryCount})
+
 	require.NoError(t, d.NATS.Stop())
-	id := d.Submit()
-	tasks := d.Claim(0)
-	require.Len(t, tasks, 1)
-	require.Equal(t, id, tasks[0].TaskID)
-	status := 2
-	_, err := d.API("report").Report(t.Context(), api.ReportRequest{TaskID: id, AppID: "app", ClaimID: tasks[0].ClaimID, Status: &status})
+	id = d.Submit()
+	tasks = d.Claim(0)
+	require.Len(t, tasks, 1, "submit and claim need no NATS")
+	succeeded := 2
+	_, err = d.API("report").Report(t.Context(), api.ReportRequest{TaskID: id, AppID: "app", ClaimID: tasks[0].ClaimID, Status: &succeeded})
 	require.NoError(t, err)
 	got, err := d.API("submit").Task(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, "succeeded", got.State)
 }
 
-func TestPollersWorkWithoutTrigger(t *testing.T) {
-	t.Parallel()
-	d := startTaskFunctions(t)
-	require.NoError(t, d.Process("trigger").Kill())
-	id := d.Submit()
-	require.Len(t, d.Claim(0), 1)
-	d.Admin.Exec(`update task_live set due_at = now() - interval '1 minute'`)
-	again := d.Claim(0)
-	require.Len(t, again, 1, "a claim recovers the zombie")
-	require.Equal(t, id, again[0].TaskID)
-	require.Equal(t, 1, again[0].RetryCount)
-}
-
-func TestTriggerEndsGracefully(t *testing.T) {
-	t.Parallel()
-	d := startTaskFunctions(t)
-	code, err := d.Process("trigger").Terminate(30 * time.Second)
-	require.NoError(t, err)
-	require.Zero(t, code, d.Process("trigger").Output())
-}
-
-// snapshotTables is every row of every table.
+// snapshotTables returns every row of every table.
 func snapshotTables(s *cluster.Client) map[string]string {
 	rows, err := s.Owner.Query(s.T.Context(), `select format('%I', tablename) from pg_tables where schemaname = 'public'`)
 	require.NoError(s.T, err)
