@@ -104,16 +104,16 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
 	s := cluster.Serve(t)
-	owner := newCaller(s, "owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
-	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
+	owner := s.NewCallerWith("owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
+	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
 	send := `{"phone_number":"13912345678","content":"` + mark + `","idempotency_key":"order-4711"}`
-	claimed := owner.Post(sms+"send", send).Data("task_id").(string)
+	claimed := owner.Post(cluster.SMSPath+"send", send).Data("task_id").(string)
 	_, claim := claimOne(owner, "their-app")
-	pending := owner.Post(sms+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).Data("task_id").(string)
-	orderMessage(owner, strings.ReplaceAll(booking(1, ""), "瑜伽课", mark))
+	pending := owner.Post(cluster.SMSPath+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).Data("task_id").(string)
+	owner.Subscribe(strings.ReplaceAll(cluster.Booking(1, ""), "瑜伽课", mark))
 	message := owner.Post(cluster.MessagesPath, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).Data("server_msg_id").(string)
 	endpoint := fmt.Sprint(owner.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/`+mark+`"}`).Data("id"))
-	s.Post(adminRoot+"queues/third/pause", `{"reason":"`+mark+`"}`)
+	s.Post(cluster.AdminPath+"queues/third/pause", `{"reason":"`+mark+`"}`)
 
 	var tables []string
 	for _, name := range []string{"tasks", "task_live", "task_done", "submission_keys", "subscribe_message_logs", "messages", "message_live", "message_cursors",
@@ -166,7 +166,7 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 		}
 	}
 	require.Empty(t, s.QueryText(`select coalesce(string_agg(line, E'\n'), '') from (select line from before except (`+strings.Join(tables, " union all ")+`)) changed`))
-	require.Equal(t, 200, owner.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "its owner goes on")
+	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "its owner goes on")
 }
 
 // refused is a query that no route accepts: it shows that a caller was let in, and

@@ -11,23 +11,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// newCaller makes a caller from the rest of its request, and acts as it.
-func newCaller(s *cluster.Client, name, rest string) *cluster.Client {
-	s.T.Helper()
-	made := s.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,%s}`, name, rest))
-	require.Equal(s.T, 200, made.Status, made.Text)
-	as := *s
-	as.User, as.Password = name, made.Data("token").(string)
-	return &as
-}
-
-const sentBooking = subscriptions + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
+const sentBooking = cluster.SubscribePath + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
 
 func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop := newCaller(s, "shop", `"roles":["submitter"],"business_types":["course_booking"]`)
-	hostile := newCaller(s, "hostile", `"roles":["submitter"],"business_types":["coupon"]`)
+	shop := s.NewCallerWith("shop", `"roles":["submitter"],"business_types":["course_booking"]`)
+	hostile := s.NewCallerWith("hostile", `"roles":["submitter"],"business_types":["coupon"]`)
 
 	refused := func(r cluster.Reply) {
 		t.Helper()
@@ -36,35 +26,35 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 		require.Contains(t, r.Text, "coupon", "it names what is granted")
 	}
 	for round, status := range []string{"not ordered", "pending", "sent"} {
-		refused(hostile.Post(subscriptions+"send", booking(1, "")))
-		refused(hostile.Post(subscriptions+"record", recording(1, "")))
+		refused(hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")))
+		refused(hostile.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")))
 		refused(hostile.Get(sentBooking + "1"))
-		refused(hostile.Get(subscriptions + "logs?business_type=course_booking&business_id=1"))
+		refused(hostile.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"))
 		switch round {
 		case 0:
-			require.NotContains(t, orderMessage(shop, booking(1, "")).Text, "skipped", "nobody took the key: %s", status)
+			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "nobody took the key: %s", status)
 		case 1:
-			newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
+			s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 		}
 	}
 	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
-	coupon := strings.Replace(booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, orderMessage(hostile, coupon).Text, "skipped", "its own type is open to it")
+	coupon := strings.Replace(cluster.Booking(1, ""), "course_booking", "coupon", 1)
+	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "its own type is open to it")
 }
 
 func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
-	shop, hostile := newCaller(s, "shop", grant), newCaller(s, "hostile", grant)
+	shop, hostile := s.NewCallerWith("shop", grant), s.NewCallerWith("hostile", grant)
 	var answers []string
 	ask := func() {
 		t.Helper()
 		for _, r := range []cluster.Reply{
-			hostile.Post(subscriptions+"send", booking(1, "")),
-			hostile.Post(subscriptions+"send", strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)),
-			hostile.Post(subscriptions+"record", recording(1, "")),
+			hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")),
+			hostile.Post(cluster.SubscribePath+"send", strings.Replace(cluster.Booking(1, ""), "瑜伽课", "茶", 1)),
+			hostile.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")),
 			hostile.Get(sentBooking + "1"),
 		} {
 			require.Equal(t, 403, r.Status, r.Text)
@@ -72,12 +62,12 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 			answers = append(answers, fmt.Sprint(r.Body["error"], r.Body["message"], r.Body["fields"]))
 		}
 	}
-	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
+	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
 	ask() // it is pending
-	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
 	ask() // it failed
-	require.Equal(t, true, orderMessage(shop, booking(1, "")).Data("again"))
-	newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
+	require.Equal(t, true, shop.Subscribe(cluster.Booking(1, "")).Data("again"))
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 	ask() // it is sent
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
@@ -92,17 +82,17 @@ func TestCallerWithoutBusinessTypesSeesNoOthersData(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, other := s.NewCaller("shop", "submitter"), s.NewCaller("other", "submitter")
-	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
-	differs := strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)
-	require.Equal(t, true, orderMessage(shop, differs).Data("data_differs"))
-	skipped := orderMessage(other, differs)
+	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
+	differs := strings.Replace(cluster.Booking(1, ""), "瑜伽课", "茶", 1)
+	require.Equal(t, true, shop.Subscribe(differs).Data("data_differs"))
+	skipped := other.Subscribe(differs)
 	require.Equal(t, true, skipped.Data("skipped"), "a user must not get it twice")
 	require.Nil(t, skipped.Data("data_differs"), "or the data could be guessed")
 	require.Equal(t, false, other.Get(sentBooking+"1").Data("sent"))
-	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, other.Post(subscriptions+"send", differs).Status, "it replaces no data of another caller")
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
+	require.Equal(t, 403, other.Post(cluster.SubscribePath+"send", differs).Status, "it replaces no data of another caller")
 	require.Contains(t, shop.Get(at).Text, "瑜伽课")
-	require.Equal(t, true, orderMessage(s, differs).Data("again"), "an admin may")
+	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may")
 }
 
 func TestAdminsHaveNoBusinessTypes(t *testing.T) {

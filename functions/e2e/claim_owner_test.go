@@ -10,12 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const sms = "/api/v1/sms/"
-
 // claimOne claims one task as app and gives its id and its claim_id.
 func claimOne(s *cluster.Client, app string) (id, claim string) {
 	s.T.Helper()
-	r := s.Get(sms + "tasks/pending?limit=1&app_id=" + app)
+	r := s.Get(cluster.SMSPath+"tasks/pending?limit=1&app_id=" + app)
 	require.Equal(s.T, 200, r.Status, r.Text)
 	require.Len(s.T, r.List(), 1, r.Text)
 	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
@@ -26,14 +24,14 @@ func claimOne(s *cluster.Client, app string) (id, claim string) {
 func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{
-		"extend":             s.Post(sms+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"lease_seconds":3600}`, app)),
-		"mark as sending":    s.Post(sms+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"claim_id":%q,"sending":true}`, app, claim)),
-		"report a success":   s.Post(sms+"report", report+`,"status":2}`),
-		"report a failure":   s.Post(sms+"report", report+`,"claim_id":"`+claim+`","status":3}`),
-		"ask for a retry":    s.Post(sms+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
-		"release":            s.Post(sms+"report", report+`,"claim_id":"`+claim+`","outcome":"released"}`),
-		"claim not to know":  s.Post(sms+"report", report+`,"outcome":"unknown"}`),
-		"report another app": s.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"other","status":2}`, id)),
+		"extend":             s.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"lease_seconds":3600}`, app)),
+		"mark as sending":    s.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"claim_id":%q,"sending":true}`, app, claim)),
+		"report a success":   s.Post(cluster.SMSPath+"report", report+`,"status":2}`),
+		"report a failure":   s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3}`),
+		"ask for a retry":    s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
+		"release":            s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","outcome":"released"}`),
+		"claim not to know":  s.Post(cluster.SMSPath+"report", report+`,"outcome":"unknown"}`),
+		"report another app": s.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"other","status":2}`, id)),
 	}
 }
 
@@ -42,14 +40,14 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	s := cluster.Serve(t)
 	phone, hostile := s.NewCaller("phone", "sender"), s.NewCaller("hostile", "sender")
 	for range 2 {
-		require.Equal(t, 200, s.Post(sms+"send", `{"phone_number":"13800138000","content":"hello"}`).Status)
+		require.Equal(t, 200, s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`).Status)
 	}
 	id, first := claimOne(phone, "app")
-	require.Equal(t, 200, phone.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).Status)
+	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).Status)
 	again, claim := claimOne(phone, "app")
 	require.Equal(t, id, again)
-	older := phone.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
-	before := s.Get(sms + "task/" + id)
+	older := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
+	before := s.Get(cluster.SMSPath+"task/" + id)
 
 	refused := func(by *cluster.Client) {
 		t.Helper()
@@ -60,7 +58,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 				require.Equal(t, older.Text, r.Text, "%s: answered as a report of an older claim", name)
 			}
 		}
-		batch := by.Post(sms+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID()))
+		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID()))
 		require.Equal(t, 200, batch.Status, batch.Text)
 		items := batch.Data("items").([]any)
 		require.EqualValues(t, 409, items[0].(map[string]any)["code"])
@@ -69,33 +67,33 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	for _, by := range []*cluster.Client{hostile, s} { // s is the built-in admin, who has resolve
 		refused(by)
 	}
-	require.Equal(t, before.Text, s.Get(sms+"task/"+id).Text, "nothing was changed")
+	require.Equal(t, before.Text, s.Get(cluster.SMSPath+"task/"+id).Text, "nothing was changed")
 	other, theirs := claimOne(hostile, "app")
 	require.NotEqual(t, id, other)
 
-	require.Equal(t, 200, phone.Post(sms+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
-	require.Equal(t, 200, phone.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).Status)
+	require.Equal(t, 200, phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
+	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).Status)
 	refused(hostile) // after its end too: no 200 with already
 	shown := s.Get("/api/v1/admin/tasks/" + id).Data("task").(map[string]any)
 	require.NotEmpty(t, shown["claimed_by"])
-	require.Equal(t, 409, phone.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, theirs)).Status, "nor the other way round")
+	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, theirs)).Status, "nor the other way round")
 }
 
 func TestBuiltInAdminClaimsAndReports(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.Post(sms+"send", `{"phone_number":"13800138000","content":"hello"}`)
+	s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`)
 	id, _ := claimOne(s, "app")
-	require.Equal(t, 200, s.Post(sms+"tasks/"+id+"/extend", `{"app_id":"app"}`).Status)
+	require.Equal(t, 200, s.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app"}`).Status)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, id)
-	require.Equal(t, 200, s.Post(sms+"report", report).Status, "without a claim_id, as the original API")
-	require.Equal(t, true, s.Post(sms+"report", report).Data("already"))
+	require.Equal(t, 200, s.Post(cluster.SMSPath+"report", report).Status, "without a claim_id, as the original API")
+	require.Equal(t, true, s.Post(cluster.SMSPath+"report", report).Data("already"))
 }
 
 func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := orderMessage(s, booking(1, ""))
+	made := s.Subscribe(cluster.Booking(1, ""))
 	// As the function wechat leaves it while it sends.
 	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1, owned_claim = 77`, task.ServiceCaller)
 	hostile := s.NewCaller("hostile", "sender")
@@ -110,10 +108,10 @@ func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, hostile := s.NewCaller("shop", "submitter"), newCaller(s, "hostile", `"roles":["submitter","sender"]`)
-	made := shop.Post(subscriptions+"record", recording(1, ""))
+	shop, hostile := s.NewCaller("shop", "submitter"), s.NewCallerWith("hostile", `"roles":["submitter","sender"]`)
+	made := shop.Post(cluster.SubscribePath+"record", cluster.Recording(1, ""))
 	require.Equal(t, 200, made.Status, made.Text)
-	at, claim := fmt.Sprintf("%s%v/status", subscriptions, made.Data("id")), made.Data("claim_id").(string)
+	at, claim := fmt.Sprintf("%s%v/status", cluster.SubscribePath, made.Data("id")), made.Data("claim_id").(string)
 	status := fmt.Sprintf(`{"app_id":"app","claim_id":%q,"send_status":`, claim)
 	for _, n := range []string{"0}", "1}", "2}"} {
 		require.Equal(t, 404, hostile.Post(at, status+n).Status)

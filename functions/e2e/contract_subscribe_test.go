@@ -13,18 +13,18 @@ import (
 
 func (s story) subscribeMessages() {
 	s.T.Helper()
-	send := subscriptions + "send"
-	all := booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
+	send := cluster.SubscribePath + "send"
+	all := cluster.Booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
 		"callback_url":"https://example.com/x","send_at":"2023-12-01T18:00:00+08:00"`)
 	first := s.post(200, send, all)
 	at := first.Header.Get("Location")
 	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
-	require.Equal(s.T, true, s.post(200, send, booking(1, `"page_path":"other"`)).Data("data_differs"))
+	require.Equal(s.T, true, s.post(200, send, cluster.Booking(1, `"page_path":"other"`)).Data("data_differs"))
 	s.post(400, send, `{"business_id":1.5,"message_data":{"thing1":{"value":""}},"surprise":1}`)
 	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"瑜伽"}`)
-	require.Equal(s.T, "content_blocked", s.post(400, send, booking(2, "")).Body["error"])
+	require.Equal(s.T, "content_blocked", s.post(400, send, cluster.Booking(2, "")).Body["error"])
 	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
-	require.Equal(s.T, "content_blocked", s.post(400, subscriptions+"record", recording(2, "")).Body["error"])
+	require.Equal(s.T, "content_blocked", s.post(400, cluster.SubscribePath+"record", cluster.Recording(2, "")).Body["error"])
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.get(200, "/api/v1/sms/task/"+first.Data("task_id").(string))
 
@@ -32,37 +32,37 @@ func (s story) subscribeMessages() {
 	s.Exec("begin")
 	s.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id)
 		values ('t', 'BOOKING_CONFIRM', 'course_booking', 2, 9007199254740993, 'o', '{}', 0, $1)`, task.NewID())
-	s.post(409, send, booking(2, ""))
-	s.post(409, subscriptions+"record", recording(2, ""))
+	s.post(409, send, cluster.Booking(2, ""))
+	s.post(409, cluster.SubscribePath+"record", cluster.Recording(2, ""))
 	s.Exec("rollback")
 
 	name := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
-	s.get(200, subscriptions+"sent?"+name)
-	require.Equal(s.T, false, s.get(200, subscriptions+"sent?"+strings.Replace(name, "business_id=1", "business_id=9", 1)).Data("sent"))
-	s.get(400, subscriptions+"sent?business_id=-1")
+	s.get(200, cluster.SubscribePath+"sent?"+name)
+	require.Equal(s.T, false, s.get(200, cluster.SubscribePath+"sent?"+strings.Replace(name, "business_id=1", "business_id=9", 1)).Data("sent"))
+	s.get(400, cluster.SubscribePath+"sent?business_id=-1")
 	s.post(409, at+"/resend", "")
 	s.post(409, at+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
-	sender := newWeChatSender(s.Client)
-	sender.send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
+	sender := s.Client.NewWeChatSender()
+	sender.Send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	s.get(200, at)
-	s.get(200, subscriptions+"failures?limit=1")
-	s.get(400, subscriptions+"failures?limit=0&after=x")
+	s.get(200, cluster.SubscribePath+"failures?limit=1")
+	s.get(400, cluster.SubscribePath+"failures?limit=0&after=x")
 	s.get(400, at+"?after=1.x")
-	require.Equal(s.T, true, s.post(200, send, booking(1, "")).Data("again"))
-	sender.send(task.Report{Outcome: task.SentOK})
-	s.get(200, subscriptions+"sent?"+name)
+	require.Equal(s.T, true, s.post(200, send, cluster.Booking(1, "")).Data("again"))
+	sender.Send(task.Report{Outcome: task.SentOK})
+	s.get(200, cluster.SubscribePath+"sent?"+name)
 	s.post(400, at+"/resend", `{"force":true}`)
 	s.post(200, at+"/resend", `{"force":true,"reason":"the user lost it"}`)
 	s.get(200, at)
 	s.pages(at)
 
-	s.post(200, send, strings.Replace(booking(1, ""), "CONFIRM", "SUCCESS", 1))
-	logs := subscriptions + "logs?business_type=course_booking&business_id=1&limit=1"
+	s.post(200, send, strings.Replace(cluster.Booking(1, ""), "CONFIRM", "SUCCESS", 1))
+	logs := cluster.SubscribePath + "logs?business_type=course_booking&business_id=1&limit=1"
 	s.get(200, fmt.Sprintf("%s&after=%v", logs, s.get(200, logs).Data("next_after")))
 	s.get(400, logs+"&after=-1")
-	s.get(200, subscriptions+"statistics?since=2023-12-01T10:00:00Z")
-	s.get(200, subscriptions+"statistics")
-	s.get(400, subscriptions+"statistics?since=yesterday")
+	s.get(200, cluster.SubscribePath+"statistics?since=2023-12-01T10:00:00Z")
+	s.get(200, cluster.SubscribePath+"statistics")
+	s.get(400, cluster.SubscribePath+"statistics?since=yesterday")
 	s.recordedMessages()
 }
 
@@ -83,7 +83,7 @@ func (s story) pages(at string) {
 	newest := s.get(200, at).Data("task_id")
 	s.Exec(`insert into report_logs (task_id, verdict) select $1, 'applied' from generate_series(1, 250)`, newest)
 	for list, field := range map[string]string{
-		subscriptions + "failures?limit=2": "items", at + "?": "sends", cluster.AdminPath + "tasks/" + newest.(string) + "?": "timeline",
+		cluster.SubscribePath + "failures?limit=2": "items", at + "?": "sends", cluster.AdminPath + "tasks/" + newest.(string) + "?": "timeline",
 	} {
 		first := s.get(200, list)
 		require.NotEmpty(s.T, first.Data("next_after"), list)
@@ -96,9 +96,9 @@ func (s story) pages(at string) {
 
 func (s story) recordedMessages() {
 	s.T.Helper()
-	recorded := s.post(200, subscriptions+"record", recording(3, `"lease_seconds":60`))
-	require.Equal(s.T, true, s.post(200, subscriptions+"record", recording(3, "")).Data("skipped"))
-	s.post(400, subscriptions+"record", recording(3, `"send_at":"2023-12-01T18:00:00+08:00","lease_seconds":1`))
+	recorded := s.post(200, cluster.SubscribePath+"record", cluster.Recording(3, `"lease_seconds":60`))
+	require.Equal(s.T, true, s.post(200, cluster.SubscribePath+"record", cluster.Recording(3, "")).Data("skipped"))
+	s.post(400, cluster.SubscribePath+"record", cluster.Recording(3, `"send_at":"2023-12-01T18:00:00+08:00","lease_seconds":1`))
 	status := recorded.Header.Get("Location") + "/status"
 	report := func(code int, claim any, what string) cluster.Reply {
 		s.T.Helper()
@@ -108,14 +108,14 @@ func (s story) recordedMessages() {
 	report(200, claim, `"send_status":0,"lease_seconds":60`)
 	report(200, claim, `"send_status":2,"error_code":"-1","error_message":"busy","should_retry":true`)
 	require.Equal(s.T, true, report(200, claim, `"send_status":2`).Data("already"))
-	again := s.post(200, subscriptions+"record", recording(3, ""))
+	again := s.post(200, cluster.SubscribePath+"record", cluster.Recording(3, ""))
 	require.Equal(s.T, true, again.Data("again"))
 	require.Equal(s.T, "stale_claim", report(409, claim, `"send_status":1`).Body["error"])
 	report(409, claim, `"send_status":0`)
 	report(200, again.Data("claim_id"), `"outcome":"unknown"`)
 	report(200, again.Data("claim_id"), `"send_status":1`)
 	report(400, 0, `"send_status":3`)
-	s.get(404, subscriptions+"99")
-	s.post(404, subscriptions+"99/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
-	s.post(404, subscriptions+"99/resend", "")
+	s.get(404, cluster.SubscribePath+"99")
+	s.post(404, cluster.SubscribePath+"99/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
+	s.post(404, cluster.SubscribePath+"99/resend", "")
 }

@@ -11,14 +11,6 @@ import (
 
 const between = cluster.MessagesPath + "?between="
 
-// sendText sends a message from one user to another and gives its id.
-func sendText(s *cluster.Client, to, key string) string {
-	s.T.Helper()
-	saved := s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key))
-	require.Equal(s.T, 200, saved.Status, saved.Text)
-	return saved.Data("server_msg_id").(string)
-}
-
 // keysOf gives the client_msg_ids of a page, and what the next one comes after.
 func keysOf(r cluster.Reply) (keys []any, next string) {
 	require.Equal(r.T, 200, r.Status, r.Text)
@@ -45,10 +37,10 @@ func TestConversationIsReadNewestFirst(t *testing.T) {
 		if i%2 == 1 {
 			from, to = bob, "ann"
 		}
-		sendText(from, to, fmt.Sprint(i))
+		from.SendText(to, fmt.Sprint(i))
 		want = append([]any{fmt.Sprint(i)}, want...)
 	}
-	sendText(ann, "cid", "elsewhere")
+	ann.SendText("cid", "elsewhere")
 	for path, who := range map[string]*cluster.Client{"ann,bob": ann, "bob,ann": ann, "bob,ann&": bob, "ann,bob&": s} {
 		seen := []any{}
 		for after := ""; ; {
@@ -71,7 +63,7 @@ func TestReadCursorsArePerUserAndMoveForward(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
-	first, second, answer := sendText(ann, "bob", "1"), sendText(ann, "bob", "2"), sendText(bob, "ann", "3")
+	first, second, answer := ann.SendText("bob", "1"), ann.SendText("bob", "2"), bob.SendText("ann", "3")
 	page := func() cluster.Reply { return ann.Get(between + "ann,bob&limit=1") }
 	require.Equal(t, map[string]any{"unread": 2.0}, cursorOf(page(), "bob"))
 	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"))
@@ -96,7 +88,7 @@ func TestConversationIsHiddenFromOthers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, eve := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("eve", "submitter")
-	id := sendText(ann, "bob", "k")
+	id := ann.SendText("bob", "k")
 	mark := func(who *cluster.Client, reader string) int {
 		return who.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob"%s,"up_to":%q}`, reader, id)).Status
 	}
@@ -108,7 +100,7 @@ func TestConversationIsHiddenFromOthers(t *testing.T) {
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get(between+"ann,app").Status, "a role is needed as well")
 	require.Equal(t, 204, mark(bob, ""))
 
-	others := sendText(eve, "ann", "k")
+	others := eve.SendText("ann", "k")
 	require.Equal(t, 404, bob.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","up_to":%q}`, others)).Status)
 	require.Equal(t, []string{"after"}, bob.Get(between+"ann,bob&after="+others).Fields())
 	require.Equal(t, 1, s.Count(`select count(*) from message_cursors`))
@@ -153,11 +145,11 @@ func TestPeersListsWhoWrote(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, cid := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "receiver")
-	sendText(bob, "ann", "1")
-	sendText(ann, "cid", "2")
-	first := sendText(bob, "cid", "3")
-	last := sendText(bob, "cid", "4")
-	sendText(s, "cid", "5")
+	bob.SendText("ann", "1")
+	ann.SendText("cid", "2")
+	first := bob.SendText("cid", "3")
+	last := bob.SendText("cid", "4")
+	s.SendText("cid", "5")
 	require.Equal(t, 204, cid.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"bob,cid","up_to":%q}`, first)).Status)
 
 	var seen []any
@@ -190,8 +182,8 @@ func TestPeersListsWhoWrote(t *testing.T) {
 func (s story) conversations() {
 	s.T.Helper()
 	ann := s.as(s.NewCaller("ann", "submitter"))
-	said := sendText(ann.Client, "cid", "hello")
-	sendText(ann.Client, "cid", "still-there")
+	said := ann.Client.SendText("cid", "hello")
+	ann.Client.SendText("cid", "still-there")
 	require.NotEmpty(s.T, ann.get(200, between+"ann,cid&limit=1").Data("next_after"))
 	s.post(204, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
 	ann.get(200, between+"cid,ann&after="+said)
@@ -199,7 +191,7 @@ func (s story) conversations() {
 	ann.post(403, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
 	s.post(404, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, said))
 	s.get(400, between+"ann,ann")
-	sendText(ann.Client, "bob", "to-bob")
+	ann.Client.SendText("bob", "to-bob")
 	s.get(200, peers+"?user=bob&limit=1")
 	ann.get(403, peers+"?user=bob")
 	s.get(400, peers+"?after=x")

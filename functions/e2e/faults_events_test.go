@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net/http"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/api"
 )
 
 // With the default safety tick, and with the reporting process gone before NATS
@@ -102,45 +100,6 @@ func repeatEvents(c *cluster.Cluster) {
 		record, err := stream.Consumer(c.T.Context(), "record")
 		return err == nil && record.CachedInfo().AckFloor.Stream == 2*last
 	})
-}
-
-func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
-	broken, other, witness := cluster.NewReceiver(t, cluster.Answers(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
-	registered := w.AddEndpoint(broken.URL)
-	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret
-	w.AddEndpoint(witness.URL, "task.succeeded")
-	first := w.FinishTask()
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
-	}, "it has failed for a second, which only the next failure shows")
-	second := w.FinishTask()
-
-	event := other.Event(t, 1, secret)
-	require.Equal(t, "sendonce.webhook.disabled.v1", event.Type)
-	var data api.EndpointEventData
-	require.NoError(t, json.Unmarshal(event.Data, &data))
-	require.Equal(t, registered.ID, data.EndpointID)
-	require.Equal(t, "failing", data.Reason)
-	require.NotNil(t, data.FailingSince)
-	disabled, err := w.Client.Endpoint(t.Context(), registered.ID)
-	require.NoError(t, err)
-	require.False(t, disabled.Enabled)
-	require.Equal(t, "failing", disabled.DisabledReason)
-	w.FinishTask() // while it is disabled: not for it
-	cluster.Eventually(t, func() bool { return witness.Calls() == 3 })
-	cluster.WaitDeliveries(w, "pending", 2)
-
-	enabled, err := w.Client.EnableEndpoint(t.Context(), registered.ID)
-	require.NoError(t, err)
-	require.True(t, enabled.Enabled)
-	require.Nil(t, enabled.FailingSince)
-	subjects := []string{broken.Event(t, 3, registered.Secret).Subject, broken.Event(t, 4, registered.Secret).Subject}
-	cluster.RequireSame(t, []string{first, second}, subjects, "the waiting events are delivered")
-	cluster.WaitDeliveries(w, "delivered", 2+1+3)
-	cluster.WaitDeliveries(w, "pending", 0)
-	require.Equal(t, 4, broken.Calls())
 }
 
 // Nothing but the lease is left of a deliver that was killed, and nothing but a

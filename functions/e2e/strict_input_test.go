@@ -51,17 +51,17 @@ func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 	refused(answer("app", 3, ""), 409, "stale_claim")
 	require.Equal(t, 2, s.Count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
 
-	require.Nil(t, orderMessage(s, booking(1, "")).Data("skipped"))
-	require.Equal(t, true, orderMessage(s, booking(1, "")).Data("skipped"), "it is being sent")
-	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
+	require.Nil(t, s.Subscribe(cluster.Booking(1, "")).Data("skipped"))
+	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("skipped"), "it is being sent")
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
 	shop := s.NewCaller("shop", "submitter")
-	refused(shop.Post(subscriptions+"send", booking(1, "")), 403, "forbidden")
+	refused(shop.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")), 403, "forbidden")
 	refused(shop.Get("/api/v1/admin/statistics"), 403, "forbidden")
 	refused(shop.Post("/api/v1/messages", `{"from":"ann","client_msg_id":"c","to":"a.b","type":"t","data":1}`), 403, "forbidden")
-	require.Equal(t, 400, s.Post(subscriptions+"send", `{"template_id":"x","template_type":"T","business_type":"b","business_id":2,"receiver_user_id":1,
+	require.Equal(t, 400, s.Post(cluster.SubscribePath+"send", `{"template_id":"x","template_type":"T","business_type":"b","business_id":2,"receiver_user_id":1,
 		"receiver_openid":"o","message_data":{"thing1":{"value":"more than the twenty characters of a thing"}}}`).Status)
-	recorded := s.Post(subscriptions+"record", recording(3, ""))
+	recorded := s.Post(cluster.SubscribePath+"record", cluster.Recording(3, ""))
 	require.Equal(t, 200, recorded.Status, recorded.Text)
-	refused(s.Post(fmt.Sprintf("%s%v/status", subscriptions, recorded.Data("id")),
+	refused(s.Post(fmt.Sprintf("%s%v/status", cluster.SubscribePath, recorded.Data("id")),
 		fmt.Sprintf(`{"app_id":"other","claim_id":%v,"send_status":1}`, recorded.Data("claim_id"))), 409, "stale_claim")
 }

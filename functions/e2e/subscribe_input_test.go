@@ -18,18 +18,18 @@ func TestBusinessIDsAreUnsigned64BitNumbers(t *testing.T) {
 	for written, read := range map[string]string{
 		`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `18446744073709551615`: "18446744073709551615", `"18446744073709551615"`: "18446744073709551615",
 	} {
-		at := orderMessage(s, strings.Replace(booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).Header.Get("Location")
+		at := s.Subscribe(strings.Replace(cluster.Booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).Header.Get("Location")
 		require.Equal(t, read, s.Get(at).Data("business_id"))
-		require.Equal(t, 200, s.Get(subscriptions+"logs?business_type=course_booking&business_id="+read).Status)
+		require.Equal(t, 200, s.Get(cluster.SubscribePath+"logs?business_type=course_booking&business_id="+read).Status)
 	}
 	for _, bad := range []string{`1e3`, `1.0`, `-1`, `-0`, `18446744073709551616`, `"18446744073709551616"`, `"-1"`, `"01"`, `"1e3"`, `""`, `" 1"`, `"+1"`, `"一"`, `true`, `{}`, `[1]`, `null`} {
-		r := s.Post(subscriptions+"send", booking(bad, ""))
+		r := s.Post(cluster.SubscribePath+"send", cluster.Booking(bad, ""))
 		require.Equal(t, 400, r.Status, bad)
 		require.Equal(t, []string{"business_id"}, r.Fields(), bad)
 		require.Contains(t, r.Text, "18446744073709551615", bad)
 	}
 	for _, bad := range []string{"1e3", "1.0", "-1", "18446744073709551616", "01", "", "x"} {
-		r := s.Get(subscriptions + "logs?business_type=course_booking&business_id=" + bad)
+		r := s.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=" + bad)
 		require.Equal(t, []string{"business_id"}, r.Fields(), bad)
 	}
 	require.Equal(t, 5, s.Count(`select count(*) from subscribe_message_logs`))
@@ -48,19 +48,19 @@ func TestBadSubscribeMessageNamesEachField(t *testing.T) {
 			"message_data.x-y", "miniprogram_state", "on_unknown", "page_path", "receiver_openid", "receiver_user_id", "send_at", "source", "template_id", "template_type",
 			"ttl_seconds",
 		},
-		booking(1, `"message_data":[]`):                                                           {"message_data"},
-		strings.Replace(booking(1, ""), `{"thing1":{"value":"瑜伽课"}}`, `"x"`, 1):                   {"message_data"},
-		strings.Replace(booking(1, ""), `{"thing1":{"value":"瑜伽课"}}`, `{}`, 1):                    {"message_data"},
-		strings.Replace(booking(1, ""), `"瑜伽课"`, `"a\u0000b"`, 1):                                 {"message_data"},
-		booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().AddDate(1, 1, 0).Format(time.RFC3339))): {"send_at"},
-		recording(1, `"lease_seconds":9`):                                                         {"app_id", "lease_seconds"},
+		cluster.Booking(1, `"message_data":[]`):                                                           {"message_data"},
+		strings.Replace(cluster.Booking(1, ""), `{"thing1":{"value":"瑜伽课"}}`, `"x"`, 1):                   {"message_data"},
+		strings.Replace(cluster.Booking(1, ""), `{"thing1":{"value":"瑜伽课"}}`, `{}`, 1):                    {"message_data"},
+		strings.Replace(cluster.Booking(1, ""), `"瑜伽课"`, `"a\u0000b"`, 1):                                 {"message_data"},
+		cluster.Booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().AddDate(1, 1, 0).Format(time.RFC3339))): {"send_at"},
+		cluster.Recording(1, `"lease_seconds":9`):                                                         {"app_id", "lease_seconds"},
 	} {
-		r := s.Post(subscriptions+"send", body)
+		r := s.Post(cluster.SubscribePath+"send", body)
 		require.Equal(t, 400, r.Status, r.Text)
 		require.ElementsMatch(t, fields, r.Fields(), body)
 	}
 	require.Zero(t, s.Count(`select count(*) from subscribe_message_logs`))
-	at := orderMessage(s, booking(1, "")).Header.Get("Location")
+	at := s.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
 	for body, fields := range map[string][]string{
 		`{}`: {"app_id", "claim_id", "send_status"},
 		`{"app_id":" ","claim_id":-1,"send_status":3,"outcome":"released","error_code":"` + strings.Repeat("e", 51) + `","should_retry":true,"lease_seconds":9}`: {
@@ -76,18 +76,18 @@ func TestBadSubscribeMessageNamesEachField(t *testing.T) {
 func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	first := orderMessage(s, booking(1, ""))
+	first := s.Subscribe(cluster.Booking(1, ""))
 	for _, word := range []string{"瑜伽", "4711"} {
 		require.Equal(t, 200, s.Post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":%q}`, word)).Status)
 	}
-	require.Equal(t, first.Data("id"), orderMessage(s, booking(1, "")).Data("id"))
-	for _, refused := range []string{booking(2, ""), strings.Replace(booking(2, ""), `"瑜伽课"`, `"ｖ4711"`, 1), strings.Replace(booking(2, ""), `thing1":{"value":"瑜伽课"`, `number1":{"value":4711`, 1)} {
-		r := s.Post(subscriptions+"send", refused)
+	require.Equal(t, first.Data("id"), s.Subscribe(cluster.Booking(1, "")).Data("id"))
+	for _, refused := range []string{cluster.Booking(2, ""), strings.Replace(cluster.Booking(2, ""), `"瑜伽课"`, `"ｖ4711"`, 1), strings.Replace(cluster.Booking(2, ""), `thing1":{"value":"瑜伽课"`, `number1":{"value":4711`, 1)} {
+		r := s.Post(cluster.SubscribePath+"send", refused)
 		require.Equal(t, 400, r.Status, r.Text)
 		require.Equal(t, "content_blocked", r.Body["error"])
 	}
-	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	again := s.Post(subscriptions+"send", booking(1, ""))
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
+	again := s.Post(cluster.SubscribePath+"send", cluster.Booking(1, ""))
 	require.Equal(t, "content_blocked", again.Body["error"], "it would be sent anew")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
@@ -95,7 +95,7 @@ func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
 func TestSubscribeQueuesAreClosedToSMS(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	orderMessage(s, booking(1, ""))
+	s.Subscribe(cluster.Booking(1, ""))
 	for _, queue := range []string{task.WeChatQueue, task.RecordedQueue} {
 		item := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","queue":%q}`, queue)
 		refused := s.Post("/api/v1/sms/send", item)

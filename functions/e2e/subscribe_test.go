@@ -12,81 +12,24 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store/storetest"
-	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-const subscriptions = "/api/v1/subscribe/"
-
-// booking is the order for the confirmation of a course booking, with more fields.
-func booking(id any, more string) string {
-	if more != "" {
-		more = "," + more
-	}
-	return fmt.Sprintf(`{"template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":%v,
-		"receiver_user_id":"9007199254740993","receiver_openid":"openid","message_data":{"thing1":{"value":"瑜伽课"}}%s}`, id, more)
-}
-
-// recording is a booking that its service sends itself, as app.
-func recording(id any, more string) string {
-	return strings.Replace(booking(id, more), "{", `{"app_id":"app",`, 1)
-}
-
-// weChatSender is what sends the messages of queue wechat.
-type weChatSender struct {
-	t  *testing.T
-	db *storetest.DB
-}
-
-func newWeChatSender(s *cluster.Client) weChatSender {
-	s.T.Helper()
-	db := storetest.OpenAt(s.T, s.Owner.Config().ConnString())
-	return weChatSender{s.T, db}
-}
-
-// send claims the only message that waits and reports what became of it.
-func (w weChatSender) send(r task.Report) subscribe.Send {
-	w.t.Helper()
-	claimed, _, err := w.db.Tasks.Claim(w.t.Context(), tasks.ClaimRequest{
-		Queue: task.WeChatQueue, AppID: "wechat", Limit: 2, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
-	})
-	require.NoError(w.t, err)
-	require.Len(w.t, claimed, 1)
-	id := claimed[0].ID
-	sends, err := w.db.Subscribe.BeginSends(w.t.Context(), []task.ID{id})
-	require.NoError(w.t, err)
-	r.TaskID, r.AppID, r.ClaimID = id, "wechat", claimed[0].ClaimID
-	outs, errs := w.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
-	require.NoError(w.t, errs[0])
-	require.Equal(w.t, task.Applied, outs[0].Verdict)
-	return sends[id]
-}
-
-// orderMessage posts an order that must be taken.
-func orderMessage(s *cluster.Client, body string) cluster.Reply {
-	s.T.Helper()
-	r := s.Post(subscriptions+"send", body)
-	require.Equal(s.T, 200, r.Status, r.Text)
-	return r
-}
 
 // Scenario 1: a message is sent.
 func TestScenario1SentMessageHasOneRow(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := orderMessage(s, booking(123, ""))
+	made := s.Subscribe(cluster.Booking(123, ""))
 	require.EqualValues(t, 0, made.Data("send_status"))
 	require.Equal(t, "pending", made.Data("state"))
-	require.Equal(t, fmt.Sprintf("%s%v", subscriptions, made.Data("id")), made.Header.Get("Location"))
-	sent := newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
+	require.Equal(t, fmt.Sprintf("%s%v", cluster.SubscribePath, made.Data("id")), made.Header.Get("Location"))
+	sent := s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"瑜伽课"}}`, string(sent.Data))
 
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where business_type = 'course_booking' and business_id = 123`))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where send_status = 1`))
 	name := "business_type=course_booking&business_id=123&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
-	require.Equal(t, true, s.Get(subscriptions+"sent?"+name).Data("sent"))
+	require.Equal(t, true, s.Get(cluster.SubscribePath+"sent?"+name).Data("sent"))
 	row := s.Get(made.Header.Get("Location"))
 	require.Equal(t, "123", row.Data("business_id"))
 	require.Equal(t, "9007199254740993", row.Data("receiver_user_id"), "with all its digits")
@@ -98,7 +41,7 @@ func TestScenario2RepeatAfterCrashIsSkipped(t *testing.T) {
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	crashed := cluster.StartProcess(t, bin, cluster.Settings(url))
 	s := cluster.NewClient(t, cluster.Address(t, crashed)).Connect(url)
-	first := orderMessage(s, booking(123, ""))
+	first := s.Subscribe(cluster.Booking(123, ""))
 	require.NoError(t, crashed.Kill())
 
 	process := cluster.StartProcess(t, bin, cluster.Settings(url))
@@ -106,9 +49,9 @@ func TestScenario2RepeatAfterCrashIsSkipped(t *testing.T) {
 	const line = `"msg":"消息已发送过，跳过重复发送"`
 	for _, state := range []string{"pending", "succeeded"} {
 		if state == "succeeded" {
-			newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
+			s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 		}
-		again := orderMessage(s, booking(`"123"`, ""))
+		again := s.Subscribe(cluster.Booking(`"123"`, ""))
 		require.Equal(t, true, again.Data("skipped"))
 		require.Equal(t, first.Data("id"), again.Data("id"))
 		require.Equal(t, first.Data("task_id"), again.Data("task_id"))
@@ -116,7 +59,7 @@ func TestScenario2RepeatAfterCrashIsSkipped(t *testing.T) {
 		require.NotContains(t, again.Text, "data_differs")
 	}
 	cluster.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, process.Output())
-	require.Equal(t, true, orderMessage(s, strings.Replace(booking(123, ""), "瑜伽课", "茶", 1)).Data("data_differs"))
+	require.Equal(t, true, s.Subscribe(strings.Replace(cluster.Booking(123, ""), "瑜伽课", "茶", 1)).Data("data_differs"))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
@@ -125,28 +68,28 @@ func TestScenario2RepeatAfterCrashIsSkipped(t *testing.T) {
 func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	sender := newWeChatSender(s)
-	made := orderMessage(s, booking(123, ""))
+	sender := s.NewWeChatSender()
+	made := s.Subscribe(cluster.Booking(123, ""))
 	at := made.Header.Get("Location")
-	sender.send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
+	sender.Send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	failed := s.Get(at)
 	require.EqualValues(t, 2, failed.Data("send_status"))
 	require.Equal(t, "43101", failed.Data("error_code"))
 	require.Equal(t, "user refuse to accept the msg", failed.Data("error_message"))
-	require.Len(t, s.Get(subscriptions+"failures").Data("items"), 1)
+	require.Len(t, s.Get(cluster.SubscribePath+"failures").Data("items"), 1)
 
-	again := orderMessage(s, strings.Replace(booking(123, `"lang":"zh_TW"`), "瑜伽课", "茶", 1))
+	again := s.Subscribe(strings.Replace(cluster.Booking(123, `"lang":"zh_TW"`), "瑜伽课", "茶", 1))
 	require.Equal(t, true, again.Data("again"))
 	require.Equal(t, made.Data("id"), again.Data("id"))
 	require.NotEqual(t, made.Data("task_id"), again.Data("task_id"))
 	require.Equal(t, task.SendFailedMessage, func() any {
-		sender.send(task.Report{Outcome: task.SentFailed})
+		sender.Send(task.Report{Outcome: task.SentFailed})
 		return s.Get(at).Data("error_message")
 	}(), "a failure without a message gets the default one")
 
 	resent := s.Post(at+"/resend", `{"reason":"the user allows messages again"}`)
 	require.Equal(t, 200, resent.Status, resent.Text)
-	sent := sender.send(task.Report{Outcome: task.SentOK})
+	sent := sender.Send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"茶"}}`, string(sent.Data))
 	require.Equal(t, "zh_TW", sent.Lang, "as it was ordered last")
 
@@ -171,14 +114,14 @@ func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	s := cluster.ServeHandler(t, h).Connect(url)
 	waiter := env.RegisterWaiter(task.WeChatQueue)
 	defer waiter.Close()
-	orderMessage(s, booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
-	require.Equal(t, 200, s.Post(subscriptions+"record", recording(2, "")).Status)
+	s.Subscribe(cluster.Booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
+	require.Equal(t, 200, s.Post(cluster.SubscribePath+"record", cluster.Recording(2, "")).Status)
 	select {
 	case <-waiter.C:
 		t.Fatal("neither of them is to be claimed now")
 	default:
 	}
-	orderMessage(s, booking(3, ""))
+	s.Subscribe(cluster.Booking(3, ""))
 	select {
 	case <-waiter.C:
 	case <-time.After(10 * time.Second):
@@ -189,54 +132,54 @@ func TestSubscribeRequestWakesWeChat(t *testing.T) {
 func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	sender := newWeChatSender(s)
+	sender := s.NewWeChatSender()
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
-	first := orderMessage(ann, booking(1, ""))
+	first := ann.Subscribe(cluster.Booking(1, ""))
 	at := first.Header.Get("Location")
-	require.Equal(t, first.Data("id"), orderMessage(bob, booking(1, "")).Data("id"))
+	require.Equal(t, first.Data("id"), bob.Subscribe(cluster.Booking(1, "")).Data("id"))
 	require.Equal(t, 200, ann.Get(at).Status)
 	require.Equal(t, 200, s.Get(at).Status, "an admin sees all")
 	require.Equal(t, 404, bob.Get(at).Status)
 	require.Equal(t, 404, bob.Post(at+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`).Status)
-	sender.send(task.Report{Outcome: task.SentFailed})
+	sender.Send(task.Report{Outcome: task.SentFailed})
 
-	const logs = subscriptions + "logs?business_type=course_booking&business_id=1"
-	for path, items := range map[string]int{logs: 1, subscriptions + "failures": 1, subscriptions + "statistics": 1} {
+	const logs = cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"
+	for path, items := range map[string]int{logs: 1, cluster.SubscribePath + "failures": 1, cluster.SubscribePath + "statistics": 1} {
 		require.Len(t, ann.Get(path).Data("items"), items, path)
 		require.Len(t, s.Get(path).Data("items"), items, path)
 		require.Empty(t, bob.Get(path).Data("items"), path)
 	}
-	refused := bob.Post(subscriptions+"send", booking(1, ""))
+	refused := bob.Post(cluster.SubscribePath+"send", cluster.Booking(1, ""))
 	require.Equal(t, 403, refused.Status)
 	require.Contains(t, refused.Text, "another caller ordered this message")
-	require.Equal(t, true, orderMessage(s, booking(1, "")).Data("again"), "an admin may")
-	sender.send(task.Report{Outcome: task.SentOK})
+	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("again"), "an admin may")
+	sender.Send(task.Report{Outcome: task.SentOK})
 	name := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
-	require.Equal(t, true, bob.Get(subscriptions+"sent?"+name).Data("sent"), "bob must not send it himself")
+	require.Equal(t, true, bob.Get(cluster.SubscribePath+"sent?"+name).Data("sent"), "bob must not send it himself")
 	bound := s.NewCaller("bound", "submitter", "default")
-	require.Equal(t, 403, bound.Post(subscriptions+"send", booking(2, "")).Status)
+	require.Equal(t, 403, bound.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
 }
 
 func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	sender := newWeChatSender(s)
-	orderMessage(s, booking(1, ""))
-	sender.send(task.Report{Outcome: task.SentUnknown})
-	held := orderMessage(s, booking(1, ""))
+	sender := s.NewWeChatSender()
+	s.Subscribe(cluster.Booking(1, ""))
+	sender.Send(task.Report{Outcome: task.SentUnknown})
+	held := s.Subscribe(cluster.Booking(1, ""))
 	require.Equal(t, true, held.Data("skipped"))
 	require.Equal(t, "held", held.Data("state"))
 	require.EqualValues(t, 0, held.Data("send_status"))
 	resolved := s.Post(fmt.Sprintf("/api/v1/admin/tasks/%v/resolve", held.Data("task_id")), `{"outcome":"failed","reason":"the user has not got it"}`)
 	require.Equal(t, 200, resolved.Status, resolved.Text)
-	require.Equal(t, true, orderMessage(s, booking(1, "")).Data("again"))
-	sender.send(task.Report{Outcome: task.SentOK})
+	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("again"))
+	sender.Send(task.Report{Outcome: task.SentOK})
 
-	orderMessage(s, booking(2, `"on_unknown":"resend"`))
-	sender.send(task.Report{Outcome: task.SentUnknown})
-	require.True(t, sender.send(task.Report{Outcome: task.SentOK}).Doubtful, "it is sent again at once")
-	orderMessage(s, booking(3, `"on_unknown":"fail"`))
-	sender.send(task.Report{Outcome: task.SentUnknown})
+	s.Subscribe(cluster.Booking(2, `"on_unknown":"resend"`))
+	sender.Send(task.Report{Outcome: task.SentUnknown})
+	require.True(t, sender.Send(task.Report{Outcome: task.SentOK}).Doubtful, "it is sent again at once")
+	s.Subscribe(cluster.Booking(3, `"on_unknown":"fail"`))
+	sender.Send(task.Report{Outcome: task.SentUnknown})
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where business_id = 3 and send_status = 2`))
 }
 
@@ -244,7 +187,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	record := func(more string) cluster.Reply {
-		r := s.Post(subscriptions+"record", recording(1, more))
+		r := s.Post(cluster.SubscribePath+"record", cluster.Recording(1, more))
 		require.Equal(t, 200, r.Status, r.Text)
 		return r
 	}
@@ -261,7 +204,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	require.Equal(t, 200, longer.Status, longer.Text)
 	require.Greater(t, longer.Data("lease_until"), silent.Data("lease_until"))
 	s.Exec(`update task_live set due_at = now()`)
-	_, err := newWeChatSender(s).db.Tasks.Sweep(t.Context(), 10)
+	_, err := s.NewWeChatSender().DB.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 
 	newer := record("")
@@ -285,7 +228,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	require.EqualValues(t, 1, report(last.Data("claim_id"), `"send_status":1`).Data("send_status"))
 	require.EqualValues(t, 2, s.Get(silent.Header.Get("Location")).Data("retry_count"))
 	require.Equal(t, true, record("").Data("skipped"))
-	conflict := s.Post(orderMessage(s, booking(2, "")).Header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
+	conflict := s.Post(s.Subscribe(cluster.Booking(2, "")).Header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
 	require.Equal(t, 409, conflict.Status)
 	require.Contains(t, conflict.Text, "was not recorded")
 }

@@ -207,7 +207,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
 		{cluster.MessagesPath, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
 		{cluster.MessagesPath, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
-		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
+		{cluster.SubscribePath + "send", cluster.Booking(1, ""), bus.WakeWeChat},
 	} {
 		_, wakeUps := subscribeTo(t, broker.URL(), c.wakes)
 		for _, s := range []*cluster.Client{dead, alive} {

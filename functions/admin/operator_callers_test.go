@@ -1,4 +1,4 @@
-package e2e
+package admin_test
 
 import (
 	"fmt"
@@ -12,16 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// callerPath is where an operator changes a caller.
+// callerPath returns the admin path of a caller.
 func callerPath(s *cluster.Client, name string) string {
 	s.T.Helper()
-	return fmt.Sprintf("%scallers/%d", adminRoot, s.Count(fmt.Sprintf(`select id from callers where name = '%s'`, name)))
+	return fmt.Sprintf("%scallers/%d", cluster.AdminPath, s.Count(fmt.Sprintf(`select id from callers where name = '%s'`, name)))
 }
 
-// auditOf lists what was done to a caller, newest first.
+// auditOf returns the audited actions on a caller, newest first.
 func auditOf(s *cluster.Client, name string) (actions []string) {
 	s.T.Helper()
-	r := s.Get(adminRoot + "actions?subject=caller/" + callerPath(s, name)[len(adminRoot+"callers/"):])
+	r := s.Get(cluster.AdminPath + "actions?subject=caller/" + callerPath(s, name)[len(cluster.AdminPath+"callers/"):])
 	for _, item := range r.Data("items").([]any) {
 		actions = append(actions, item.(map[string]any)["action"].(string))
 	}
@@ -31,14 +31,14 @@ func auditOf(s *cluster.Client, name string) (actions []string) {
 func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ops := newCaller(s, "ops", `"roles":["admin","sender"],"queues":["bulk"]`)
-	deputy := newCaller(ops, "ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
-	phone := newCaller(deputy, "ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
-	given := newCaller(s, "ops.given", `"roles":["sender"],"queues":["bulk"]`)
+	ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["bulk"]`)
+	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
+	phone := deputy.NewCallerWith("ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
+	given := s.NewCallerWith("ops.given", `"roles":["sender"],"queues":["bulk"]`)
 	taken := ops.Post(callerPath(s, "ops.given")+"/rotate", "")
 	require.Equal(t, 200, taken.Status, taken.Text)
 	given.Password = taken.Data("token").(string)
-	free := newCaller(s, "ops.free", `"roles":["sender"],"queues":["bulk"]`)
+	free := s.NewCallerWith("ops.free", `"roles":["sender"],"queues":["bulk"]`)
 	const poll = "/api/v1/sms/tasks/pending?app_id=app&queue=bulk"
 
 	require.Equal(t, 200, s.Post(callerPath(s, "ops")+"/rotate", "").Status)
@@ -56,18 +56,18 @@ func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// What a limited operator gives, a token or grants, must end with it. So it gives nothing to
-// callers of other limited operators, and a caller that has no maker becomes its own.
+// What a limited operator grants must end with the operator. So it grants nothing to
+// callers of other limited operators, and a caller without a maker becomes its own.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const grants = `"roles":["admin","sender"],"queues":["bulk","slow"]`
 	const senderOfBulk = `"roles":["sender"],"queues":["bulk"]`
-	ops := newCaller(s, "ops", grants)
-	sub := newCaller(s, "ops.sub", grants)
-	phone := newCaller(sub, "ops.sub.phone", senderOfBulk)
-	upper := newCaller(ops, "ops.sub.upper", senderOfBulk)
-	newCaller(s, "ops.given", senderOfBulk)
+	ops := s.NewCallerWith("ops", grants)
+	sub := s.NewCallerWith("ops.sub", grants)
+	phone := sub.NewCallerWith("ops.sub.phone", senderOfBulk)
+	upper := ops.NewCallerWith("ops.sub.upper", senderOfBulk)
+	s.NewCallerWith("ops.given", senderOfBulk)
 	poll := func(by *cluster.Client, queue string) int {
 		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
 	}
@@ -92,7 +92,7 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	phone.Password = rotated.Data("token").(string)
 	require.Equal(t, 200, poll(phone, "bulk"))
 
-	other := newCaller(s, "ops.other", senderOfBulk)
+	other := s.NewCallerWith("ops.other", senderOfBulk)
 	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"]}`)
 	require.ElementsMatch(t, []any{"ops.sub", "ops.given"}, narrowed.Data("also_changed"))
 	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
@@ -103,11 +103,11 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ops := newCaller(s, "ops", `"roles":["admin","sender","submitter"],"queues":["bulk","slow"]`)
-	both := newCaller(ops, "ops.both", `"roles":["sender"],"queues":["bulk","slow"]`)
-	slow := newCaller(ops, "ops.slow", `"roles":["sender"],"queues":["slow"]`)
-	submits := newCaller(ops, "ops.submits", `"roles":["submitter"],"queues":["bulk"]`)
-	other := newCaller(s, "other", `"roles":["sender"],"queues":["slow"]`)
+	ops := s.NewCallerWith("ops", `"roles":["admin","sender","submitter"],"queues":["bulk","slow"]`)
+	both := ops.NewCallerWith("ops.both", `"roles":["sender"],"queues":["bulk","slow"]`)
+	slow := ops.NewCallerWith("ops.slow", `"roles":["sender"],"queues":["slow"]`)
+	submits := ops.NewCallerWith("ops.submits", `"roles":["submitter"],"queues":["bulk"]`)
+	other := s.NewCallerWith("other", `"roles":["sender"],"queues":["slow"]`)
 	poll := func(by *cluster.Client, queue string) int {
 		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
 	}
@@ -117,7 +117,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, 200, narrowed.Status, narrowed.Text)
 	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
-	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+nowhere).Status, "no role was left")
+	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.Nowhere).Status, "no role was left")
 	require.Equal(t, 200, poll(other, "slow"), "another caller goes on")
 	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []string{"caller.update", "caller.create"}, auditOf(s, "ops.both"))
@@ -127,27 +127,27 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, 403, poll(both, "slow"), "more for the operator is not more for its callers")
 }
 
-func TestLimitedOperatorMakesSoManyCallers(t *testing.T) {
+func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.OperatorCallers = 3 })
 	s := cluster.ServeHandler(t, h).Connect(url)
-	ops := newCaller(s, "ops", `"roles":["admin"],"queues":["bulk"]`)
-	deputy := newCaller(ops, "ops.deputy", `"roles":["admin"],"queues":["bulk"]`)
+	ops := s.NewCallerWith("ops", `"roles":["admin"],"queues":["bulk"]`)
+	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin"],"queues":["bulk"]`)
 	for _, by := range []*cluster.Client{ops, deputy} {
-		newCaller(by, by.User+".1", `"roles":["admin"],"queues":["bulk"]`)
+		by.NewCallerWith(by.User+".1", `"roles":["admin"],"queues":["bulk"]`)
 	}
 	require.Equal(t, 200, ops.Post(callerPath(s, "ops.1")+"/revoke", "").Status)
 	for _, by := range []*cluster.Client{ops, deputy} {
-		r := by.Post(adminRoot+"callers", fmt.Sprintf(`{"name":%q,"roles":["admin"],"queues":["bulk"]}`, by.User+".2"))
+		r := by.Post(cluster.AdminPath+"callers", fmt.Sprintf(`{"name":%q,"roles":["admin"],"queues":["bulk"]}`, by.User+".2"))
 		require.Equal(t, 403, r.Status, r.Text)
 		require.Contains(t, r.Text, "may make 3")
 	}
 	s.Exec(`update callers set revoked_at = now() - interval '25 hours' where revoked_at is not null`)
-	newCaller(deputy, "ops.deputy.2", `"roles":["admin"],"queues":["bulk"]`)
-	peer := newCaller(s, "peer", `"roles":["admin"],"queues":["bulk"]`)
-	newCaller(peer, "peer.1", `"roles":["admin"],"queues":["bulk"]`)
-	newCaller(s, "ops.2", `"roles":["admin"],"queues":["bulk"]`)
+	deputy.NewCallerWith("ops.deputy.2", `"roles":["admin"],"queues":["bulk"]`)
+	peer := s.NewCallerWith("peer", `"roles":["admin"],"queues":["bulk"]`)
+	peer.NewCallerWith("peer.1", `"roles":["admin"],"queues":["bulk"]`)
+	s.NewCallerWith("ops.2", `"roles":["admin"],"queues":["bulk"]`)
 }
 
 func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
@@ -156,13 +156,13 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
 	s := cluster.ServeHandler(t, h).Connect(url)
 	const grants = `"roles":["admin","submitter"],"queues":["bulk"]`
-	ops := newCaller(s, "ops", grants)
-	deputy := newCaller(ops, "ops.deputy", grants)
-	helper := newCaller(deputy, "ops.deputy.helper", grants)
-	modest := newCaller(s, "modest", grants)
+	ops := s.NewCallerWith("ops", grants)
+	deputy := ops.NewCallerWith("ops.deputy", grants)
+	helper := deputy.NewCallerWith("ops.deputy.helper", grants)
+	modest := s.NewCallerWith("modest", grants)
 
 	tasks := func(by *cluster.Client) []int {
-		return codesOf(by.Post("/api/v1/sms/send/batch", keyedBatch(1, 2, `,"queue":"bulk"`)))
+		return by.Post("/api/v1/sms/send/batch", cluster.KeyedBatch(1, 2, `,"queue":"bulk"`)).Codes()
 	}
 	require.Equal(t, []int{200, 200}, tasks(ops))
 	require.Equal(t, []int{200, 200}, tasks(deputy))

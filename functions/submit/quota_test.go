@@ -1,4 +1,4 @@
-package e2e
+package submit_test
 
 import (
 	"fmt"
@@ -12,23 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// keyedBatch is a batch of SMS with the keys first to last, each with the rest of its item.
-func keyedBatch(first, last int, rest string) string {
-	var items []string
-	for key := first; key <= last; key++ {
-		items = append(items, fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","idempotency_key":"k-%d"%s}`, key, rest))
-	}
-	return `{"items":[` + strings.Join(items, ",") + `]}`
-}
-
-// codesOf are the status of each item of a batch.
-func codesOf(r cluster.Reply) (codes []int) {
-	for _, item := range r.Data("items").([]any) {
-		codes = append(codes, int(item.(map[string]any)["code"].(float64)))
-	}
-	return codes
-}
-
 func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -38,19 +21,19 @@ func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"
 
-	require.Equal(t, []int{200, 200, 200, 200, 200, 429, 429}, codesOf(greedy.Post(batch, keyedBatch(1, 7, ""))), "each item is for itself")
+	require.Equal(t, []int{200, 200, 200, 200, 200, 429, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes(), "each item is for itself")
 	for range 3 {
 		refused := greedy.Post(one, `{"phone_number":"13800138000","content":"hello"}`)
 		require.Equal(t, []any{429, "quota_exceeded", "5"}, []any{refused.Status, refused.Body["error"], refused.Header.Get("Retry-After")}, refused.Text)
 		require.Contains(t, refused.Body["message"], "and may have 5: tasks are accepted again when some of these are finished")
-		require.Equal(t, 429, greedy.Post(subscriptions+"send", booking(1, "")).Status, "subscribe messages are tasks too")
-		require.Equal(t, 429, greedy.Post(subscriptions+"record", recording(1, "")).Status)
-		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, codesOf(greedy.Post(batch, keyedBatch(1, 6, ""))), "a replay gets its answer")
+		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "subscribe messages are tasks too")
+		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).Status)
+		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay gets its answer")
 	}
-	require.Equal(t, []int{422, 429}, codesOf(greedy.Post(batch, keyedBatch(5, 6, `,"source":"other"`))))
-	require.Equal(t, []int{200, 200, 200}, codesOf(modest.Post(batch, keyedBatch(1, 3, ""))), "another caller goes on")
-	require.Equal(t, 200, modest.Post(subscriptions+"send", booking(1, "")).Status)
-	require.Equal(t, 200, modest.Post(subscriptions+"send", booking(1, "")).Status, "a repeat of it too")
+	require.Equal(t, []int{422, 429}, greedy.Post(batch, cluster.KeyedBatch(5, 6, `,"source":"other"`)).Codes())
+	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller goes on")
+	require.Equal(t, 200, modest.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status)
+	require.Equal(t, 200, modest.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "a repeat of it too")
 	for range 6 {
 		require.Equal(t, 200, s.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "the built-in admin has no quota")
 	}
@@ -78,10 +61,10 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"
-	greedy, modest := newCaller(s, "greedy", `"roles":["submitter"]`), s.NewCaller("modest", "submitter")
+	greedy, modest := s.NewCallerWith("greedy", `"roles":["submitter"]`), s.NewCaller("modest", "submitter")
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'greedy'`))
 	require.EqualValues(t, 0, s.Get(at).Data("best_priority"), "any, unless an admin says otherwise")
-	require.Equal(t, []int{200}, codesOf(greedy.Post(batch, keyedBatch(1, 1, `,"priority":0`))))
+	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes())
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"best_priority":4}`).Data("best_priority"))
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":9}`).Data("best_priority"), "what is left out stays")
 
@@ -89,20 +72,20 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	require.Equal(t, []any{403, "forbidden"}, []any{refused.Status, refused.Body["error"]}, refused.Text)
 	require.Equal(t, []string{"priority"}, refused.Fields())
 	require.Contains(t, refused.Text, "must be between 4 and 9")
-	mixed := strings.Replace(keyedBatch(2, 4, `,"priority":4`), `"priority":4`, `"priority":0`, 1)
-	require.Equal(t, []int{403, 200, 200}, codesOf(greedy.Post(batch, mixed)), "one item fails alone")
-	require.Equal(t, []int{200, 200}, codesOf(greedy.Post(batch, keyedBatch(5, 6, ""))), "none given is 5")
-	require.Equal(t, []int{200}, codesOf(greedy.Post(batch, keyedBatch(1, 1, `,"priority":0`))), "a replay gets its answer")
-	require.Equal(t, []int{200}, codesOf(modest.Post(batch, keyedBatch(1, 1, `,"priority":0`))), "another caller goes on")
+	mixed := strings.Replace(cluster.KeyedBatch(2, 4, `,"priority":4`), `"priority":4`, `"priority":0`, 1)
+	require.Equal(t, []int{403, 200, 200}, greedy.Post(batch, mixed).Codes(), "one item fails alone")
+	require.Equal(t, []int{200, 200}, greedy.Post(batch, cluster.KeyedBatch(5, 6, "")).Codes(), "none given is 5")
+	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "a replay gets its answer")
+	require.Equal(t, []int{200}, modest.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "another caller goes on")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where priority < 4 and caller_id = (select id from callers where name = 'greedy')`))
 
-	limited := newCaller(s, "limited", `"roles":["admin","submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
+	limited := s.NewCallerWith("limited", `"roles":["admin","submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
 	made := limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"],"best_priority":2,"max_waiting_tasks":101}`)
 	require.Equal(t, 403, made.Status, made.Text)
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, made.Fields())
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"},
 		limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"]}`).Fields(), "none given is all")
-	narrow := newCaller(limited, "limited.narrow", `"roles":["submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
-	require.Equal(t, []int{200}, codesOf(narrow.Post(batch, keyedBatch(1, 1, `,"queue":"bulk","priority":3`))))
-	require.Equal(t, []int{403}, codesOf(narrow.Post(batch, keyedBatch(2, 2, `,"queue":"bulk","priority":2`))))
+	narrow := limited.NewCallerWith("limited.narrow", `"roles":["submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
+	require.Equal(t, []int{200}, narrow.Post(batch, cluster.KeyedBatch(1, 1, `,"queue":"bulk","priority":3`)).Codes())
+	require.Equal(t, []int{403}, narrow.Post(batch, cluster.KeyedBatch(2, 2, `,"queue":"bulk","priority":2`)).Codes())
 }

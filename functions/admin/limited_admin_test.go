@@ -1,4 +1,4 @@
-package e2e
+package admin_test
 
 import (
 	"fmt"
@@ -14,26 +14,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	adminRoot = "/api/v1/admin/"
-	onlyAdmin = `"roles":["admin"],"queues":["bulk"]`
-)
+const onlyAdmin = `"roles":["admin"],"queues":["bulk"]`
 
-// submitTo submits a task to a queue and gives its id.
-func submitTo(s *cluster.Client, queue string) string {
-	s.T.Helper()
-	r := s.Post(sms+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","queue":%q}`, queue))
-	require.Equal(s.T, 200, r.Status, r.Text)
-	return r.Data("task_id").(string)
-}
-
-// Every operation of the contract as an admin with queues: what does not say that it
-// holds the caller to its queues is refused before anything happens.
+// An admin with queues calls every operation. Those that the contract does not mark as
+// limited to the caller's queues are refused before anything happens.
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	newCaller(s, "first", onlyAdmin) // the examples revoke it
-	limited := newCaller(s, "limited", onlyAdmin)
+	s.NewCallerWith("first", onlyAdmin) // the examples revoke it
+	limited := s.NewCallerWith("limited", onlyAdmin)
 	c := contract.Read(t)
 	for pattern, operation := range c.Operations {
 		roles, _ := operation.Node["x-roles"].([]any)
@@ -61,23 +50,23 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile, rightful := newCaller(s, "hostile", onlyAdmin), newCaller(s, "rightful", `"roles":["admin"],"queues":["default"]`)
-	own, foreign := submitTo(s, "bulk"), submitTo(s, "default")
+	hostile, rightful := s.NewCallerWith("hostile", onlyAdmin), s.NewCallerWith("rightful", `"roles":["admin"],"queues":["default"]`)
+	own, foreign := s.SubmitTo("bulk"), s.SubmitTo("default")
 
 	for path, body := range map[string]string{"": "", "/retry": "", "/cancel": "", "/resolve": `{"outcome":"failed","reason":"x"}`} {
 		method := map[bool]string{true: "GET", false: "POST"}[path == ""]
-		theirs, none := hostile.Do(method, adminRoot+"tasks/"+foreign+path, body), hostile.Do(method, adminRoot+"tasks"+nowhere+path, body)
+		theirs, none := hostile.Do(method, cluster.AdminPath+"tasks/"+foreign+path, body), hostile.Do(method, cluster.AdminPath+"tasks"+cluster.Nowhere+path, body)
 		require.Equal(t, 404, theirs.Status, "%s: %s", path, theirs.Text)
 		require.Equal(t, none.Text, theirs.Text, "a foreign task does not exist")
-		require.NotEqual(t, 404, hostile.Do(method, adminRoot+"tasks/"+own+path, body).Status, path)
-		require.NotEqual(t, 404, s.Do(method, adminRoot+"tasks/"+foreign+path, "").Status, path)
-		submitTo(s, "default")
+		require.NotEqual(t, 404, hostile.Do(method, cluster.AdminPath+"tasks/"+own+path, body).Status, path)
+		require.NotEqual(t, 404, s.Do(method, cluster.AdminPath+"tasks/"+foreign+path, "").Status, path)
+		s.SubmitTo("default")
 		if path == "/cancel" {
-			foreign, own = submitTo(s, "default"), submitTo(s, "bulk")
+			foreign, own = s.SubmitTo("default"), s.SubmitTo("bulk")
 		}
 	}
 	tasks := func(by *cluster.Client, query string) (ids []string) {
-		for _, item := range by.Get(adminRoot + "tasks" + query).Data("items").([]any) {
+		for _, item := range by.Get(cluster.AdminPath + "tasks" + query).Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["task_id"].(string))
 		}
 		return ids
@@ -87,42 +76,42 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	require.NotContains(t, tasks(hostile, "?phone_number=13800138000"), foreign)
 	require.NotContains(t, tasks(hostile, "?state=pending"), foreign)
 	require.Contains(t, tasks(rightful, "?state=pending"), foreign)
-	require.Equal(t, 403, hostile.Get(adminRoot+"tasks?queue=default").Status)
+	require.Equal(t, 403, hostile.Get(cluster.AdminPath+"tasks?queue=default").Status)
 
 	for _, do := range []string{"pause", "resume"} {
-		at := adminRoot + "queues/default/" + do
+		at := cluster.AdminPath + "queues/default/" + do
 		require.Equal(t, 403, hostile.Post(at, `{"reason":"x"}`).Status, do)
 		require.Equal(t, 200, rightful.Post(at, `{"reason":"x"}`).Status, do)
 	}
-	queues := hostile.Get(adminRoot + "queues")
+	queues := hostile.Get(cluster.AdminPath + "queues")
 	require.Contains(t, queues.Text, `"bulk"`)
 	require.NotContains(t, queues.Text, `"default"`)
-	require.Equal(t, 200, hostile.Post(adminRoot+"queues/bulk/pause", `{"reason":"x"}`).Status)
-	require.Equal(t, 403, hostile.Get(adminRoot+"subscribe-templates").Status)
+	require.Equal(t, 200, hostile.Post(cluster.AdminPath+"queues/bulk/pause", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, hostile.Get(cluster.AdminPath+"subscribe-templates").Status)
 	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
-	list := newCaller(s, "wechat-admin", `"roles":["admin"],"queues":["wechat"]`).Get(adminRoot + "subscribe-templates")
+	list := s.NewCallerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).Get(cluster.AdminPath + "subscribe-templates")
 	require.Equal(t, 200, list.Status)
 	require.NotEmpty(t, list.Data("templates"))
 	require.NotContains(t, list.Text, "hostile", "it does not see other callers")
 
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
-	alerts := hostile.Get(adminRoot + "alerts")
+	alerts := hostile.Get(cluster.AdminPath + "alerts")
 	require.Contains(t, alerts.Text, `"bulk"`)
 	require.NotContains(t, alerts.Text, `"default"`)
 	require.NotContains(t, alerts.Text, `stream_full`, "a stream is no queue, whatever its name")
-	require.Contains(t, s.Get(adminRoot+"alerts").Text, `stream_full`)
+	require.Contains(t, s.Get(cluster.AdminPath+"alerts").Text, `stream_full`)
 }
 
-// An admin with queues that has other roles too acts in these for itself.
+// In its other roles, an admin with queues acts for itself only.
 func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
-	shop := newCaller(s, "shop", `"roles":["submitter","receiver"]`)
-	foreign := submitTo(shop, "bulk")
-	require.Equal(t, 404, hostile.Get(sms+"task/"+foreign).Status)
-	require.Equal(t, 404, hostile.Post(sms+"task/"+foreign+"/cancel", "").Status)
-	require.Equal(t, 200, hostile.Get(sms+"task/"+submitTo(hostile, "bulk")).Status)
+	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
+	shop := s.NewCallerWith("shop", `"roles":["submitter","receiver"]`)
+	foreign := shop.SubmitTo("bulk")
+	require.Equal(t, 404, hostile.Get(cluster.SMSPath+"task/"+foreign).Status)
+	require.Equal(t, 404, hostile.Post(cluster.SMSPath+"task/"+foreign+"/cancel", "").Status)
+	require.Equal(t, 200, hostile.Get(cluster.SMSPath+"task/"+hostile.SubmitTo("bulk")).Status)
 
 	endpoint := shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook"}`)
 	require.Equal(t, 200, endpoint.Status, endpoint.Text)
@@ -134,19 +123,19 @@ func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
 	require.Equal(t, 403, hostile.Get("/api/v1/stream/shop").Status)
 	require.Equal(t, 403, hostile.Post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).Status)
 	require.Equal(t, 403, hostile.Get("/api/v1/messages?between=shop,other").Status)
-	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
+	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 403, hostile.Post(at+"/resend", "").Status)
-	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, hostile.Post(subscriptions+"send", booking(1, "")).Status, "it replaces nothing of another caller")
-	require.Equal(t, true, orderMessage(shop, booking(1, "")).Data("again"))
+	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
+	require.Equal(t, 403, hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "it replaces nothing of another caller")
+	require.Equal(t, true, shop.Subscribe(cluster.Booking(1, "")).Data("again"))
 }
 
 func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := newCaller(s, "hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
-	const callers = adminRoot + "callers"
+	hostile := s.NewCallerWith("hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
+	const callers = cluster.AdminPath + "callers"
 	wide := map[string][]string{
 		`"roles":["sender"]`:                                                       {"queues"},
 		`"roles":["sender"],"queues":[]`:                                           {"queues"},
@@ -213,16 +202,15 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 	require.Equal(t, 200, hostile.Post(at+"/revoke", "").Status)
 }
 
-// A user's inbox, conversations and name belong to the caller of that name, and no
-// queue bounds them. So an admin with queues makes and manages no caller but those that are
-// named after it.
+// A user's inbox and conversations belong to the caller of that name, whatever its queues.
+// So an admin with queues manages only callers that are named after it.
 func TestQueueAdminCannotUseAUserName(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
-	const callers, mine = adminRoot + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
-	ann := newCaller(s, "ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
-	sendText(ann, "bob", "1")
+	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
+	const callers, mine = cluster.AdminPath + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
+	ann := s.NewCallerWith("ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
+	ann.SendText("bob", "1")
 
 	withMessages := hostile.Post(callers, `{"name":"bob",`+mine+`}`)
 	require.Equal(t, 403, withMessages.Status, withMessages.Text)
@@ -243,29 +231,29 @@ func TestQueueAdminCannotUseAUserName(t *testing.T) {
 	require.NotContains(t, hostile.Get(callers).Text, `"ann"`)
 	require.Equal(t, 200, ann.Get("/api/v1/messages?between=ann,bob").Status, "ann goes on with her token")
 
-	helper := newCaller(hostile, "hostile.1", mine)
+	helper := hostile.NewCallerWith("hostile.1", mine)
 	require.Equal(t, 403, helper.Get("/api/v1/messages?between=ann,bob").Status)
 	require.Contains(t, hostile.Get(callers).Text, `"hostile.1"`)
-	newCaller(s, "last", `"roles":["sender"]`)
+	s.NewCallerWith("last", `"roles":["sender"]`)
 	first := hostile.Get(callers + "?limit=1")
 	require.Contains(t, first.Text, `"hostile"`)
 	second := hostile.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
 	require.Contains(t, second.Text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
 	require.Nil(t, second.Data("next_after"))
-	require.Equal(t, 200, newCaller(s, "bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues gives bob his name")
+	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues gives bob his name")
 }
 
-// What a process remembers of an admin does not count when it changes callers.
+// The cached limits of an admin do not count when it changes callers.
 func TestQueueAdminLimitsFollowChanges(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	wasBoss := newCaller(s, "was-boss", `"roles":["admin"]`)
-	require.Equal(t, 200, wasBoss.Get(adminRoot+"callers").Status)
+	wasBoss := s.NewCallerWith("was-boss", `"roles":["admin"]`)
+	require.Equal(t, 200, wasBoss.Get(cluster.AdminPath+"callers").Status)
 	for _, change := range []string{`queues = '{bulk}'`, `queues = '{}', roles = '{sender}'`, `roles = '{admin}', revoked_at = now()`} {
-		s.Exec(`update callers set ` + change) // by another process: this one remembers the caller as it was
-		r := wasBoss.Post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`)
+		s.Exec(`update callers set ` + change) // by another process: this one has the old ones cached
+		r := wasBoss.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`)
 		require.Equal(t, 403, r.Status, "%s: %s", change, r.Text)
 	}
 	require.Equal(t, 1, s.Count(`select count(*) from callers`))
-	require.Equal(t, 200, s.Post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`).Status, "the built-in admin has no limits")
+	require.Equal(t, 200, s.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`).Status, "the built-in admin has no limits")
 }

@@ -1,4 +1,4 @@
-package e2e
+package submit_test
 
 import (
 	"fmt"
@@ -36,8 +36,8 @@ func TestCallbackURLFollowsEndpointRules(t *testing.T) {
 			"an endpoint":  s.Post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
 			"a task":       s.Post("/api/v1/sms/send", task),
 			"a batch":      s.Post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
-			"a subscribed": s.Post(subscriptions+"send", booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
-			"a recorded":   s.Post(subscriptions+"record", recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
+			"a subscribed": s.Post(cluster.SubscribePath+"send", cluster.Booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
+			"a recorded":   s.Post(cluster.SubscribePath+"record", cluster.Recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
 		} {
 			if valid {
 				require.Less(t, got.Status, 300, "%s to %s: %s", name, url, got.Text)

@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Paths of tasks and of subscribe messages, and the end of a path that leads to nothing.
+const (
+	SMSPath       = "/api/v1/sms/"
+	SubscribePath = "/api/v1/subscribe/"
+	Nowhere       = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81"
+)
+
+// NewCallerWith creates a caller from the other fields of its request, and returns its
+// client.
+func (s *Client) NewCallerWith(name, fields string) *Client {
+	s.T.Helper()
+	made := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields))
+	require.Equal(s.T, 200, made.Status, made.Text)
+	as := *s
+	as.User, as.Password = name, made.Data("token").(string)
+	return &as
+}
+
+// SubmitTo submits a task to a queue and returns its id.
+func (s *Client) SubmitTo(queue string) string {
+	s.T.Helper()
+	sent := s.Post(SMSPath+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q}`, queue))
+	require.Equal(s.T, 200, sent.Status, sent.Text)
+	return sent.Data("task_id").(string)
+}
+
+// KeyedBatch returns a batch of tasks with the keys first to last, each with more fields.
+func KeyedBatch(first, last int, more string) string {
+	var items []string
+	for key := first; key <= last; key++ {
+		items = append(items, fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","idempotency_key":"k-%d"%s}`, key, more))
+	}
+	return `{"items":[` + strings.Join(items, ",") + `]}`
+}
+
+// Codes returns the status of each item of a batch.
+func (r Reply) Codes() (codes []int) {
+	r.T.Helper()
+	for _, item := range r.Data("items").([]any) {
+		codes = append(codes, int(item.(map[string]any)["code"].(float64)))
+	}
+	return codes
+}
+
+// SendText sends a message to a user and returns its id.
+func (s *Client) SendText(to, key string) string {
+	s.T.Helper()
+	saved := s.Post(MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key))
+	require.Equal(s.T, 200, saved.Status, saved.Text)
+	return saved.Data("server_msg_id").(string)
+}
+
+// Booking returns the request for a subscribe message that confirms a booking, with more
+// fields.
+func Booking(id any, more string) string {
+	if more != "" {
+		more = "," + more
+	}
+	return fmt.Sprintf(`{"template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":%v,
+		"receiver_user_id":"9007199254740993","receiver_openid":"openid","message_data":{"thing1":{"value":"瑜伽课"}}%s}`, id, more)
+}
+
+// Recording returns a booking that the caller sends itself, as the app "app".
+func Recording(id any, more string) string {
+	return strings.Replace(Booking(id, more), "{", `{"app_id":"app",`, 1)
+}
+
+// Subscribe posts a request for a subscribe message, which must be accepted.
+func (s *Client) Subscribe(body string) Reply {
+	s.T.Helper()
+	r := s.Post(SubscribePath+"send", body)
+	require.Equal(s.T, 200, r.Status, r.Text)
+	return r
+}
+
+// WeChatSender sends the messages of the queue wechat, in place of the function.
+type WeChatSender struct {
+	DB *storetest.DB
+	s  *Client
+}
+
+// NewWeChatSender returns a sender on the database of s.
+func (s *Client) NewWeChatSender() WeChatSender {
+	s.T.Helper()
+	return WeChatSender{storetest.OpenAt(s.T, s.Owner.Config().ConnString()), s}
+}
+
+// Send claims the only waiting message and reports its outcome.
+func (w WeChatSender) Send(r task.Report) subscribe.Send {
+	t := w.s.T
+	t.Helper()
+	claimed, _, err := w.DB.Tasks.Claim(t.Context(), tasks.ClaimRequest{
+		Queue: task.WeChatQueue, AppID: "wechat", Limit: 2, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
+	})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	id := claimed[0].ID
+	sends, err := w.DB.Subscribe.BeginSends(t.Context(), []task.ID{id})
+	require.NoError(t, err)
+	r.TaskID, r.AppID, r.ClaimID = id, "wechat", claimed[0].ClaimID
+	outs, errs := w.DB.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	return sends[id]
+}

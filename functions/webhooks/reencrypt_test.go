@@ -1,0 +1,35 @@
+package webhooks_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestReencryptMovesSecretsToNewKey(t *testing.T) {
+	t.Parallel()
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
+	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
+	_, secret := cluster.RegisterEndpoint(s, `{"url":"https://shop.example/hook"}`)
+	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
+
+	reencrypt := func(keys string) (code int, output string) {
+		env := append(cluster.Settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last one counts
+		p := cluster.StartProcess(t, bin, env, "reencrypt")
+		<-p.Exited()
+		return p.ExitCode(), p.Output()
+	}
+	code, output := reencrypt(another)
+	require.Equal(t, 1, code)
+	require.Contains(t, output, "is not among the 1 that are set")
+	code, output = reencrypt(another + "," + sandbox.EncryptionKey)
+	require.Zero(t, code, output)
+	require.Contains(t, output, "encrypted with the first key: 1 of webhook_endpoints, 0 of provider_tokens")
+	code, output = reencrypt(another)
+	require.Zero(t, code, output)
+	require.NotContains(t, output, secret)
+	require.NotContains(t, output, another)
+}
