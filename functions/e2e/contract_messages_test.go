@@ -43,7 +43,7 @@ func (s story) messages() {
 	s.post(409, cluster.MessagesPath, `{"client_msg_id":"slow","to":"a","data":1}`)
 	s.Exec("rollback")
 
-	s.get(200, cluster.MessagesPath+"/"+id)
+	require.Equal(s.T, "2023-12-01T10:00:00Z", s.get(200, cluster.MessagesPath+"/"+id).Data("sent_at"))
 	s.get(200, cluster.MessagesPath+"/by-key/order-1")
 	s.get(200, cluster.MessagesPath+"/by-key/url?from=ann")
 	s.get(404, cluster.MessagesPath+"/by-key/url")

@@ -3,6 +3,7 @@ package e2e
 import (
 	"os/exec"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,19 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	one := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submit"))))
 	require.Equal(t, 200, one.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
 	require.Equal(t, 404, one.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
+
+	// A claim without limit and lease_seconds: ten tasks, leased as the setting says.
+	one.Connect(url)
+	for range 11 {
+		one.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "User-Agent", strings.Repeat("号", 600))
+	}
+	require.Equal(t, 500, one.Count(`select max(length(user_agent)) from receive_logs`), "cut, never refused")
+	claims := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=claim", "PROCESSING_TIMEOUT_MINUTES=7"))))
+	claimed := claims.Get("/api/v1/sms/tasks/pending?app_id=a").List()
+	require.Len(t, claimed, 10)
+	lease, err := time.Parse(time.RFC3339, claimed[0]["lease_until"].(string))
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 
 	typo := cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submitt"))
 	cluster.WaitExit(t, typo)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -69,7 +70,11 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 		AckType: "rejected", From: "admin", ClientMsgID: "bad", ServerMsgID: bad.ServerMsgID, AcceptSeq: bad.AcceptSeq, SavedAt: acks[bad.ServerMsgID].SavedAt,
 	}, acks[bad.ServerMsgID])
 	require.Contains(t, w.Admin.Get("/api/v1/admin/dead-letters").Text, bad.ServerMsgID)
-	w.WaitMessage(second.ServerMsgID, "sent")
+	sent := w.WaitMessage(second.ServerMsgID, "sent")
+	require.NotEmpty(t, sent.Producer, "the process that accepted it")
+	require.Equal(t, second.AcceptSeq, int64(sent.AcceptSeq))
+	require.WithinDuration(t, time.Now(), *sent.AcceptedAt, time.Minute)
+	require.WithinDuration(t, time.Now(), *sent.DeliveredAt, time.Minute)
 	inbox := w.Inbox("bob")
 	require.Len(t, inbox, 2)
 	require.Equal(t, []string{`"one"`, `"two"`}, []string{string(inbox[0].Data), string(inbox[1].Data)}, "in the order of the sender")
