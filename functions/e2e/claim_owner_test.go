@@ -13,7 +13,7 @@ import (
 // claimOne claims one task as app and gives its id and its claim_id.
 func claimOne(s *cluster.Client, app string) (id, claim string) {
 	s.T.Helper()
-	r := s.Get(cluster.SMSPath+"tasks/pending?limit=1&app_id=" + app)
+	r := s.Get(cluster.SMSPath + "tasks/pending?limit=1&app_id=" + app)
 	require.Equal(s.T, 200, r.Status, r.Text)
 	require.Len(s.T, r.List(), 1, r.Text)
 	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
@@ -47,7 +47,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	again, claim := claimOne(phone, "app")
 	require.Equal(t, id, again)
 	older := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
-	before := s.Get(cluster.SMSPath+"task/" + id)
+	before := s.Get(cluster.SMSPath + "task/" + id)
 
 	refused := func(by *cluster.Client) {
 		t.Helper()
