@@ -151,10 +151,11 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_STREAM_MAX=5s")
-	s, p := o.Admin, o.Process(cluster.All)
 	began := time.Now()
-	listen(s, cluster.StreamsPath+"bob").end()
+	listen(o.Admin, cluster.StreamsPath+"bob").end()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
+	s := o.At(o.Start("stream", "SENDONCE_STREAM_MAX=55m"))
+	p := o.Process("stream")
 
 	streams, sockets := make([]*streamReader, 20), make([]*socketClient, 20)
 	for i := range streams {
