@@ -18,8 +18,16 @@ type triggerConfig struct {
 	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
 }
 
-// runTrigger runs until ctx ends. It knows no SQL: what it delivers are wake-ups, and
-// the rows that the functions find are the truth.
+// runTrigger carries events to the functions until ctx ends, and returns when what was under
+// way is settled, or with the reason why it could not begin. It knows no SQL: what it delivers
+// are wake-ups, and the rows that the functions find are the truth. Meanwhile it answers
+// probes and scrapes where a function would listen:
+//
+//   - /healthz is 503 when something here hangs, which only a restart cures (see
+//     trigger.Trigger.Alive). NATS or functions that are away are no reason.
+//   - /readyz is 503 while events are not carried, as without NATS, or not by all
+//     routes; it names those that do not run and says why.
+//   - /metrics has what was carried beside what every process counts.
 func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
 		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
@@ -30,14 +38,44 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		}
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
+	deliveries := env.Metrics().TriggerDeliveries()
+	t, err := trigger.New(env.Bus(), env.Log, trigger.Config{
+		BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password, DrainTimeout: env.Config.DrainTimeout,
+		OnDelivery: func(d trigger.Delivery) { deliveries.Observe(d.Durable, d.Function, d.Status, d.Took) },
+	}, triggerRoutes(env.Config.TwoPhase, cfg.SafetyTick))
+	if err != nil {
+		return err
+	}
+	t.Show(env.Metrics())
+	probes, err := fn.ListenForProbes(ctx, env, t.Alive, t.Ready)
+	if err != nil {
+		return err
+	}
+	// Probes are answered until the last event is settled; without an answer to them no
+	// events are carried.
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		served <- probes.Serve(serving)
+		stop()
+	}()
+	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
+	t.Run(ctx)
+	end()
+	return <-served
+}
+
+// triggerRoutes returns the routes to the functions of the catalogue.
+func triggerRoutes(two fn.TwoPhase, tick time.Duration) []trigger.Route {
 	served := map[string]bool{}
 	for _, f := range Catalogue() {
 		served[f.Name] = true
 	}
-	two := env.Config.TwoPhase
-	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(trigger.SaveConfig{
-		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
+	routes := slices.Concat(trigger.Routes(tick), trigger.SaveRoutes(trigger.SaveConfig{
+		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: tick,
 	}))
-	routes = slices.DeleteFunc(routes, func(r trigger.Route) bool { return !served[r.Function] })
-	return env.RunTrigger(ctx, trigger.Config{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
+	return slices.DeleteFunc(routes, func(r trigger.Route) bool { return !served[r.Function] })
 }

@@ -36,12 +36,14 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/loglimit"
+	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
 // Config is the function's settings.
@@ -71,7 +73,11 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 			env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error(), "unlogged", unlogged)
 		}
 	}
-	env.Metrics().OnScrapeEndpoints(env.Webhooks.UnhealthyEndpoints)
+	telemetry.Show(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, n webhooks.UnhealthyEndpoints) {
+		for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
+			s.Gauge("webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), "state", state)
+		}
+	})
 	return d.event, d.batch
 }
 

@@ -30,11 +30,14 @@ import (
 	"net/http"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
 // Function is this package's line in the catalogue.
@@ -44,7 +47,7 @@ var Function = fn.HTTP("messages", New)
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
-		env.Metrics().OnScrape(env.Bus().AcceptState)
+		telemetry.Show(env.Metrics(), "the stream of accepted messages", env.Bus().AcceptState, showAccepted)
 	}
 	const root = "/api/v1/messages"
 	return fn.Routes{
@@ -62,6 +65,13 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, h.abandon),
 		"POST " + root + "/redrive":      fn.JSON(fn.Admin, h.redriveStuck),
 		"POST " + root + "/abandon":      fn.JSON(fn.Admin, h.abandonStuck),
+	}
+}
+
+func showAccepted(s *metrics.Scrape, state bus.AcceptState) {
+	s.Gauge("stream_len", "Messages in the stream of accepted messages, saved ones that are kept to recognise repeats included.", float64(state.Messages))
+	for durable, n := range state.Pending {
+		s.Gauge("pending", "Accepted messages that a durable has not acknowledged.", float64(n), "durable", durable)
 	}
 }
 

@@ -23,9 +23,11 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
 // Function is this package's line in the catalogue.
@@ -34,7 +36,11 @@ var Function = fn.Event("relay", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	r := &relayer{events: env.Events, messages: env.Messages, env: env}
-	env.Metrics().OnScrapeStreams(env.Events.PausedStreams)
+	telemetry.Show(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
+		for _, name := range paused {
+			s.Gauge("stream_paused", "1 while a stream takes nothing: it is full, has no leader or does not answer.", 1, "stream", name)
+		}
+	})
 	return r.relay
 }
 

@@ -4,8 +4,8 @@ import (
 	"sync"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
 // maxSenders bounds the senders in memory.
@@ -19,7 +19,7 @@ type reorderCounter struct {
 	senders map[string]int64 // the same by sender
 }
 
-func (o *reorderCounter) count(m *messages.Submission, shards int, metrics fn.TwoPhaseMetrics) {
+func (o *reorderCounter) count(m *messages.Submission, shards int, metrics telemetry.TwoPhase) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.senders == nil || len(o.senders) > maxSenders {

@@ -66,13 +66,13 @@
 //
 // Each line is a layer. Its files use those of the same and of earlier lines:
 //
-//	role, errors, timeouts, source_address, cached, waiters, cross_origin, password, version
+//	role, errors, timeouts, source_address, waiters, cross_origin, password, version
 //	config with alerts, twophase and database_roles; caller_cache; limiters and budgets
-//	env, metrics, alert_check
+//	env, alert_check
 //	call, caller_semaphores, wire, stream_event
 //	route, batch
 //	request, answer, authenticate, revocation, upgrade
 //	function, event, stream, socket
-//	mux, health, metrics_endpoint
-//	serve, durability, settings, register, trigger
+//	mux, health, metrics
+//	serve, probes, durability, settings, register
 package fn

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
 // Env is what a process gives to all its functions. Functions keep it; it
@@ -39,8 +41,8 @@ type Env struct {
 	logins    *loginLimiter
 	frames    *callerSemaphores // of sockets
 	reads     *callerSemaphores // of events, for streams and sockets
-	database  *cached[struct{}]
-	metrics   func() *Metrics
+	database  *cache.Value[struct{}]
+	metrics   func() *telemetry.Metrics
 	alerts    task.AlertRules
 
 	deferred deferredLookups
@@ -79,7 +81,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare), logins: newLoginLimiter(),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.rules()}
-	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
+	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	if cfg.PasswordHash != "" {
 		if env.adminHash, err = parsePasswordHash(cfg.PasswordHash); err != nil {
@@ -203,9 +205,6 @@ func (e *Env) WakeForMessage(kind message.Kind) {
 
 // WakeWeChatAt is WakeRelayAt for wechat, which sends the tasks of the queue of that name.
 func (e *Env) WakeWeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
-
-// Metrics is what this process counts. The first call makes it.
-func (e *Env) Metrics() *Metrics { return e.metrics() }
 
 // Close ends the connections to the database and to NATS.
 func (e *Env) Close() {

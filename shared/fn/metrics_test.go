@@ -2,19 +2,18 @@ package fn
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http/httptest"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -156,112 +155,48 @@ func TestScrapeShowsPostgresConnections(t *testing.T) {
 	}
 	require.NotContains(t, h.call("GET", "/metrics", "").body, "hunter2")
 }
-
-func TestTwoPhaseCountsAndTimesMove(t *testing.T) {
+func TestMetricsNeedAdmin(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	m := &h.env.Metrics().TwoPhase
-	require.Same(t, m, &h.env.Metrics().TwoPhase)
-	var all sync.WaitGroup
-	for i := range 100 {
-		all.Go(func() {
-			for _, timing := range []Timing{m.AcceptedWrite, m.AcceptedAck, m.DBQueue} {
-				timing.Observe(1500 * time.Microsecond)
-			}
-			m.SaveLag.Observe(time.Duration(i+1) * time.Second)
-			m.PublishFail.Inc()
-			m.SaveFail.Inc()
-			m.DeliverFail.Inc()
-			m.DupDB.Inc()
-			m.DupDB.Inc()
-			m.ReorderByAcceptSeq.Inc()
-			m.ReorderByFrom.Inc()
-		})
-	}
-	all.Wait()
-	m.DBQueue.Observe(-time.Hour)
-	got := h.scrape()
-	for name, want := range map[string]float64{
-		"accepted_write_ms_count": 100, "accepted_write_ms_sum": 150,
-		"accepted_ack_ms_count": 100, "accepted_ack_ms_sum": 150,
-		"db_queue_ms_count": 101, "db_queue_ms_sum": 150,
-		"save_lag_ms_count": 100, "save_lag_ms_sum": 5_050_000,
-		"publish_fail_total": 100, "save_fail_total": 100, "deliver_fail_total": 100, "dup_db_total": 200,
-		"reorder_by_accept_seq_total": 100, "reorder_by_from_total": 100, "bus_dropped_hints_total": 0, "bus_denied_total": 0,
-	} {
-		require.Contains(t, got, "sendonce_"+name)
-		require.InDelta(t, want, got["sendonce_"+name], 1e-6, name)
-	}
+	h := startServer(t, func(c *Config) { c.Metrics = "" }, greeter())
+	require.Equal(t, 200, h.call("GET", "/metrics", "").status)
+	require.Equal(t, 401, h.call("GET", "/metrics", "", as("admin", "wrong")).status)
+	require.Equal(t, 401, h.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") }).status)
+	require.Equal(t, 403, h.call("GET", "/metrics", "", as("submitter", "token")).status)
+	require.Equal(t, 200, h.call("GET", "/healthz", "", func(r *http.Request) { r.Header.Del("Authorization") }).status)
 }
 
-func TestScrapeHasTypeAndHelp(t *testing.T) {
+func TestMetricsPort(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil, greeter())
-	h.call("GET", "/api/v1/greet/7?name=a", "")
-	h.calls(1)
-	h.env.Metrics().TwoPhase.SaveLag.Observe(time.Second)
-	require.Eventually(t, func() bool { return strings.Contains(h.call("GET", "/metrics", "").body, "greeter") }, waitAtMost, tick)
-	got := h.call("GET", "/metrics", "").body
-	for _, line := range []string{
-		"# HELP sendonce_http_requests_total Calls that were answered; route is none for paths that nobody has.",
-		"# TYPE sendonce_http_requests_total counter",
-		"# TYPE sendonce_http_requests_under_way gauge",
-		"# TYPE sendonce_http_request_seconds histogram",
-		`sendonce_http_request_seconds_bucket{function="greeter",route="GET /api/v1/greet/{id}",le="10"} 1`,
-		`sendonce_http_request_seconds_bucket{function="greeter",route="GET /api/v1/greet/{id}",le="+Inf"} 1`,
-		"# TYPE sendonce_db_queue_ms histogram",
-		`sendonce_db_queue_ms_bucket{le="0.1"} 0`,
-		`sendonce_db_queue_ms_bucket{le="10000"} 0`,
-		"# TYPE sendonce_save_lag_ms histogram",
-		`sendonce_save_lag_ms_bucket{le="3.6e+06"} 1`,
-		"sendonce_save_lag_ms_count 1",
-	} {
-		require.Equal(t, 1, strings.Count(got, line+"\n"), line)
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	h := startServer(t, func(c *Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
+	require.NoError(t, h.env.serveMetrics(t.Context()))
+	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "they are not on the port of the calls")
+	own := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	r := own.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") })
+	require.Equal(t, 200, r.status)
+	require.Contains(t, r.body, "sendonce_http_requests_total")
+	require.Equal(t, 404, own.call("PUT", "/api/v1/empty", "").status, "and calls are not on theirs")
+	require.ErrorContains(t, h.env.serveMetrics(t.Context()), "SENDONCE_METRICS")
+
+	var closed atomic.Int64
+	for range 2 * metricsConnections {
+		w := own.dialRaw(t)
+		go func() {
+			_, _ = w.answers.ReadByte() // nothing is sent before the end
+			closed.Add(1)
+		}()
 	}
+	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
+	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one is answered")
+	w := own.dialRaw(t)
+	w.send(headerOf("/metrics", maxHeaderLines+1))
+	require.Equal(t, 431, w.status())
 }
 
-func TestConcurrentScrapesAreLimited(t *testing.T) {
+func TestMetricsSettingIsValidated(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	m := h.env.Metrics()
-	for range maxScrapes {
-		m.scrapes <- struct{}{}
+	for value, valid := range map[string]bool{"admin": true, "open": true, "9464": true, "1": true, "0": false, "65536": false, "": false, "viewer": false, "-1": false} {
+		require.Equal(t, valid, validMetrics(value), value)
 	}
-	require.Equal(t, 503, h.call("GET", "/metrics", "").status)
-	<-m.scrapes
-	require.NotEmpty(t, h.scrape())
-}
-
-// brokenWriter is a scraper that left.
-type brokenWriter struct{ *httptest.ResponseRecorder }
-
-func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
-
-func TestFailedScrapeIsLogged(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil)
-	h.env.Metrics().scrape(brokenWriter{httptest.NewRecorder()})
-	require.Contains(t, h.log.String(), "broken pipe")
-}
-
-func TestBacklogIsShownWhileNATSAnswers(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil)
-	require.NotContains(t, h.scrape(), "sendonce_stream_len", "nobody knows it here")
-	h.env.Metrics().OnScrape(func(context.Context) (bus.AcceptState, error) {
-		return bus.AcceptState{Messages: 9, Pending: map[string]uint64{"save-0": 4, "deliver-0": 0}}, nil
-	})
-	got := h.scrape()
-	require.InDelta(t, 9, got["sendonce_stream_len"], 0)
-	require.InDelta(t, 4, got["sendonce_pending{durable=save-0}"], 0)
-	require.Contains(t, got, "sendonce_pending{durable=deliver-0}")
-
-	away := startServer(t, nil)
-	away.env.Metrics().OnScrape(func(context.Context) (bus.AcceptState, error) {
-		return bus.AcceptState{Messages: 9}, errors.New("NATS away")
-	})
-	got = away.scrape()
-	require.NotContains(t, got, "sendonce_stream_len", "rather than an old number")
-	require.Contains(t, got, "sendonce_http_requests_under_way", "the rest is shown")
-	require.Contains(t, away.log.String(), "NATS away")
 }

@@ -149,7 +149,7 @@ func (req *request) end() {
 		}
 	}
 	req.log()
-	req.env.Metrics().countCall(req)
+	req.count()
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
@@ -231,8 +231,7 @@ func (req *request) nextLine() (unlogged uint64, log bool) {
 	return 0, true
 }
 
-// countCall counts a call that is over.
-func (m *Metrics) countCall(req *request) {
-	m.requests.Inc(req.function, req.route, statusLabel(req.status))
-	m.durations.Observe(time.Since(req.start).Seconds(), req.function, req.route)
+// count counts a call that is over.
+func (req *request) count() {
+	req.env.Metrics().Calls.Observe(req.function, req.route, req.status, time.Since(req.start))
 }

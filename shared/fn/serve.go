@@ -164,7 +164,7 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		discardBody(w, r)
-		e.Metrics().scrape(w)
+		e.Metrics().ServeHTTP(w, r)
 	})
 	server := newBoundedServer(e, mux, metricsConnections)
 	context.AfterFunc(ctx, func() { _ = server.http.Close() })

@@ -297,7 +297,7 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 			answer = req.refuseFrame(fmt.Errorf("panic: %v", r))
 		}
 		req.log()
-		req.env.Metrics().countCall(req)
+		req.count()
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()

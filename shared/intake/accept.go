@@ -23,7 +23,7 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 		return Submitted{}, err
 	}
 	metrics := in.env.Metrics().TwoPhase
-	durability, err := in.durability(ctx)
+	durability, err := in.durability()
 	if err != nil {
 		metrics.PublishFail.Inc()
 		return Submitted{}, err
@@ -73,7 +73,7 @@ func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *messages.Sub
 	case found == nil:
 		return in.save(m)
 	}
-	durability, err := in.durability(ctx)
+	durability, err := in.durability()
 	if err != nil {
 		return Submitted{}, errBusy()
 	}
@@ -87,50 +87,21 @@ func producer() string {
 }
 
 const (
-	cacheTime      = time.Minute // how long the durability is used before it is read again
-	errorCacheTime = time.Second // the same after it could not be read
+	durabilityTime = time.Minute // how long the durability is used before it is read again
 	lookUpTimeout  = 2 * time.Second
 )
-
-// cachedDurability is the durability of the stream as it was last read.
-type cachedDurability struct {
-	durability bus.Durability
-	until      time.Time
-}
 
 // durability returns which failures an accepted message survives until it is saved; a failure of
 // which this is unknown is not included. The error is bus.ErrUnavailable if these are fewer than the
 // settings require: then no message may be accepted.
-func (in *Intake) durability(ctx context.Context) (bus.Durability, error) {
-	known, required := in.currentDurability(ctx), in.twoPhase.Durability|bus.DurableProcess
+func (in *Intake) durability() (bus.Durability, error) {
+	known, _ := in.cached.Get() // after an error it is what is known
+	required := in.twoPhase.Durability | bus.DurableProcess
 	if !known.Covers(required) {
 		return known, fmt.Errorf("%w: the stream has the durability %s, and %s is required", bus.ErrUnavailable, known, required)
 	}
 	return known, nil
 }
-
-func (in *Intake) currentDurability(ctx context.Context) bus.Durability {
-	if known := in.cached.Load(); known.isFresh() {
-		return known.durability
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if known := in.cached.Load(); known.isFresh() {
-		return known.durability
-	}
-	// The result is shared, so it must not depend on this caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
-	defer cancel()
-	durability, err := in.env.Bus().Durability(ctx, in.twoPhase.MonitorURL)
-	keep := cacheTime
-	if err != nil {
-		keep = errorCacheTime
-	}
-	in.cached.Store(&cachedDurability{durability, time.Now().Add(keep)})
-	return durability
-}
-
-func (p *cachedDurability) isFresh() bool { return p != nil && time.Now().Before(p.until) }
 
 func errBusy() error {
 	return fn.Busy("messages cannot be accepted now; repeat the same call later")

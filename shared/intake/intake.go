@@ -10,12 +10,12 @@ package intake
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/admin"
@@ -30,14 +30,18 @@ type Intake struct {
 	env      *fn.Env
 	twoPhase fn.TwoPhase
 
-	mu         sync.Mutex // locked while the durability is read
-	cached     atomic.Pointer[cachedDurability]
+	cached     cache.Value[bus.Durability]
 	makeRoomAt atomic.Int64 // when save was last woken to make room, in Unix seconds
 }
 
 // New does not touch the network.
 func New(env *fn.Env) *Intake {
-	return &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
+	in := &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
+	in.cached.Timeout, in.cached.Keep = lookUpTimeout, durabilityTime
+	in.cached.Read = func(ctx context.Context) (bus.Durability, error) {
+		return env.Bus().Durability(ctx, in.twoPhase.MonitorURL)
+	}
+	return in
 }
 
 // Submitted is the answer to a valid request.

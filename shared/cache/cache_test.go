@@ -1,4 +1,4 @@
-package fn
+package cache
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCachedReadsOnceForConcurrentCalls(t *testing.T) {
+func TestConcurrentCallsReadOnce(t *testing.T) {
 	t.Parallel()
 	began, answer := make(chan struct{}, 20), make(chan struct{})
-	c := &cached[int]{timeout: time.Minute, read: func(context.Context) (int, error) {
+	c := &Value[int]{Timeout: time.Minute, Read: func(context.Context) (int, error) {
 		began <- struct{}{}
 		<-answer
 		return 7, nil
@@ -21,7 +21,7 @@ func TestCachedReadsOnceForConcurrentCalls(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			value, err := c.get()
+			value, err := c.Get()
 			require.NoError(t, err)
 			require.Equal(t, 7, value)
 		})
@@ -32,11 +32,11 @@ func TestCachedReadsOnceForConcurrentCalls(t *testing.T) {
 	require.Empty(t, began)
 }
 
-func TestCachedKeepsAFailureForASecond(t *testing.T) {
+func TestErrorIsKeptForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reads, silent := 0, true
-		c := &cached[int]{timeout: 2 * time.Second, read: func(ctx context.Context) (int, error) {
+		c := &Value[int]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (int, error) {
 			reads++
 			if silent {
 				<-ctx.Done()
@@ -45,7 +45,7 @@ func TestCachedKeepsAFailureForASecond(t *testing.T) {
 		}}
 		begun := time.Now()
 		for range 20 {
-			_, err := c.get()
+			_, err := c.Get()
 			require.Error(t, err)
 		}
 		require.Equal(t, 2*time.Second, time.Since(begun))
@@ -53,9 +53,23 @@ func TestCachedKeepsAFailureForASecond(t *testing.T) {
 		silent = false
 		time.Sleep(time.Second)
 		for range 20 {
-			value, err := c.get()
+			value, err := c.Get()
 			require.NoError(t, err)
 			require.Equal(t, 2, value)
+		}
+	})
+}
+
+func TestValueIsKeptForItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		c := &Value[int]{Timeout: time.Second, Keep: time.Minute, Read: func(context.Context) (int, error) { reads++; return reads, nil }}
+		for after, want := range []int{1, 1, 2} {
+			value, err := c.Get()
+			require.NoError(t, err)
+			require.Equal(t, want, value, after)
+			time.Sleep(30 * time.Second)
 		}
 	})
 }

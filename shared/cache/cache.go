@@ -1,0 +1,60 @@
+// Package cache keeps a value that is expensive to read, for a short time.
+package cache
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// errorTime is how long the result of a failed read is kept.
+const errorTime = time.Second
+
+// Value is read when it is needed. Calls during a read wait for its result. The fields must
+// not change after the first Get.
+type Value[T any] struct {
+	Read    func(context.Context) (T, error)
+	Timeout time.Duration // of Read
+	Keep    time.Duration // how long a result without an error is kept; 0 = 1 s
+
+	mu   sync.Mutex // locked while the value is read
+	last atomic.Pointer[result[T]]
+}
+
+type result[T any] struct {
+	value T
+	err   error
+	until time.Time
+}
+
+func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.until) }
+
+// Get returns what Read returned last, or reads. The error of a read is kept for 1 s.
+func (v *Value[T]) Get() (T, error) {
+	if r := v.last.Load(); r.isFresh() {
+		return r.value, r.err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.last.Load()
+	if !r.isFresh() {
+		r = v.read()
+		v.last.Store(r)
+	}
+	return r.value, r.err
+}
+
+// read does not use the context of a caller: if that caller left, all others would see an error.
+func (v *Value[T]) read() *result[T] {
+	ctx, cancel := context.WithTimeout(context.Background(), v.Timeout)
+	defer cancel()
+	r := &result[T]{}
+	r.value, r.err = v.Read(ctx)
+	keep := errorTime
+	if r.err == nil && v.Keep > 0 {
+		keep = v.Keep
+	}
+	r.until = time.Now().Add(keep)
+	return r
+}

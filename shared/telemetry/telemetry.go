@@ -1,0 +1,196 @@
+// Package telemetry is what one process counts since its start and shows at GET /metrics.
+//
+// The route /metrics may be open to everyone, so no label holds text that callers choose: a
+// route is shown by its pattern, never by its path.
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/metrics"
+)
+
+const (
+	// maxScrapes bounds concurrent scrapes, as they may need no password.
+	maxScrapes = 4
+	// readTimeout is well below the 10 s that a scraper waits by default.
+	readTimeout = time.Second
+)
+
+// Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
+// routes.
+var (
+	millisecondBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000}
+	secondBuckets      = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+	lagBuckets         = append(millisecondBuckets[4:len(millisecondBuckets):len(millisecondBuckets)], 30_000, 60_000, 300_000, 900_000, 3_600_000)
+)
+
+// Metrics is safe for concurrent use.
+type Metrics struct {
+	TwoPhase      TwoPhase
+	Archive       Archive
+	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not answered 2xx
+	Calls         Timer            // of routes, by function and route
+	Registry      *metrics.Registry
+
+	log     *slog.Logger
+	scrapes chan struct{} // has one for each that is under way
+
+	mu    sync.Mutex
+	shown map[string]func(*metrics.Scrape) // by what is shown
+}
+
+// TwoPhase shows whether acknowledging before saving is worth it, and whether Postgres
+// keeps up.
+type TwoPhase struct {
+	AcceptedWrite Timing // from publishing a message to the stream until it is stored there
+	AcceptedAck   Timing // from the start of a call until its `accepted` can be answered
+	DBQueue       Timing // how long a message on the saved path waited for Postgres
+	SaveLag       Timing // from accepted to saved
+
+	PublishFail *metrics.Counter // messages that the stream did not take
+	SaveFail    *metrics.Counter // batches that Postgres did not take; they come again
+	DeliverFail *metrics.Counter // messages not published to their receiver; they come again
+	DupDB       *metrics.Counter // accepted messages whose row existed already
+
+	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
+	ReorderByFrom      *metrics.Counter // those of them whose predecessor was of the same sender
+}
+
+// Archive counts what left the main tables, by table.
+type Archive struct {
+	Rows   *metrics.Counter // moved to an archive table, or deleted
+	Failed *metrics.Counter // rows that the database refused to archive, each time
+}
+
+// Timing counts durations in milliseconds.
+type Timing struct{ milliseconds *metrics.Histogram }
+
+// Observe counts one duration. A negative one, which the clocks of two machines can cause,
+// counts as 0.
+func (t Timing) Observe(d time.Duration) {
+	t.milliseconds.Observe(float64(max(d, 0)) / float64(time.Millisecond))
+}
+
+// Timer counts calls by two labels and their status, and times them by the two labels.
+type Timer struct {
+	count   *metrics.Counter
+	seconds *metrics.Histogram
+}
+
+// Observe counts one call. Status 0 is a call without an answer.
+func (t Timer) Observe(first, second string, status int, took time.Duration) {
+	t.count.Inc(first, second, statusLabel(status))
+	t.seconds.Observe(took.Seconds(), first, second)
+}
+
+// statusLabel returns the most frequent status without an allocation.
+func statusLabel(status int) string {
+	switch status {
+	case 0:
+		return "none"
+	case http.StatusOK:
+		return "200"
+	}
+	return strconv.Itoa(status)
+}
+
+// New returns metrics that count from 0. Failures to read or write them go to log.
+func New(log *slog.Logger) *Metrics {
+	r := metrics.New("sendonce_")
+	timing := func(name, help string, bounds []float64) Timing { return Timing{r.Histogram(name, help, bounds)} }
+	m := &Metrics{
+		TwoPhase: TwoPhase{
+			AcceptedWrite:      timing("accepted_write_ms", "Milliseconds until the stream had a message.", millisecondBuckets),
+			AcceptedAck:        timing("accepted_ack_ms", "Milliseconds until a message could be acknowledged as accepted.", millisecondBuckets),
+			DBQueue:            timing("db_queue_ms", "Milliseconds that a message on the saved path waited for Postgres.", millisecondBuckets),
+			SaveLag:            timing("save_lag_ms", "Milliseconds from accepted to saved.", lagBuckets),
+			PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not take."),
+			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not take."),
+			DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
+			DupDB:              r.Counter("dup_db_total", "Accepted messages whose row was there already."),
+			ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
+			ReorderByFrom:      r.Counter("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
+		},
+		WebhookFailed: r.Counter("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx."),
+		Archive: Archive{
+			Rows:   r.Counter("archived_rows_total", "Rows that sweep moved to an archive table, or deleted, because they were old.", "table"),
+			Failed: r.Counter("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table.", "table"),
+		},
+		Calls: Timer{
+			r.Counter("http_requests_total", "Calls that were answered; route is none for paths that nobody has.", "function", "route", "status"),
+			r.Histogram("http_request_seconds", "Time from a call's begin to its answer, waiting polls included.", secondBuckets, "function", "route"),
+		},
+		Registry: r,
+		log:      log,
+		scrapes:  make(chan struct{}, maxScrapes),
+		shown:    map[string]func(*metrics.Scrape){},
+	}
+	r.Collect(m.collect)
+	return m
+}
+
+// TriggerDeliveries adds the metrics of a trigger's POSTs, by durable and function.
+func (m *Metrics) TriggerDeliveries() Timer {
+	return Timer{
+		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "durable", "function", "status"),
+		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "durable", "function"),
+	}
+}
+
+// Show has each scrape show a value, which read reads at most once a second and for at most
+// 1 s. While read fails the value is not shown, and what, which names it, is logged. A later
+// call with the same what replaces an earlier one.
+func Show[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
+	value := Cached(m, what, read)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shown[what] = func(s *metrics.Scrape) {
+		if v, err := value.Get(); err == nil {
+			show(s, v)
+		}
+	}
+}
+
+// Cached returns a value that scrapes read; a failure is logged.
+func Cached[T any](m *Metrics, what string, read func(context.Context) (T, error)) *cache.Value[T] {
+	return &cache.Value[T]{Timeout: readTimeout, Read: func(ctx context.Context) (T, error) {
+		value, err := read(ctx)
+		if err != nil {
+			m.log.Warn(what+" cannot be read", "cause", err.Error())
+		}
+		return value, err
+	}}
+}
+
+func (m *Metrics) collect(s *metrics.Scrape) {
+	m.mu.Lock()
+	shown := slices.Collect(maps.Values(m.shown))
+	m.mu.Unlock()
+	for _, show := range shown {
+		show(s)
+	}
+}
+
+// ServeHTTP answers a scrape with all metrics.
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	select {
+	case m.scrapes <- struct{}{}:
+		defer func() { <-m.scrapes }()
+	default:
+		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	if err := m.Registry.Write(w); err != nil {
+		m.log.Warn("a scrape cannot be answered", "cause", err.Error())
+	}
+}

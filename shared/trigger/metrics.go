@@ -1,0 +1,65 @@
+package trigger
+
+import (
+	"github.com/sendonce/sendonce/shared/metrics"
+	"github.com/sendonce/sendonce/shared/telemetry"
+)
+
+// Show has scrapes show the state of the trigger, and what NATS has for it, which is read
+// only while there is a connection.
+func (t *Trigger) Show(m *telemetry.Metrics) {
+	backlogs := telemetry.Cached(m, "the backlog of the functions", t.Backlog)
+	usage := telemetry.Cached(m, "the sizes of the streams", t.StreamUsage)
+	m.Registry.Collect(func(s *metrics.Scrape) {
+		connected := t.Connected()
+		s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))
+		var backlog Backlog // without a route: not known
+		if connected {
+			backlog, _ = backlogs.Get()
+			used, _ := usage.Get() // of the streams that answered
+			for stream, part := range used {
+				s.Gauge("stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, "stream", stream)
+			}
+		}
+		for _, r := range t.Routes() {
+			r.show(s, backlog)
+		}
+		for stream, err := range t.Streams() {
+			if err != nil {
+				s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
+					"reason", ReasonOf(err), "stream", stream)
+			}
+		}
+		if backlog.Routes != nil {
+			s.Gauge("dead_letters", "Events that functions refused, in the stream DEADLETTERS.", float64(backlog.DeadLetters))
+		}
+	})
+}
+
+// show shows the state of one route.
+func (r *RouteState) show(s *metrics.Scrape, backlog Backlog) {
+	of := []string{"durable", r.Durable, "function", r.Function}
+	s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
+	if r.Stopped != nil {
+		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
+			"durable", r.Durable, "function", r.Function, "reason", ReasonOf(r.Stopped))
+	}
+	s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
+	s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
+	s.Counter("trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of...)
+	s.Counter("trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)
+	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of...)
+	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), of...)
+	if b, known := backlog.Routes[r.Durable]; known {
+		s.Gauge("trigger_waiting", "Events that no trigger was given yet.", float64(b.Waiting), of...)
+		s.Gauge("trigger_unsettled", "Events that triggers were given, those included that wait to come again.", float64(b.Unsettled), of...)
+		s.Gauge("trigger_redelivered", "Events among the unsettled that were given more than once.", float64(b.Redelivered), of...)
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
