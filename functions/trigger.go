@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
@@ -69,7 +70,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 }
 
 // triggerRoutes returns the routes to the functions of the catalogue.
-func triggerRoutes(two fn.TwoPhase, tick time.Duration) []trigger.Route {
+func triggerRoutes(two settings.TwoPhase, tick time.Duration) []trigger.Route {
 	served := map[string]bool{}
 	for _, f := range Catalogue() {
 		served[f.Name] = true

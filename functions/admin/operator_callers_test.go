@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // callerPath returns the admin path of a caller.
@@ -130,7 +130,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.OperatorCallers = 3 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.OperatorCallers = 3 })
 	s := cluster.ServeHandler(t, h).Connect(url)
 	ops := s.NewCallerWith("ops", `"roles":["admin"],"queues":["bulk"]`)
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin"],"queues":["bulk"]`)
@@ -153,7 +153,7 @@ func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
 func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
 	s := cluster.ServeHandler(t, h).Connect(url)
 	const grants = `"roles":["admin","submitter"],"queues":["bulk"]`
 	ops := s.NewCallerWith("ops", grants)
@@ -177,7 +177,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	require.Equal(t, []int{429, 429, 429, 200}, []int{send(ops, 9), send(deputy, 9), send(helper, 9), send(modest, 9)})
 
 	// Another process counts what is in the database.
-	_, h = cluster.NewEnv(t, url, func(c *fn.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	_, h = cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
 	other := cluster.ServeHandler(t, h)
 	for _, by := range []*cluster.Client{ops, helper} {
 		by.URL = other.URL

@@ -17,6 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -34,8 +35,8 @@ type testServer struct {
 
 func startServer(t *testing.T) *testServer {
 	t.Helper()
-	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: sandbox.NewDatabase(t), Roles: fn.Roles(sandbox.Roles), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
+	env, err := fn.NewEnv(settings.Config{
+		DatabaseURL: sandbox.NewDatabase(t), Roles: settings.Roles(sandbox.Roles), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
 	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

@@ -10,11 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestLockedResultsAreSettledAgain(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	for name, callTime := range map[string]time.Duration{"until they are not locked": time.Minute, "until the call ends": time.Second} {
@@ -64,7 +65,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 
 func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	synctest.Test(t, func(t *testing.T) {

@@ -19,11 +19,12 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestContractHasExactlyTheRoutes(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
+	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer env.Close()
 	roles, err := fn.Patterns(env, functions.Catalogue()...)

@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // A caller that sends thousands of messages to subjects which NATS does not permit
@@ -18,7 +18,7 @@ func TestDeniedMessagesDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	url, nats := sandbox.NewDatabase(t), cluster.NATSThatMayDeny(t, sandbox.NATSOptions{Dir: t.TempDir()}, bus.StreamAccepted)
 	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.Bus.URL, c.Bus.Replicas = cluster.NATSURL(t, nats.URL(), "relay"), 1 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.Bus.URL, c.Bus.Replicas = cluster.NATSURL(t, nats.URL(), "relay"), 1 })
 	s := cluster.ServeHandler(t, h).Connect(url)
 	s.Exec(`with m as (
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)

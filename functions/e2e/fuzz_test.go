@@ -14,6 +14,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // fuzzed is all functions without their database: what reaches it is answered 503,
@@ -25,7 +26,7 @@ type fuzzed struct {
 
 func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	f.Helper()
-	env, err := fn.NewEnv(fn.Config{
+	env, err := fn.NewEnv(settings.Config{
 		DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // pooled gives the way through PgBouncer to a database.
@@ -25,8 +26,8 @@ func pooled(t *testing.T, url string) string {
 func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles), Pooler: true,
+	env, err := fn.NewEnv(settings.Config{
+		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles), Pooler: true,
 	}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

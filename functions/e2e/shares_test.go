@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestPollsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
 	admin := cluster.ServeHandler(t, h).Connect(url)
 	greedy, honest, shop := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender"), admin.NewCaller("shop", "submitter")
 	const path = "/api/v1/sms/tasks/pending?limit=1&wait=30&app_id=app"
@@ -72,7 +72,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	for _, limit := range []string{"lock_timeout", "statement_timeout"} { // longer than a slow machine needs for the test
 		owner.Exec(fmt.Sprintf(`do $$ begin execute format('alter role sendonce_hot in database %%I set %s = %%L', current_database(), '1min'); end $$`, limit))
 	}
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxConns = 4 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MaxConns = 4 })
 	admin := cluster.ServeHandler(t, h).Connect(url)
 	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
 	require.Equal(t, 200, admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // insertAcks has n acknowledgements to a user wait, each in a row of its own.
@@ -142,7 +142,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			createLimited(o, stream, c.subjects, 10)
 			// Calls no function; deliver gets the headers of the messages from it.
 			require.NoError(t, o.StartTrigger("http://127.0.0.1:1").WaitFor(t.Context(), `"triggering"`))
-			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *fn.Config) {
+			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *settings.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1, Now: ahead}
 			})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
@@ -77,7 +77,7 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	_, h := cluster.NewEnv(t, o.DatabaseURL, func(c *fn.Config) {
+	_, h := cluster.NewEnv(t, o.DatabaseURL, func(c *settings.Config) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(o.DatabaseURL)

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // scheduleInAnHour schedules a task of each queue.
@@ -104,8 +104,8 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: cluster.NewNATS(t).URL(), Replicas: 1}
-	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
-	_, waiting := cluster.NewEnv(t, url, func(c *fn.Config) { c.Bus = nats })
+	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *settings.Config) { c.Bus = nats })
+	_, waiting := cluster.NewEnv(t, url, func(c *settings.Config) { c.Bus = nats })
 	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
 	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it is subscribed to wake-ups from now on")
 	scheduleInAnHour(s, "default")
@@ -119,7 +119,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
-	env, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+	env, h := cluster.NewEnv(t, url, func(c *settings.Config) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
@@ -152,7 +152,7 @@ func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	}
 	broker := sandbox.NewNATSServer(t)
 	broker.Kill()
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
@@ -199,7 +199,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
 	dead := cluster.ServeHandler(t, cluster.Handler(t, url))
-	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	alive := cluster.ServeHandler(t, h)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -62,7 +62,7 @@ func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 
 // inChina puts all functions on the database of s, with a default country.
 func inChina(s *cluster.Client, url string) *cluster.Client {
-	_, h := cluster.NewEnv(s.T, url, func(c *fn.Config) { c.PhoneCountry = "86" })
+	_, h := cluster.NewEnv(s.T, url, func(c *settings.Config) { c.PhoneCountry = "86" })
 	return cluster.ServeHandler(s.T, h).Connect(url)
 }
 

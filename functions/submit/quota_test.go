@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	quota := func(c *fn.Config) { c.WaitingTasks = 5 }
+	quota := func(c *settings.Config) { c.WaitingTasks = 5 }
 	_, h := cluster.NewEnv(t, url, quota)
 	s := cluster.ServeHandler(t, h).Connect(url)
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")

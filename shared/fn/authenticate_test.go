@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -54,7 +55,7 @@ func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
 
 func TestEmptyPasswordIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *Config) { c.Password = "" }, greeter())
+	h := startServer(t, func(c *settings.Config) { c.Password = "" }, greeter())
 	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -61,7 +62,7 @@ type seat struct {
 	reading bool // counts for its caller's share, and takes no place
 }
 
-func newCallLimiter(cfg *Config) *callLimiter {
+func newCallLimiter(cfg *settings.Config) *callLimiter {
 	share := func(n int) int { return max(1, int(math.Ceil(float64(n)*cfg.CallerShare))) }
 	full, over := Busy("all of this instance's calls are taken"), tooManyCalls("calls under way", time.Second)
 	return &callLimiter{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
@@ -115,7 +116,7 @@ func (h *testServer) requireOthersServed(names ...string) {
 func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startServer(t, func(c *Config) { c.MaxCalls = 8 }, held.function(), eventFunction(nil))
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, held.function(), eventFunction(nil))
 	for range 2 {
 		h.begin(held, "POST", "/hold", "submitter")
 	}
@@ -129,7 +130,7 @@ func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startServer(t, func(c *Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
 	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin "), list)
 		if name != caller.Name {
@@ -154,7 +155,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startServer(t, func(c *Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
 	for name, paths := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
 		for _, route := range paths {
 			method, path, _ := strings.Cut(route, " ")
@@ -176,7 +177,7 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 func TestUnknownCallerTakesNoSeat(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startServer(t, func(c *Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
 	asking, answer := make(chan struct{}, 100), make(chan struct{})
 	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
@@ -239,7 +240,7 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startServer(t, func(c *Config) { c.MaxCalls = 8 }, eventFunction(nil))
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, eventFunction(nil))
 	runServer(t, h, nil, held.function(), eventFunction(nil))
 	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), list)
@@ -290,7 +291,7 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 // An admin whose body arrives when all places are taken has one of the reserve.
 func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	t.Parallel()
-	l := newCallLimiter(&Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
+	l := newCallLimiter(&settings.Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
 	admin, err := l.acquireSeat(callers.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
 	require.NoError(t, err)
 	require.True(t, admin.startReading())
@@ -308,7 +309,7 @@ func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 
 func TestCallersOfOneOperatorShareSeats(t *testing.T) {
 	t.Parallel()
-	l := newCallLimiter(&Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
+	l := newCallLimiter(&settings.Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
 	ops, helper := callers.Caller{ID: 1, Name: "ops"}, callers.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
 	for _, by := range []callers.Caller{ops, helper} {
 		_, err := l.acquireSeat(by, false, false)

@@ -3,7 +3,6 @@ package fn
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"unicode"
 
@@ -58,10 +57,4 @@ func originOf(h http.Header) string {
 // of.
 func isBrowser(h http.Header) bool {
 	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && h.Get("Accept-Language") != ""
-}
-
-// validOrigin reports whether text is the origin of a web page.
-func validOrigin(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text
 }

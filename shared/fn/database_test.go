@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestCallerIsReadFromDatabase(t *testing.T) {
@@ -25,7 +26,7 @@ func TestCallerIsReadFromDatabase(t *testing.T) {
 	}
 
 	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
-	h.env, err = NewEnv(Config{DatabaseURL: url, Username: "admin", Password: "secret", Roles: Roles(sandbox.Roles)},
+	h.env, err = NewEnv(settings.Config{DatabaseURL: url, Username: "admin", Password: "secret", Roles: settings.Roles(sandbox.Roles)},
 		slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	defer h.env.Close()

@@ -1,5 +1,4 @@
-// Package fn is what every function has around it: settings, credentials,
-// decoding, answers, limits, deadlines, logging, probes and an orderly end. A
+// Package fn is what every function has around it: credentials, decoding, answers, limits, deadlines, logging, probes and an orderly end. A
 // function says which routes it answers and for whom; everything else happens
 // here, once, in one order (see mux.go):
 //
@@ -67,7 +66,7 @@
 // Each line is a layer. Its files use those of the same and of earlier lines:
 //
 //	role, errors, timeouts, source_address, waiters, cross_origin, password, version
-//	config with alerts, twophase and database_roles; caller_cache; limiters and budgets
+//	caller_cache; limiters and budgets
 //	env, alert_check
 //	call, caller_semaphores, wire, stream_event
 //	route, batch

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // oldNATS is the URL of a NATS with the stream of accepted messages that says it is version 2.11.9.
@@ -58,7 +59,7 @@ func oldNATS(t *testing.T) string {
 
 func TestTwoPhaseDoesNotStartOnOldNATS(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Username: "admin", Password: "secret", TwoPhase: TwoPhase{Enabled: true, Durability: bus.DurableProcess, Stream: bus.StreamAccepted, Shards: 1}}
+	cfg := settings.Config{Username: "admin", Password: "secret", TwoPhase: settings.TwoPhase{Enabled: true, Durability: bus.DurableProcess, Stream: bus.StreamAccepted, Shards: 1}}
 	cfg.Bus.URL, cfg.Bus.Replicas = oldNATS(t), 1
 	env, err := NewEnv(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

@@ -12,8 +12,12 @@ import (
 	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/metrics"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/quota"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
@@ -22,7 +26,7 @@ import (
 // Env is what a process gives to all its functions. Functions keep it; it
 // holds no state that another process would miss.
 type Env struct {
-	Config Config
+	Config settings.Config
 	Log    *slog.Logger
 
 	// Stores are nil only where a command runs without DATABASE_URL.
@@ -51,36 +55,12 @@ type Env struct {
 	alertCheckUntil atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
 }
 
-// NewEnv prepares a process without touching the network. In cfg 0 stands for
-// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare, OperatorCallers, MemoryMB and
-// DrainTimeout. Close ends it.
-func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = 8
-	}
-	if cfg.MaxCalls == 0 {
-		cfg.MaxCalls = 1024
-	}
-	if cfg.MaxWaiting == 0 {
-		cfg.MaxWaiting = 2048
-	}
-	if cfg.CallerShare == 0 {
-		cfg.CallerShare = 0.25
-	}
-	if cfg.OperatorCallers == 0 {
-		cfg.OperatorCallers = 20
-	}
-	if cfg.Metrics == "" {
-		cfg.Metrics = metricsForAdmin
-	}
-	if cfg.MemoryMB == 0 {
-		cfg.MemoryMB = 80
-	}
-	if cfg.DrainTimeout == 0 {
-		cfg.DrainTimeout = 25 * time.Second
-	}
+// NewEnv prepares a process without touching the network. What is 0 in cfg has its default
+// (see settings.Config.SetDefaults). Close ends it.
+func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
+	cfg.SetDefaults()
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare), logins: newLoginLimiter(),
-		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.rules()}
+		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules()}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	if cfg.PasswordHash != "" {
@@ -99,7 +79,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		env.database = newDatabaseProbe(func(context.Context) error { return unset })
 		return env, nil
 	}
-	tables := cfg.storeConfig()
+	tables := storeConfig(&cfg)
 	tables.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
 	tables.OnAlert = env.logAlert
 	if env.alerts.FailureRate.On() {
@@ -115,6 +95,15 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	env.deferred = deferredLookups{findExisting: all.Callers.Existing, log: log}
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil
+}
+
+func storeConfig(c *settings.Config) stores.Config {
+	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
+	return stores.Config{
+		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Alerts: c.Alerts.Rules(), Keys: keys, Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
+	}
 }
 
 // HasDatabase reports whether DATABASE_URL is set.
@@ -205,6 +194,37 @@ func (e *Env) WakeForMessage(kind message.Kind) {
 
 // WakeWeChatAt is WakeRelayAt for wechat, which sends the tasks of the queue of that name.
 func (e *Env) WakeWeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
+
+// Metrics is what this process counts. The first call makes it.
+func (e *Env) Metrics() *telemetry.Metrics { return e.metrics() }
+
+func (e *Env) newMetrics() *telemetry.Metrics {
+	m := telemetry.New(e.Log)
+	m.Registry.Collect(e.collect)
+	return m
+}
+
+// collect shows the state of this process.
+func (e *Env) collect(s *metrics.Scrape) {
+	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.limiter.countInFlight()))
+	for kind, n := range e.limiter.takenSeats() {
+		s.Gauge("calls_taken", "Places for calls that are taken, by kind.", float64(n), "kind", kind)
+	}
+	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()))
+	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()))
+	s.Counter("bus_denied_total", "Publications and subscriptions that the permissions of NATS did not allow; at most one a minute is logged.", float64(e.bus.Denied()))
+	if e.db == nil {
+		return
+	}
+	for pool, n := range e.db.Stats() {
+		for state, n := range map[string]int32{"busy": n.AcquiredConns(), "idle": n.IdleConns(), "connecting": n.ConstructingConns()} {
+			s.Gauge("db_connections", "Connections to Postgres.", float64(n), "pool", pool, "state", state)
+		}
+		s.Gauge("db_connections_max", "Connections to Postgres that there may be.", float64(n.MaxConns()), "pool", pool)
+		s.Counter("db_waits_total", "Times that no connection was idle.", float64(n.EmptyAcquireCount()), "pool", pool)
+		s.Counter("db_wait_seconds_total", "Time spent waiting for a connection.", n.EmptyAcquireWaitTime().Seconds(), "pool", pool)
+	}
+}
 
 // Close ends the connections to the database and to NATS.
 func (e *Env) Close() {

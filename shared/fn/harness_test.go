@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -27,10 +28,10 @@ type testServer struct {
 	log *sandbox.LogBuffer
 }
 
-func startServer(t *testing.T, change func(*Config), functions ...Function) *testServer {
+func startServer(t *testing.T, change func(*settings.Config), functions ...Function) *testServer {
 	t.Helper()
 	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
-	cfg := Config{Username: "admin", Password: "secret", Metrics: metricsForAll}
+	cfg := settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}
 	if change != nil {
 		change(&cfg)
 	}

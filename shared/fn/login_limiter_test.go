@@ -16,12 +16,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // behindProxy believes what the test says of where a call came from.
-func behindProxy(c *Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
+func behindProxy(c *settings.Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
 
 func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -29,11 +30,10 @@ const (
 	maxMemoryWaiters = 512              // calls of one caller that wait for memory
 	memoryWait       = 2 * time.Second  // how long they do
 	eventWait        = 20 * time.Second // how long events do, which come again if refused
-	minShare         = 20 << 20         // of one caller: the largest batch must fit
 	mebibyte         = 1 << 20
 
-	// minMemoryMB leaves room for the largest batch.
-	minMemoryMB = 2 * minShare / mebibyte
+	// minShare of one caller leaves room for the largest batch.
+	minShare = settings.MinMemoryMB / 2 * mebibyte
 )
 
 // pieceCharge is what a body of n bytes costs that is worked on in pieces.
@@ -310,7 +310,7 @@ func (b *memoryBudget) inUse() int64 {
 
 // limitMemory has the garbage collector keep to twice what calls may hold, unless
 // GOMEMLIMIT says otherwise.
-func limitMemory(cfg *Config) {
+func limitMemory(cfg *settings.Config) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(2 * int64(cfg.MemoryMB) * mebibyte)
 	}

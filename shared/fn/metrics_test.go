@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -140,7 +141,7 @@ func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
 
 func TestScrapeShowsPostgresConnections(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *Config) {
+	h := startServer(t, func(c *settings.Config) {
 		c.DatabaseURL = "postgres://somebody:hunter2@127.0.0.1:1/none"
 		c.MaxConns = 3
 	})
@@ -157,7 +158,7 @@ func TestScrapeShowsPostgresConnections(t *testing.T) {
 }
 func TestMetricsNeedAdmin(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *Config) { c.Metrics = "" }, greeter())
+	h := startServer(t, func(c *settings.Config) { c.Metrics = "" }, greeter())
 	require.Equal(t, 200, h.call("GET", "/metrics", "").status)
 	require.Equal(t, 401, h.call("GET", "/metrics", "", as("admin", "wrong")).status)
 	require.Equal(t, 401, h.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") }).status)
@@ -169,7 +170,7 @@ func TestMetricsPort(t *testing.T) {
 	t.Parallel()
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	h := startServer(t, func(c *Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
+	h := startServer(t, func(c *settings.Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
 	require.NoError(t, h.env.serveMetrics(t.Context()))
 	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "they are not on the port of the calls")
 	own := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
@@ -192,11 +193,4 @@ func TestMetricsPort(t *testing.T) {
 	w := own.dialRaw(t)
 	w.send(headerOf("/metrics", maxHeaderLines+1))
 	require.Equal(t, 431, w.status())
-}
-
-func TestMetricsSettingIsValidated(t *testing.T) {
-	t.Parallel()
-	for value, valid := range map[string]bool{"admin": true, "open": true, "9464": true, "1": true, "0": false, "65536": false, "": false, "viewer": false, "-1": false} {
-		require.Equal(t, valid, validMetrics(value), value)
-	}
 }

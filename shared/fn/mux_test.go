@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -293,7 +294,7 @@ func TestDepartedClientIsLoggedAs499(t *testing.T) {
 
 func TestCallLogsOneLineWithoutPath(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
+	h := startServer(t, func(c *settings.Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
 		return Routes{"GET /api/v1/sms/by-phone/{phone}": Query(Submitter, func(_ context.Context, c *Call, _ struct {
 			Phone string `json:"phone"`
 		}) (any, error) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // djangosHash is Django's, of the password "lètmein" with 1,000 iterations.
@@ -19,7 +21,7 @@ func TestHashedPasswordIsAccepted(t *testing.T) {
 	t.Parallel()
 	hash, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
-	h := startServer(t, func(c *Config) { c.Password, c.PasswordHash = "", hash }, greeter())
+	h := startServer(t, func(c *settings.Config) { c.Password, c.PasswordHash = "", hash }, greeter())
 	for range 2 {
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "Secret")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
@@ -131,7 +133,7 @@ func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	t.Parallel()
 	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
-	h := startServer(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
+	h := startServer(t, func(c *settings.Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
 	h.env.logins.addressBurst = 3 // also where an address has failed too often
 	names := []string{"admin", "nobody", "submitter", "gone", "another", strings.Repeat("x", callerMaxName+1), "sub\x00mitter", ""}
 	computed := func(call func()) int64 {

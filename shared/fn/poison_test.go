@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -26,7 +27,7 @@ type deadLetter struct {
 func startServerWithDeadLetters(t *testing.T, functions ...Function) (h *testServer, deadLetters func() []deadLetter) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	h = startServer(t, func(c *Config) { c.DatabaseURL, c.Roles = url, Roles(sandbox.Roles) }, functions...)
+	h = startServer(t, func(c *settings.Config) { c.DatabaseURL, c.Roles = url, settings.Roles(sandbox.Roles) }, functions...)
 	t.Cleanup(h.env.Close)
 	return h, func() (all []deadLetter) {
 		page, _, err := h.env.Admin.DeadLetters(t.Context(), 0, 10)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -48,7 +49,7 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startServer(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
+	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
 		close(begun)
 		<-goOn
 		return task.Refuse(task.CodeConflict, "late")
@@ -65,7 +66,7 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 // serveUnbounded serves function in memory with a server that bounds nothing, as the
 // framework's does.
 func serveUnbounded(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
-	env, err := NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
+	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	handler, err := Handler(env, function)
 	require.NoError(t, err)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 type server struct {
@@ -128,7 +130,7 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 
 // listen opens the configured address, or takes the one listener that a
 // socket-activating parent has left open as descriptor 3.
-func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
+func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	passed, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
 	if passed == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address())
@@ -151,7 +153,7 @@ func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
 
 // serveMetrics answers /metrics on its own port, where it has one, until ctx ends.
 func (e *Env) serveMetrics(ctx context.Context) error {
-	port := e.Config.metricsPort()
+	port := e.Config.MetricsPort()
 	if port == "" {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -112,7 +113,7 @@ func TestDrainIsBounded(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)
-	h := startServer(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond })
+	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond })
 	stop, ended := runServer(t, h, nil, failing(func(context.Context) error {
 		close(begun)
 		<-goOn

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,15 +19,13 @@ func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	for _, f := range functions {
 		readers = append(readers, config.Reader{Name: f.Name, Settings: f.settings})
 	}
-	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](),
-		config.Settings[Alerts](), config.Merge(append(readers, commands...)))
+	return append(settings.List(), config.Merge(append(readers, commands...))...)
 }
 
 // configFromEnvironment reads and checks the shared settings, and finds misspelt ones of
 // all functions, whichever are served.
-func configFromEnvironment(commands []config.Reader, functions []Function) (Config, []task.Field) {
-	var cfg Config
-	problems := slices.Concat(config.Load(&cfg), config.Load(&cfg.Roles), config.Load(&cfg.Bus), config.Load(&cfg.TwoPhase), config.Load(&cfg.Alerts))
+func configFromEnvironment(commands []config.Reader, functions []Function) (settings.Config, []task.Field) {
+	cfg, problems := settings.Load()
 	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)
 }
 
@@ -42,7 +41,7 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 		problems = append(problems, bad...)
 		_, bad = open(served)
 		problems = append(problems, bad...)
-		problems = append(problems, cfg.missingToServe(served)...)
+		problems = append(problems, cfg.MissingToServe(slices.ContainsFunc(served, readsKeys))...)
 	}
 	level := slog.LevelInfo
 	if cfg.Debug {
@@ -64,30 +63,10 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 	return env, served, nil
 }
 
-// missingToServe names what only serving needs: commands such as migrate do
-// without a password.
-func (c *Config) missingToServe(served []Function) []task.Field {
-	var missing []task.Field
-	if c.DatabaseURL == "" {
-		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
-	}
-	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
-	switch {
-	case c.Password == "" && c.PasswordHash == "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
-	case c.Password != "" && c.PasswordHash != "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
-	}
-	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
-		missing = append(missing, task.Field{Name: encryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
-	}
-	return missing
-}
-
 // readsKeys reports whether the settings table names f as a reader of the keys.
 func readsKeys(f Function) bool {
-	for _, s := range config.Settings[Config]() {
-		if s.Name == encryptionKeys {
+	for _, s := range settings.List() {
+		if s.Name == settings.EncryptionKeys {
 			return slices.Contains(s.ReadBy, f.Name)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -169,7 +170,7 @@ func TestTooLargeFrameEndsSocket(t *testing.T) {
 
 func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *Config) { c.MaxWaiting = 1 })
+	h := startServer(t, func(c *settings.Config) { c.MaxWaiting = 1 })
 	runServer(t, h, nil, sayFunction(repeats))
 	upgrade := func(options ...func(*http.Request)) reply {
 		t.Helper()

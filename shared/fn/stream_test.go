@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -70,7 +71,7 @@ func (p *pipes) dial() net.Conn {
 func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
 	h = &testServer{t: t, url: "http://pipe", log: &sandbox.LogBuffer{}}
 	var err error
-	h.env, err = NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(h.log, nil)))
+	h.env, err = NewEnv(settings.Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	handler, err := Handler(h.env, function)
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
@@ -28,7 +29,7 @@ type Intake struct {
 	admin    *admin.Store
 	messages *messages.Store
 	env      *fn.Env
-	twoPhase fn.TwoPhase
+	twoPhase settings.TwoPhase
 
 	cached     cache.Value[bus.Durability]
 	makeRoomAt atomic.Int64 // when save was last woken to make room, in Unix seconds

@@ -16,6 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store"
 )
 
@@ -44,7 +45,7 @@ func Handler(t *testing.T, databaseURL string) http.Handler {
 }
 
 // NewEnv is Handler with what the functions share, after changes of its configuration.
-func NewEnv(t *testing.T, databaseURL string, change ...func(*fn.Config)) (*fn.Env, http.Handler) {
+func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := config(databaseURL)
 	for _, c := range change {
@@ -58,9 +59,9 @@ func NewEnv(t *testing.T, databaseURL string, change ...func(*fn.Config)) (*fn.E
 	return env, h
 }
 
-func config(databaseURL string) fn.Config {
-	return fn.Config{
-		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
+func config(databaseURL string) settings.Config {
+	return settings.Config{
+		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles),
 	}
 }
 
@@ -91,7 +92,7 @@ func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 func startOwnServer(t *testing.T, databaseURL, nats string) string {
 	cfg := config(databaseURL)
 	cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, nats, bus.UserAll), Replicas: 1}
-	cfg.TwoPhase = fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
+	cfg.TwoPhase = settings.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
 	env, err := fn.NewEnv(cfg, sandbox.Log(t))
 	require.NoError(t, err)
 	handler, err := fn.Handler(env, functions.Catalogue()...)

@@ -1,4 +1,4 @@
-package fn
+package settings
 
 import (
 	"time"
@@ -29,6 +29,7 @@ func (a *Alerts) Validate() []task.Field {
 	return bad
 }
 
-func (a *Alerts) rules() task.AlertRules {
+// Rules returns them for the domain.
+func (a *Alerts) Rules() task.AlertRules {
 	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog, StreamFull: a.StreamFull}
 }

@@ -1,4 +1,4 @@
-package fn
+package settings
 
 import (
 	"testing"
@@ -57,7 +57,7 @@ func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 		require.Empty(t, (&Roles{}).checkPassword(url), "one user for all logs in with it")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: named}
-	err := config.Error(cfg.missingToServe(nil)).Error()
+	err := config.Error(cfg.MissingToServe(false)).Error()
 	require.Contains(t, err, "DATABASE_URL holds a password")
 	require.NotContains(t, err, "owner:secret")
 }

@@ -1,15 +1,13 @@
 package fn
 
 import (
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
-	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -43,42 +41,6 @@ func setAll(t *testing.T, values map[string]string) {
 	}
 }
 
-func TestSettingsHaveTheirDefaults(t *testing.T) {
-	cfg, problems := configFromEnvironment(nil, nil)
-	require.Empty(t, problems)
-	require.Equal(t, Config{
-		Metrics: "admin", Username: "admin", Host: "0.0.0.0", AppPort: 8000,
-		Roles:    Roles{Hot: "sendonce_hot", Read: "sendonce_read", Admin: "sendonce_admin", Retention: "sendonce_retention"},
-		MaxConns: 8, MaxCalls: 1024, MemoryMB: 80, MaxWaiting: 2048, CallerShare: 0.25, Waiting: 100_000, WaitingMB: 64, OperatorCallers: 20, WaitingTasks: 1_000_000, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
-		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
-		RetentionDays: 90, LogDays: 30,
-		Bus: bus.Config{Name: "sendonce", Replicas: 1, EventsMB: 128, MessagesMB: 256, UsersMB: 128, AcceptedMB: 256, DeadLettersMB: 32,
-			MessagesMaxAge: 168 * time.Hour, UsersMaxAge: 720 * time.Hour, InboxMessages: 10_000},
-		TwoPhase: TwoPhase{DefaultAck: "saved", FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
-		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, StreamFull: 0.8, Window: 5 * time.Minute},
-	}, cfg)
-	require.Equal(t, "0.0.0.0:8000", cfg.Address())
-
-	var got senderConfig
-	startServer(t, nil, configured("a", &got))
-	require.Equal(t, senderConfig{Retries: 3, Backoff: []time.Duration{5 * time.Second, 30 * time.Second}}, got)
-}
-
-func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
-	setAll(t, map[string]string{
-		"PORT": "8080", "APP_PORT": "9000", "APP_HOST": "::1", "SENDONCE_HOT_ROLE": "", "DEBUG": "true",
-		"TRUSTED_PROXIES": "10.0.0.0/8", "FNTEST_BACKOFF": "1s", "SENDONCE_HOME": "/somewhere", "RETRY_BACKOFF": "*=1m;bulk=0", "RETENTION_DAYS": "0",
-	})
-	cfg, problems := configFromEnvironment(nil, nil)
-	require.Empty(t, problems)
-	require.Equal(t, "[::1]:8080", cfg.Address(), "PORT wins")
-	require.Equal(t, Roles{Read: "sendonce_read"}, cfg.Roles, "set to empty is not unset, and then two others have no name either")
-	require.True(t, cfg.Debug)
-	require.Len(t, cfg.TrustedProxies, 1)
-	require.Equal(t, task.Backoff{"*": {time.Minute}, "bulk": {0}}, cfg.RetryBackoff, "all of it takes the place of the default")
-	require.Zero(t, cfg.RetentionDays)
-}
-
 func TestEveryBadSettingIsReported(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
@@ -109,46 +71,9 @@ func TestEveryBadSettingIsReported(t *testing.T) {
 
 // databaseURLProblem is what the store says of the URL in the environment.
 func databaseURLProblem(t *testing.T) string {
-	_, err := NewEnv(Config{DatabaseURL: "postgres://u:hunter2@h:x/db"}, nil)
+	_, err := NewEnv(settings.Config{DatabaseURL: "postgres://u:hunter2@h:x/db"}, nil)
 	require.Error(t, err)
 	return err.Error()[len("DATABASE_URL: "):]
-}
-
-// The errors of net/url quote what they are about.
-func TestErrorsNeverQuoteURLPasswords(t *testing.T) {
-	type urls struct {
-		URL url.URL `envconfig:"FNTEST_URL"`
-	}
-	setAll(t, map[string]string{"FNTEST_URL": "http://u:hunter2@h:x/", "TWO_PHASE_NATS_MONITOR_URL": "ftp://u:hunter2@h"})
-	require.Equal(t, []task.Field{{Name: "FNTEST_URL", Message: "must be a URL such as https://example.com"}}, config.Load(&urls{}))
-	_, problems := configFromEnvironment(nil, nil)
-	require.Equal(t, []task.Field{{Name: "TWO_PHASE_NATS_MONITOR_URL", Message: "must be URLs such as http://host:8222, separated by commas"}}, problems)
-}
-
-func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
-	setAll(t, map[string]string{
-		"BASIC_AUTH_USERNAME": "a:b", "PHONE_DEFAULT_COUNTRY_CODE": "+86", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
-		"TWO_PHASE_DEFAULT_ACK": "accepted",
-	})
-	_, problems := configFromEnvironment(nil, nil)
-	require.Equal(t, []task.Field{
-		{Name: "BASIC_AUTH_USERNAME", Message: `is "a:b" but must not be empty or contain a colon`},
-		{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: `is "+86" but must be a country code without +, 1 to 3 digits such as 86, or empty`},
-		{Name: "RETENTION_DAYS", Message: `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
-		{Name: "RETENTION_LOG_DAYS", Message: `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
-		{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: `is "0" but must be between 1 and 1000`},
-		{Name: "SENDONCE_MAX_CALLS", Message: `is "-1" but must be between 1 and 1000000`},
-		{Name: "SENDONCE_DRAIN_TIMEOUT", Message: `is "2h" but must be more than 0 and at most 1h`},
-		{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "accepted" but needs TWO_PHASE_ENABLED=true: set that too, or saved`},
-	}, problems)
-	t.Setenv("TWO_PHASE_ENABLED", "true")
-	cfg, problems := configFromEnvironment(nil, nil)
-	require.Len(t, problems, 7)
-	require.True(t, cfg.TwoPhase.Accepts(""))
-	require.False(t, cfg.TwoPhase.Accepts("saved"))
-	t.Setenv("TWO_PHASE_DEFAULT_ACK", "fast")
-	_, problems = configFromEnvironment(nil, nil)
-	require.Contains(t, problems, task.Field{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "fast" but must be saved or accepted`})
 }
 
 func TestBadSettingsOfServedFunctionStopStart(t *testing.T) {
@@ -196,4 +121,17 @@ func TestConflictingSettingsPanic(t *testing.T) {
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
 	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { Settings(nil, []Function{configured("a", &got), clash}) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
+}
+
+func TestSettingsTableNamesSecretFile(t *testing.T) {
+	t.Parallel()
+	var got senderConfig
+	require.Contains(t, config.Table(Settings(nil, []Function{configured("a", &got)})), "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | a |\n")
+	require.Panics(t, func() {
+		HTTP("number", func(*Env, struct {
+			Pin int `envconfig:"FNTEST_PIN" secret:"true" desc:"pin"`
+		}) Routes {
+			return nil
+		})
+	})
 }

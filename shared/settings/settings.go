@@ -1,8 +1,12 @@
-package fn
+// Package settings is the settings that all functions share: what each means, its default and
+// what it accepts. Package config reads and lists them.
+package settings
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,10 +14,8 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/maintenance"
-	"github.com/sendonce/sendonce/shared/store/quota"
-	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -56,69 +58,42 @@ type Config struct {
 
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
-	var bad []task.Field
-	if c.Username == "" || strings.Contains(c.Username, ":") {
-		bad = append(bad, task.Field{Name: "BASIC_AUTH_USERNAME", Message: "must not be empty or contain a colon"})
+	_, badKeys := store.ParseKeys(c.EncryptionKeys)
+	const maxDays, noEnd = 36500, "must be between 0 and 36500, where 0 keeps for ever"
+	var bad decode.Rules
+	bad.When(c.Username == "" || strings.Contains(c.Username, ":"), "BASIC_AUTH_USERNAME", "must not be empty or contain a colon")
+	bad.When(!c.PhoneCountry.Valid(), "PHONE_DEFAULT_COUNTRY_CODE", "must be a country code without +, 1 to 3 digits such as 86, or empty")
+	if badKeys != nil {
+		bad.When(true, EncryptionKeys, badKeys.Error())
 	}
-	if !c.PhoneCountry.Valid() {
-		bad = append(bad, task.Field{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: "must be a country code without +, 1 to 3 digits such as 86, or empty"})
-	}
-	if _, err := store.ParseKeys(c.EncryptionKeys); err != nil {
-		bad = append(bad, task.Field{Name: encryptionKeys, Message: err.Error()})
-	}
-	if !validMetrics(c.Metrics) {
-		bad = append(bad, task.Field{Name: "SENDONCE_METRICS", Message: "must be admin, open, or a port from 1 to 65535"})
-	}
-	if slices.ContainsFunc(c.Origins, func(o string) bool { return !validOrigin(o) }) {
-		bad = append(bad, task.Field{Name: "SENDONCE_STREAM_ORIGINS", Message: "must be origins such as https://chat.example.com, without a path, separated by commas"})
-	}
-	const centuryOfDays = 36500
-	if c.RetentionDays < 0 || c.RetentionDays > centuryOfDays {
-		bad = append(bad, task.Field{Name: "RETENTION_DAYS", Message: "must be between 0 and 36500, where 0 keeps for ever"})
-	}
-	if c.LogDays < 0 || c.LogDays > centuryOfDays {
-		bad = append(bad, task.Field{Name: "RETENTION_LOG_DAYS", Message: "must be between 0 and 36500, where 0 keeps for ever"})
-	}
-	if c.MaxConns < 1 || c.MaxConns > 1000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: "must be between 1 and 1000"})
-	}
-	if c.MaxCalls < 1 || c.MaxCalls > 1_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_MAX_CALLS", Message: "must be between 1 and 1000000"})
-	}
-	if c.Waiting < 0 || c.Waiting > 1_000_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MESSAGES", Message: "must be between 0 and 1000000000, where 0 is no limit"})
-	}
-	if c.WaitingMB < 0 || c.WaitingMB > 1<<20 {
-		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MB", Message: "must be between 0 and 1048576, where 0 is no limit"})
-	}
-	if c.OperatorCallers < 1 || c.OperatorCallers > 1000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_OPERATOR_CALLERS", Message: "must be between 1 and 1000"})
-	}
-	if c.WaitingTasks < 0 || c.WaitingTasks > 1_000_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_TASKS", Message: "must be between 0 and 1000000000, where 0 is no limit"})
-	}
-	if c.MaxWaiting < 1 || c.MaxWaiting > 1_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_MAX_WAITING", Message: "must be between 1 and 1000000"})
-	}
-	if !(c.CallerShare > 0 && c.CallerShare <= 1) {
-		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_SHARE", Message: "must be more than 0 and at most 1"})
-	}
-	if c.MemoryMB < minMemoryMB || c.MemoryMB > 1_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_MEMORY_MB", Message: fmt.Sprintf("must be between %d and 1000000", minMemoryMB)})
-	}
-	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
-		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})
-	}
+	bad.When(!validMetrics(c.Metrics), "SENDONCE_METRICS", "must be admin, open, or a port from 1 to 65535")
+	bad.When(slices.ContainsFunc(c.Origins, func(o string) bool { return !validOrigin(o) }), "SENDONCE_STREAM_ORIGINS", "must be origins such as https://chat.example.com, without a path, separated by commas")
+	bad.When(c.RetentionDays < 0 || c.RetentionDays > maxDays, "RETENTION_DAYS", noEnd)
+	bad.When(c.LogDays < 0 || c.LogDays > maxDays, "RETENTION_LOG_DAYS", noEnd)
+	bad.When(c.MaxConns < 1 || c.MaxConns > 1000, "SENDONCE_DATABASE_MAX_CONNS", "must be between 1 and 1000")
+	bad.When(c.MaxCalls < 1 || c.MaxCalls > 1_000_000, "SENDONCE_MAX_CALLS", "must be between 1 and 1000000")
+	bad.When(c.Waiting < 0 || c.Waiting > 1_000_000_000, "SENDONCE_CALLER_WAITING_MESSAGES", "must be between 0 and 1000000000, where 0 is no limit")
+	bad.When(c.WaitingMB < 0 || c.WaitingMB > 1<<20, "SENDONCE_CALLER_WAITING_MB", "must be between 0 and 1048576, where 0 is no limit")
+	bad.When(c.OperatorCallers < 1 || c.OperatorCallers > 1000, "SENDONCE_OPERATOR_CALLERS", "must be between 1 and 1000")
+	bad.When(c.WaitingTasks < 0 || c.WaitingTasks > 1_000_000_000, "SENDONCE_CALLER_WAITING_TASKS", "must be between 0 and 1000000000, where 0 is no limit")
+	bad.When(c.MaxWaiting < 1 || c.MaxWaiting > 1_000_000, "SENDONCE_MAX_WAITING", "must be between 1 and 1000000")
+	bad.When(!(c.CallerShare > 0 && c.CallerShare <= 1), "SENDONCE_CALLER_SHARE", "must be more than 0 and at most 1")
+	bad.When(c.MemoryMB < MinMemoryMB || c.MemoryMB > 1_000_000, "SENDONCE_MEMORY_MB", fmt.Sprintf("must be between %d and 1000000", MinMemoryMB))
+	bad.When(c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour, "SENDONCE_DRAIN_TIMEOUT", "must be more than 0 and at most 1h")
 	return bad
 }
 
-func (c *Config) storeConfig() stores.Config {
-	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
-	return stores.Config{
-		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
-		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(), Keys: keys, Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
-	}
+// SetDefaults replaces 0 in MaxConns, MaxCalls, MaxWaiting, CallerShare, OperatorCallers,
+// MemoryMB and DrainTimeout, and an empty Metrics, by the defaults.
+func (c *Config) SetDefaults() {
+	c.MaxConns = cmp.Or(c.MaxConns, 8)
+	c.MaxCalls = cmp.Or(c.MaxCalls, 1024)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 2048)
+	c.CallerShare = cmp.Or(c.CallerShare, 0.25)
+	c.OperatorCallers = cmp.Or(c.OperatorCallers, 20)
+	c.Metrics = cmp.Or(c.Metrics, MetricsForAdmin)
+	c.MemoryMB = cmp.Or(c.MemoryMB, 80)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 25*time.Second)
 }
 
 // Address is where the server listens, as host:port.
@@ -130,15 +105,65 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
+// EncryptionKeys is the name of a setting that some functions cannot do without.
+const EncryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
+
+// MinMemoryMB leaves room for the largest batch: one caller may hold half of it.
+const MinMemoryMB = 40
+
+// MetricsPort is the port of /metrics alone; "" when it is on that of the calls.
+func (c *Config) MetricsPort() string {
+	if c.Metrics == MetricsForAdmin || c.Metrics == MetricsForAll {
+		return ""
+	}
+	return c.Metrics
+}
 
 // The values of SENDONCE_METRICS beside a port.
 const (
-	metricsForAdmin = "admin"
-	metricsForAll   = "open"
+	MetricsForAdmin = "admin"
+	MetricsForAll   = "open"
 )
 
 func validMetrics(value string) bool {
 	port, err := strconv.ParseUint(value, 10, 16)
-	return value == metricsForAdmin || value == metricsForAll || err == nil && port > 0
+	return value == MetricsForAdmin || value == MetricsForAll || err == nil && port > 0
+}
+
+// validOrigin reports whether text is the origin of a web page.
+func validOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text
+}
+
+// Load reads the shared settings from the environment and checks them.
+func Load() (Config, []task.Field) {
+	var cfg Config
+	problems := slices.Concat(config.Load(&cfg), config.Load(&cfg.Roles), config.Load(&cfg.Bus), config.Load(&cfg.TwoPhase), config.Load(&cfg.Alerts))
+	return cfg, problems
+}
+
+// List returns the shared settings.
+func List() []config.Setting {
+	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](), config.Settings[Alerts]())
+}
+
+// MissingToServe names what only serving needs: commands such as migrate do
+// without a password.
+func (c *Config) MissingToServe(needsKeys bool) []task.Field {
+	var missing []task.Field
+	if c.DatabaseURL == "" {
+		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
+	}
+	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
+	switch {
+	case c.Password == "" && c.PasswordHash == "":
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
+	case c.Password != "" && c.PasswordHash != "":
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
+	}
+	if c.EncryptionKeys == "" && needsKeys {
+		missing = append(missing, task.Field{Name: EncryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
+	}
+	return missing
 }

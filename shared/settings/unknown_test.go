@@ -1,4 +1,4 @@
-package fn
+package settings
 
 import (
 	"testing"
@@ -11,9 +11,9 @@ import (
 // wrong gives the names that stop a start, each with the setting that is meant.
 func wrong(environ ...string) map[string]string {
 	meant := map[string]string{}
-	for _, p := range config.Unknown(environ, Settings(nil, nil)) {
+	for _, p := range config.Unknown(environ, List()) {
 		meant[p.Name] = ""
-		for _, s := range Settings(nil, nil) {
+		for _, s := range List() {
 			for _, name := range []string{s.Name, s.Name + "_FILE"} {
 				if p.Message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
 					meant[p.Name] = name
@@ -30,8 +30,8 @@ func TestMisspeltSettingsAreFound(t *testing.T) {
 		"RETENTION_DAY": "RETENTION_DAYS", "RETENTON_LOG_DAYS": "RETENTION_LOG_DAYS", "RETENTION_LOG_DASY": "RETENTION_LOG_DAYS",
 		"ALERT_FAIL_RATE": "ALERT_FAILURE_RATE", "TASK_EVENT": "TASK_EVENTS", "TRUSTED_PROXY": "TRUSTED_PROXIES", "NATS_URI": "NATS_URL",
 		"DATABASE_URL_FIEL": "DATABASE_URL_FILE", "SENDONCE_MAX_CALL": "SENDONCE_MAX_CALLS", "SENDONCE_OTHER": "", "WECHAT_X": "",
-		"APP_PROT": "APP_PORT", "APP_HOSTS": "APP_HOST",
-	}, wrong("APP_PROT=8000", "APP_HOSTS=::1", "RETENTION_DAY=30", "RETENTON_LOG_DAYS=1", "RETENTION_LOG_DASY=1", "ALERT_FAIL_RATE=0.1", "TASK_EVENT=all", "TRUSTED_PROXY=::1", "NATS_URI=nats://a",
+		"APP_PROT": "APP_PORT", "APP_HOSTS": "APP_HOST", "BASIC_AUTH_USERNAME_FILE": "",
+	}, wrong("BASIC_AUTH_USERNAME_FILE=/x", "APP_PROT=8000", "APP_HOSTS=::1", "RETENTION_DAY=30", "RETENTON_LOG_DAYS=1", "RETENTION_LOG_DASY=1", "ALERT_FAIL_RATE=0.1", "TASK_EVENT=all", "TRUSTED_PROXY=::1", "NATS_URI=nats://a",
 		"DATABASE_URL_FIEL=/x", "SENDONCE_MAX_CALL=1", "SENDONCE_OTHER=1", "WECHAT_X=1"))
 	require.Empty(t, wrong("ALERT_MANAGER_URL=http://a", "ALERTMANAGER_URL=http://a", "RETENTION_POLICY=a", "RETENTION=1", "TASK_ID=1", "TASK_QUEUE=a", "RETRY_COUNT=1",
 		"APP_ENV=a", "APP_NAME=a", "APP_VERSION=1", "APP_HOME=/app", "NATS_HOST=a", "API_HOST=a", "NATS_PORT=4222", "DATABASE_HOST=a", "DATABASE_USER=a", "HOST=a", "SORT=1", "PORTS=1", "DEBUG1=1", "FUNCTION_NAME=a", "PATH=/bin", "_=x", ""))
