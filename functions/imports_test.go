@@ -35,13 +35,13 @@ var rooms = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/settings", "shared/telemetry", "shared/text"},
+			"shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
-	"shared/intake":  {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/intake":  {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/telemetry", "shared/text"},
+		ours: []string{"shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too
@@ -70,6 +70,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/retry":       {},
 	"shared/settings":    {ours: []string{"shared/api", "shared/bus", "shared/config", "shared/decode", "shared/store", "shared/task"}},
 	"shared/text":        {},
+	"shared/streamevent": {ours: []string{"shared/bus", "shared/message", "shared/store/messages", "shared/task"}, outside: []string{"github.com/cloudevents/sdk-go/v2"}},
 	"shared/telemetry":   {ours: []string{"shared/cache", "shared/metrics"}},
 	"shared/task":        {},
 	"shared/message":     {},
@@ -81,7 +82,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/bus":         {ours: []string{"shared/loglimit"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/bus/bustest": {ours: []string{"shared/sandbox"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
 	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
-	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},

@@ -42,6 +42,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
@@ -111,13 +112,13 @@ func (d *deliverer) isDraining() bool {
 // is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
-		return d.push(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
+		return d.push(ctx, c, []streamevent.Event{streamevent.Alone(e)})
 	}
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
 	if _, isEvent := kindOf(e.Type()); isEvent {
-		refused, err := d.record(ctx, []fn.StreamEvent{fn.EventAlone(e)})
+		refused, err := d.record(ctx, []streamevent.Event{streamevent.Alone(e)})
 		for _, reason := range refused {
 			return fn.Poison(reason)
 		}
@@ -127,12 +128,12 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 }
 
 // batch records events of Sendonce and publishes accepted messages.
-func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
-	var accepted, toRecord []fn.StreamEvent
+func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
+	var accepted, toRecord []streamevent.Event
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Type == deliveredType:
-			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.Event())); err != nil {
+			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
 				return err
 			}
 		case isEvent(e):
@@ -151,14 +152,14 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []fn.StreamEve
 	return d.push(ctx, c, accepted)
 }
 
-func isEvent(e *fn.StreamEvent) bool {
+func isEvent(e *streamevent.Event) bool {
 	_, isEvent := kindOf(e.Type)
 	return isEvent
 }
 
 // buryPoison stores the event as a dead letter if err is poison, which no retry can cure, so that the other events of
 // the batch are not retried. It returns any other err.
-func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *fn.StreamEvent, err error) error {
+func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
 		return err
@@ -178,7 +179,7 @@ func kindOf(eventType string) (kind string, isEvent bool) {
 
 // record stores a delivery of each event for each endpoint that subscribes to it. refused has, by index, the events that
 // can never be recorded, with the reason.
-func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refused map[int]error, err error) {
+func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
 	var recorded []webhooks.RecordedEvent
@@ -206,13 +207,13 @@ func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refuse
 	return refused, err
 }
 
-func recordedEvent(p *fn.StreamEvent) (recorded webhooks.RecordedEvent, err error) {
+func recordedEvent(p *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
 	kind, _ := kindOf(p.Type)
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
 		return recorded, fmt.Errorf("its subject %q is not an id", p.Subject)
 	}
-	payload, err := p.Event().MarshalJSON()
+	payload, err := p.CloudEvent().MarshalJSON()
 	switch {
 	case err != nil:
 	case len(p.DataBase64) > 0:

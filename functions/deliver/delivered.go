@@ -11,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -37,7 +38,7 @@ func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Ti
 	}
 	e := cloudevents.NewEvent()
 	e.SetID(task.NewID().String())
-	e.SetSource(fn.EventSource)
+	e.SetSource(streamevent.Source)
 	e.SetType(deliveredType)
 	e.SetTime(at.UTC())
 	err := e.SetData(cloudevents.ApplicationJSON, deliveredData{at.UTC(), messages})

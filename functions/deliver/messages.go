@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -28,12 +28,12 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			if w.signing.Err != nil {
 				return d.unsigned(w.ID.String(), w.signing.Err)
 			}
-			event, err := fn.MessageEvent(w.Detail)
+			event, err := streamevent.OfMessage(w.Detail)
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
 			}
 			if w.token != nil {
-				event.SetExtension(fn.ConfirmTokenAttribute, fn.ConfirmToken(w.token))
+				event.SetExtension(streamevent.ConfirmTokenAttribute, streamevent.ConfirmToken(w.token))
 			}
 			body, err := event.MarshalJSON()
 			if err != nil {

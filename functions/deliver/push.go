@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
 // maxPushAge limits the age of messages that push publishes: the relay may have published an older one so long ago that the
@@ -21,7 +22,7 @@ const pushTimeout = 2 * time.Second
 // push publishes accepted messages to their receivers before they are saved, in their order. After they are saved, the relay
 // publishes the same send again with the same MsgID, which the stream deduplicates within its window. So a message that
 // cannot be published here is only sent later. Messages to URLs wait until they are saved.
-func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
+func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var messages []bus.Message
 	for i := range events {
@@ -43,7 +44,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEven
 	for i, err := range d.env.Bus().Publish(publishing, messages) {
 		switch {
 		case err == nil:
-			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.FingerprintText(accepted[i].Fingerprint)})
+			delivered = append(delivered, deliveredMessage{accepted[i].ID, streamevent.FingerprintText(accepted[i].Fingerprint)})
 		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable):
 			unavailable = err
 		default:
@@ -64,6 +65,6 @@ func firstSend(m *messages.Submission) (bus.Message, error) {
 	if m.To.Kind == message.User {
 		subject = bus.UserSubject(m.To.Name)
 	}
-	event, err := fn.MessageEvent(messages.Detail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
+	event, err := streamevent.OfMessage(messages.Detail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
 	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String(), m.Fingerprint), Event: event}, err
 }

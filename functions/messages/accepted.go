@@ -6,6 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -46,7 +47,7 @@ func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Su
 	if found == nil {
 		return nil, nil
 	}
-	posted := fn.AcceptedStreamEvent(found.Event, found.Seq, found.Fingerprint)
+	posted := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
 	m, err := posted.Message()
 	if err != nil {
 		return nil, nil // not a message of this service

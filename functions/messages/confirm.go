@@ -7,6 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -29,7 +30,7 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 	if err != nil {
 		return nil, err
 	}
-	ground := confirmer.GroundOf(to.To, fn.ConfirmToken(to.Token))
+	ground := confirmer.GroundOf(to.To, streamevent.ConfirmToken(to.Token))
 	if !found || ground == message.NoGround {
 		c.Log("message", id.String(), "confirmed", "not by its receiver")
 		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *messages.Submission) bool {

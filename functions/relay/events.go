@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -21,7 +22,7 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)
 	}
-	e, err := fn.MessageEvent(d.Detail)
+	e, err := streamevent.OfMessage(d.Detail)
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
 }
 
@@ -30,7 +31,7 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 func changeEvent(d events.Due) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
-	e.SetSource(fn.EventSource)
+	e.SetSource(streamevent.Source)
 	e.SetType("sendonce." + d.Kind + ".v1")
 	e.SetSubject(d.Subject.String())
 	e.SetTime(d.At.UTC())

@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
 const (
@@ -93,9 +94,9 @@ func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.Accepte
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
 	}
 	for part := range slices.Chunk(found, saveRows) {
-		events := make([]fn.StreamEvent, len(part))
+		events := make([]streamevent.Event, len(part))
 		for i, a := range part {
-			events[i] = fn.AcceptedStreamEvent(a.Event, a.Seq, a.Fingerprint)
+			events[i] = streamevent.FromStream(a.Event, a.Seq, a.Fingerprint)
 		}
 		if err := s.batch(ctx, c, events); err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
 // Function is this package's line in the catalogue.
@@ -44,7 +45,7 @@ type saver struct {
 
 func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == bus.AcceptedType {
-		return s.batch(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
+		return s.batch(ctx, c, []streamevent.Event{streamevent.Alone(e)})
 	}
 	if s.env.Bus() == nil { // NATS is not configured
 		return nil
@@ -58,7 +59,7 @@ func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) erro
 
 // batch saves the events in their order. An event that is not an accepted message becomes a dead
 // letter, and the others are saved.
-func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
+func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	rows := make([]*messages.Submission, 0, len(events))
 	for i := range events {
 		e := &events[i]

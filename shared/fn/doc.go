@@ -1,6 +1,6 @@
-// Package fn is what every function has around it: credentials, decoding, answers, limits, deadlines, logging, probes and an orderly end. A
-// function says which routes it answers and for whom; everything else happens
-// here, once, in one order (see mux.go):
+// Package fn is what every function has around it: credentials, limits, deadlines, answers,
+// logging, probes and an orderly end. A function says which routes it answers and for whom;
+// everything else happens here, once, in one order (see mux.go):
 //
 //	request id -> route -> origin -> authentication -> role -> share -> memory -> body ->
 //	seat -> decode -> the function -> answer -> one log line
@@ -68,7 +68,7 @@
 //	role, errors, timeouts, source_address, waiters, cross_origin, password, version
 //	caller_cache; limiters and budgets
 //	env, alert_check
-//	call, caller_semaphores, wire, stream_event
+//	call, caller_semaphores, wire
 //	route, batch
 //	request, answer, authenticate, revocation, upgrade
 //	function, event, stream, socket

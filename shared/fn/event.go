@@ -3,7 +3,6 @@ package fn
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
@@ -127,11 +126,11 @@ func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter)
 
 // BatchHandler handles the events of a batch, in their order where they have one. nil
 // acknowledges all; after any error the whole batch is delivered again.
-type BatchHandler func(ctx context.Context, c *Call, events []StreamEvent) error
+type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
 // readBatch decodes only what Posted has: with all attributes it would take
 // longer than the rest of a call.
-func readBatch(c *Call) (events []StreamEvent, err error) {
+func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
 	}
@@ -164,24 +163,6 @@ func eventFields(err error) []task.Field {
 	slices.SortFunc(fields, func(a, b task.Field) int { return strings.Compare(a.Name, b.Name) })
 	return fields
 }
-
-// MessageEvent is a reliable message as its receiver gets it: a CloudEvent whose
-// id is the message's.
-func MessageEvent(m messages.Detail) (cloudevents.Event, error) {
-	e := cloudevents.NewEvent()
-	e.SetID(m.ID.String())
-	e.SetSource("/sendonce/messages/" + m.From)
-	e.SetType(m.Type)
-	e.SetTime(m.CreatedAt.UTC())
-	return asWritten(e, m.Data), nil
-}
-
-// ConfirmTokenAttribute is the attribute of a message to a URL that its
-// confirmation must give back, where one is asked for.
-const ConfirmTokenAttribute = "confirmtoken"
-
-// ConfirmToken is the text of such a token; "" of none.
-func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }
 
 // EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
 // a *task.Error whose status is 4xx refuses it permanently; after any other error it is

@@ -9,6 +9,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -116,4 +117,22 @@ func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 		functions = append(functions, line["function"])
 	}
 	require.Equal(t, []any{"ticker", "neighbour", "ticker", "ticker"}, functions)
+}
+
+// batchFunction is an event function that gives take what it is posted in batches.
+func batchFunction(take func([]streamevent.Event) error) Function {
+	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
+		return func(context.Context, *Call, cloudevents.Event) error { return nil },
+			func(_ context.Context, _ *Call, events []streamevent.Event) error { return take(events) }
+	})
+}
+
+func TestInvalidBatchIsRefused(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil, batchFunction(func([]streamevent.Event) error { return nil }))
+	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
+		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
+		require.Equal(t, 400, r.status, body)
+		require.Equal(t, "body", r.Fields[0].Field)
+	}
 }

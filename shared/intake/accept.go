@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,7 +19,7 @@ import (
 // not have the message, or that is unknown.
 func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted, error) {
 	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
-	event, err := fn.AcceptedEvent(m)
+	event, err := streamevent.OfAccepted(m)
 	if err != nil {
 		return Submitted{}, err
 	}
@@ -30,7 +31,7 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 	}
 	started := time.Now()
 	stored, err := in.env.Bus().Accept(ctx, bus.Acceptance{
-		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: fn.FingerprintText(m.Fingerprint), Event: event,
+		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: streamevent.FingerprintText(m.Fingerprint), Event: event,
 	})
 	if err != nil {
 		metrics.PublishFail.Inc()
@@ -47,7 +48,7 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 // replayed returns the answer for a message whose id is already in the stream, accepted at the time
 // at. It refuses another message with the same id.
 func replayed(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
-	if fingerprint != fn.FingerprintText(m.Fingerprint) {
+	if fingerprint != streamevent.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
 	first := accepted(m, durability, seq, at)

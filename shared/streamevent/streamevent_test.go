@@ -1,7 +1,6 @@
-package fn
+package streamevent
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -26,36 +25,23 @@ func acceptedEvent(t *testing.T) (*messages.Submission, cloudevents.Event) {
 	}
 	m.ID = task.ID(message.ID(m.CallerID, m.From, m.ClientMsgID))
 	m.Fingerprint, _ = task.Fingerprint("x")
-	e, err := AcceptedEvent(m)
+	e, err := OfAccepted(m)
 	require.NoError(t, err)
 	e.SetExtension("acceptseq", "9007199254740992")
 	e.SetExtension("fp", FingerprintText(m.Fingerprint))
 	return m, e
 }
 
-// batchFunction is an event function that gives take what it is posted in batches.
-func batchFunction(take func([]StreamEvent) error) Function {
-	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
-		return func(context.Context, *Call, cloudevents.Event) error { return nil },
-			func(_ context.Context, _ *Call, events []StreamEvent) error { return take(events) }
-	})
-}
-
 func TestAcceptedMessageRoundTrip(t *testing.T) {
 	t.Parallel()
 	want, e := acceptedEvent(t)
-	var posted []StreamEvent
-	h := startServer(t, nil, batchFunction(func(events []StreamEvent) error {
-		posted = events
-		return nil
-	}))
 	body, err := e.MarshalJSON()
 	require.NoError(t, err)
-	require.Equal(t, 204, h.call("POST", "/events/taker", "["+string(body)+"]", as("trigger", "token"), header("Content-Type", batchType)).status)
-	require.Len(t, posted, 1)
-	alone, stored := EventAlone(e), AcceptedStreamEvent(e, 1<<53, FingerprintText(want.Fingerprint))
+	var posted Event
+	require.NoError(t, json.Unmarshal(body, &posted))
+	alone, stored := Alone(e), FromStream(e, 1<<53, FingerprintText(want.Fingerprint))
 	for name, read := range map[string]func() (*messages.Submission, error){
-		"in a batch":             posted[0].Message,
+		"in a batch":             posted.Message,
 		"alone":                  alone.Message,
 		"read out of the stream": stored.Message,
 	} {
@@ -83,7 +69,7 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 		change(&e)
 		body, err := json.Marshal(e)
 		require.NoError(t, err)
-		var p StreamEvent
+		var p Event
 		require.NoError(t, json.Unmarshal(body, &p))
 		_, err = p.Message()
 		require.ErrorContains(t, err, reason)
@@ -107,22 +93,12 @@ func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 		m, kept := acceptedEvent(t)
 		change(m, &kept)
 		m.ID = task.ID(message.ID(m.CallerID, m.From, m.ClientMsgID))
-		e, err := AcceptedEvent(m)
+		e, err := OfAccepted(m)
 		require.NoError(t, err)
 		e.SetExtension("acceptseq", "5")
 		e.SetExtension("fp", kept.Extensions()["fp"])
-		forged := EventAlone(e)
+		forged := Alone(e)
 		_, err = forged.Message()
 		require.Error(t, err, name)
-	}
-}
-
-func TestInvalidBatchIsRefused(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil, batchFunction(func([]StreamEvent) error { return nil }))
-	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
-		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
-		require.Equal(t, 400, r.status, body)
-		require.Equal(t, "body", r.Fields[0].Field)
 	}
 }

@@ -1,7 +1,10 @@
-package fn
+// Package streamevent converts messages to the CloudEvents that streams keep and receivers
+// get, and back.
+package streamevent
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -29,15 +32,15 @@ type acceptedData struct {
 	RoutingKey       string          `json:"routing_key,omitempty"`
 	Type             string          `json:"type"`
 	Data             json.RawMessage `json:"data"`
-	SentAt           *time.Time      `json:"sent_at,omitempty"`
+	SentAt           time.Time       `json:"sent_at,omitzero"`
 	Confirm          bool            `json:"confirm"`
 	MaxSends         int16           `json:"max_sends"`
 	ExpectedReceipts int16           `json:"expected_receipts"`
 	Producer         string          `json:"producer"`
 }
 
-// AcceptedEvent is a message as a stream keeps it until it is saved.
-func AcceptedEvent(m *messages.Submission) (cloudevents.Event, error) {
+// OfAccepted is a message as a stream keeps it until it is saved.
+func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages")
@@ -49,7 +52,7 @@ func AcceptedEvent(m *messages.Submission) (cloudevents.Event, error) {
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(acceptedData{
 		CallerID: m.CallerID, From: m.From, ClientMsgID: m.ClientMsgID, Kind: m.To.Kind, Destination: m.To.Name,
-		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: Instant(m.SentAt),
+		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: m.SentAt.UTC(),
 		Confirm: m.Confirm, MaxSends: m.MaxSends, ExpectedReceipts: m.ExpectedReceipts, Producer: m.Producer,
 	})
 	return asWritten(e, data.Bytes()), err
@@ -58,12 +61,12 @@ func AcceptedEvent(m *messages.Submission) (cloudevents.Event, error) {
 // FingerprintText is the text of a fingerprint, as a stream keeps it beside the event.
 func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
-// EventSource is the source of events of Sendonce's own.
-const EventSource = "/sendonce"
+// Source is the source of events of Sendonce's own.
+const Source = "/sendonce"
 
-// StreamEvent is an event of a stream as it is in the JSON of a batch, with what the
+// Event is an event of a stream as it is in the JSON of a batch, with what the
 // trigger adds to it.
-type StreamEvent struct {
+type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
 	Subject     string          `json:"subject"`
@@ -75,21 +78,21 @@ type StreamEvent struct {
 	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
 
-// EventAlone converts an event that was not posted in a batch.
-func EventAlone(e cloudevents.Event) StreamEvent {
+// Alone converts an event that was not posted in a batch.
+func Alone(e cloudevents.Event) Event {
 	text := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
 		return value
 	}
-	return StreamEvent{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
+	return Event{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
 		AcceptSeq: text("acceptseq"), Fingerprint: text("fp"), Data: e.Data()}
 }
 
-// Event is the event itself, where it is one of Sendonce's own.
-func (p *StreamEvent) Event() cloudevents.Event {
+// CloudEvent is the event itself, where it is one of Sendonce's own.
+func (p *Event) CloudEvent() cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(p.ID)
-	e.SetSource(EventSource)
+	e.SetSource(Source)
 	e.SetType(p.Type)
 	e.SetSubject(p.Subject)
 	e.SetTime(p.Time)
@@ -99,15 +102,15 @@ func (p *StreamEvent) Event() cloudevents.Event {
 	return asWritten(e, p.Data)
 }
 
-// AcceptedStreamEvent converts an event that was read from the stream of accepted messages.
+// FromStream converts an event that was read from the stream of accepted messages.
 // seq is its sequence number and print the text of its fingerprint, which the stream keeps
 // beside the event.
-func AcceptedStreamEvent(e cloudevents.Event, seq uint64, print string) StreamEvent {
-	return StreamEvent{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: print, Data: e.Data()}
+func FromStream(e cloudevents.Event, seq uint64, print string) Event {
+	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: print, Data: e.Data()}
 }
 
 // Message is the message that was accepted, or an error if the event is not one of a message.
-func (p *StreamEvent) Message() (*messages.Submission, error) {
+func (p *Event) Message() (*messages.Submission, error) {
 	id, err := task.ParseID(p.ID)
 	if err != nil || p.Type != bus.AcceptedType {
 		return nil, errors.New("is no accepted message")
@@ -123,11 +126,8 @@ func (p *StreamEvent) Message() (*messages.Submission, error) {
 	m := &messages.Submission{
 		ID: id, CallID: task.NewID(), CallerID: a.CallerID, From: a.From, ClientMsgID: a.ClientMsgID,
 		To: message.Address{Kind: a.Kind, Name: a.Destination}, Exchange: a.Exchange, RoutingKey: a.RoutingKey, Type: a.Type, Data: a.Data,
-		Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,
+		SentAt: a.SentAt, Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,
 		AcceptSeq: int64(seq), AcceptedAt: p.Time, Producer: a.Producer,
-	}
-	if a.SentAt != nil {
-		m.SentAt = *a.SentAt
 	}
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
 		return nil, errors.New("its id is not that of its sender and client_msg_id")
@@ -156,3 +156,21 @@ func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
 	e.DataEncoded = data
 	return e
 }
+
+// OfMessage is a reliable message as its receiver gets it: a CloudEvent whose
+// id is the message's.
+func OfMessage(m messages.Detail) (cloudevents.Event, error) {
+	e := cloudevents.NewEvent()
+	e.SetID(m.ID.String())
+	e.SetSource("/sendonce/messages/" + m.From)
+	e.SetType(m.Type)
+	e.SetTime(m.CreatedAt.UTC())
+	return asWritten(e, m.Data), nil
+}
+
+// ConfirmTokenAttribute is the attribute of a message to a URL that its
+// confirmation must give back, where one is asked for.
+const ConfirmTokenAttribute = "confirmtoken"
+
+// ConfirmToken is the text of such a token; "" of none.
+func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }
