@@ -62,7 +62,7 @@ const AcceptedType = "sendonce.message.accepted.v1"
 // Acceptance is a message to store until it is saved.
 type Acceptance struct {
 	Subject     string // from AcceptSubject; the stream stores one message per subject until Forget
-	Fingerprint string // tells a repeated call from a different one with the same id
+	Fingerprint string // distinguishes a repeated call from a different one with the same id
 	Event       cloudevents.Event
 }
 
@@ -165,30 +165,21 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	}
 	ctx, unbind := l.UntilLost(ctx)
 	defer unbind()
-	request, err := lastBySubject(AcceptPrefix + "*." + id)
-	if err != nil {
-		return nil, err
-	}
-	m, err := b.readFromLeader(ctx, l, request)
+	m, err := b.lastStored(ctx, l, AcceptPrefix+"*."+id)
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("look up %s: %w", id, err))
 	}
 	return m, nil
 }
 
-// lastStored reads from the leader, since a replica that lags behind would report an accepted message
-// as missing.
+// lastStored returns the newest message of a subject. It reads from the leader, since a replica that
+// lags behind would report an accepted message as missing.
 func (b *Bus) lastStored(ctx context.Context, l *Connection, subject string) (*AcceptedMessage, error) {
-	request, err := lastBySubject(subject)
+	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
 		return nil, err
 	}
 	return b.readFromLeader(ctx, l, request)
-}
-
-// lastBySubject returns the request for the newest message of a subject.
-func lastBySubject(subject string) ([]byte, error) {
-	return json.Marshal(map[string]string{"last_by_subj": subject})
 }
 
 // readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.

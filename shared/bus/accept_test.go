@@ -83,7 +83,7 @@ func TestLookUpOfUnknownID(t *testing.T) {
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	_, err = b.LookUp(t.Context(), "1")
-	require.ErrorIs(t, err, ErrUnavailable, "nobody knows what a stream held that is gone")
+	require.ErrorIs(t, err, ErrUnavailable, "it is unknown what a removed stream held")
 }
 
 func TestAcceptReadsFromLeader(t *testing.T) {
@@ -272,7 +272,7 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	require.Equal(t, AcceptState{MaxBytes: 256 * mib, Pending: map[string]uint64{}}, asked())
 
 	acceptAll(t, b, 1, 5)
-	require.Zero(t, asked().SavedTo, "nobody takes anything")
+	require.Zero(t, asked().SavedTo, "without consumers")
 	consumer := func(shards int) jetstream.Consumer {
 		c, err := js.CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
 			Durable: ShardDurable("save", 0, shards), FilterSubjects: AcceptFilters(0, shards), AckPolicy: jetstream.AckAllPolicy,

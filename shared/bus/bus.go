@@ -32,11 +32,11 @@ type Bus struct {
 
 	mu         sync.Mutex
 	closed     bool
-	background sync.WaitGroup // Close waits for it; Add and Go only under mu
-	nc         *nats.Conn     // the newest; replaced when the client library closes it permanently
-	current    *Connection    // nil while disconnected
-	connected  chan struct{}  // closed and replaced by each new connection
-	debouncers map[string]*debouncer
+	background sync.WaitGroup       // Close waits for it; Add and Go only under mu
+	nc         *nats.Conn           // the newest; replaced when the client library closes it permanently
+	current    *Connection          // nil while disconnected
+	connected  chan struct{}        // closed and replaced by each new connection
+	pending    map[string]int       // by subject: things that became due since its last wake-up
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	oldServer  bool                 // logged that the server has no message schedules
@@ -57,7 +57,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	b := &Bus{
 		cfg: cfg, log: log,
 		attempted: make(chan struct{}), connected: make(chan struct{}),
-		debouncers: map[string]*debouncer{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
+		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
 		inboxes: map[inboxOn]*inboxSubscription{},
 	}
 	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })

@@ -59,7 +59,7 @@ func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return other.subscribed == 2
-	}, "and is told that it may have missed some")
+	}, "it knows that it may have missed some")
 	bustest.Eventually(t, func() bool {
 		self.mu.Lock()
 		defer self.mu.Unlock()

@@ -70,7 +70,7 @@
 //
 // If NATS has users, each component is one of them. Users lists their permissions, and
 // ServerConfig turns them into a server configuration. Only the trigger creates and
-// changes streams, because whoever does can also choose sources and republishing. For
+// changes streams, because their creator also chooses sources and republishing. For
 // others a missing stream is unavailable until the trigger has created it, within 10 s.
 // Reply subjects begin with the user's name, so users cannot read each other's replies.
 //
@@ -117,8 +117,8 @@
 //
 // # Time
 //
-// A due time becomes one message schedule per time bucket, published by whoever writes
-// the due time. NATS fires it, so no process of ours must stay awake. Publishing the same
+// A due time becomes one message schedule per time bucket, published by the process
+// that writes the due time. NATS fires it, so no process of ours must stay awake. Publishing the same
 // bucket again replaces it. Buckets are a second within a minute, ten seconds within an
 // hour, a minute within a day and an hour within 31 days; later times are not scheduled.
 // So a subject has at most 2,614 schedules, and WAKE has room for several times that: it

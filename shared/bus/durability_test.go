@@ -84,7 +84,7 @@ func TestDurableHostNeedsSyncAlways(t *testing.T) {
 		require.Equal(t, want, gives)
 		gives, err = b.Durability(bustest.Within(t, bustest.Soon), "")
 		require.NoError(t, err)
-		require.Equal(t, DurableProcess, gives, "nobody says so")
+		require.Equal(t, DurableProcess, gives, "no monitor")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
 	}
 	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors[:2], ","))
 	require.NoError(t, err)
-	require.Equal(t, DurableReplicated, gives, "nobody speaks for the third")
+	require.Equal(t, DurableReplicated, gives, "no monitor of the third")
 	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors, ","))
 	require.NoError(t, err)
 	require.Equal(t, DurableReplicatedHost, gives)

@@ -189,8 +189,8 @@ func TestEnsureAddsNewSubjects(t *testing.T) {
 func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	said := &sandbox.LogBuffer{}
-	js, b := broker.JS(), newBusLogging(t, broker.URL(), said)
+	log := &sandbox.LogBuffer{}
+	js, b := broker.JS(), newBusLogging(t, broker.URL(), log)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	made := broker.Info(js, StreamAccepted).Config
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
@@ -216,6 +216,6 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, kept, "what was accepted stays")
 	for _, field := range []string{"sources", "republish", "subject_transform"} {
-		require.Regexp(t, `level=WARN msg="changed a stream as the settings ask for" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, said.String())
+		require.Regexp(t, `level=WARN msg="changed a stream as the settings ask for" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, log.String())
 	}
 }

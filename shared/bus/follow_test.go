@@ -133,7 +133,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	replays.Wait()
 	require.LessOrEqual(t, most.Load(), int64(cap(free)))
 	readsNothing(t, followers[0])
-	require.Zero(t, reading.Load(), "who waits for what comes next has no turn")
+	require.Zero(t, reading.Load(), "a follower that waits holds no slot")
 }
 
 func TestFollowersShareOneConnection(t *testing.T) {
@@ -324,14 +324,14 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
 
 	late := follow(t, b, "ann", seq(1))
-	require.EqualValues(t, 2, late.After(), "it is not told again to who goes on from here")
+	require.EqualValues(t, 2, late.After(), "a follower that continues from here does not get the gap again")
 	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	var gap *GapError
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
 	require.EqualError(t, err, "what came after 1 and before 3 is no longer kept")
 	require.Equal(t, []string{"3"}, reads(t, late, 1))
-	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann", seq(0)), 1), "who asks for what is kept misses nothing")
+	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann", seq(0)), 1), "a reader of what is kept misses nothing")
 	require.Equal(t, []string{"3"}, reads(t, f, 1))
 
 	// A server that comes back without its data.

@@ -180,7 +180,7 @@ func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	_, err := broker.Conn().Subscribe("orders.points", func(*nats.Msg) {})
 	require.NoError(t, err)
 	errs := b.Publish(bustest.Within(t, 2*time.Second), []Message{{Subject: "orders.points", Event: bustest.Event("1")}})
-	require.ErrorIs(t, errs[0], ErrRefused, "it heard the message and did not keep it")
+	require.ErrorIs(t, errs[0], ErrRefused, "a subscriber is no stream")
 }
 
 func TestPublishWithoutBroker(t *testing.T) {

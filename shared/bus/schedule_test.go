@@ -32,7 +32,7 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	b.Wake(WakeSweep, 1) // nobody takes it
+	b.Wake(WakeSweep, 1) // without a receiver
 	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == 1 }, "a hint waits")
 	due := time.Now().Add(2 * time.Minute)
 	for i := range 418_000 {
@@ -109,7 +109,7 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 func TestWakeAtInThePast(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeRelay)
+	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeRelay)
 	b.WakeAt(WakeRelay, time.Now().Add(-time.Minute))
 	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1 }, "woken")
 }
@@ -141,9 +141,9 @@ func TestScheduleCacheIsBounded(t *testing.T) {
 	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "the past is forgotten first")
 }
 
-func TestAtLeast(t *testing.T) {
+func TestSupportedBy(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"2.12.0": true, "2.12.0-RC.1": true, "2.15.2": true, "3.0.0": true, "2.11.9": false, "2.9.10": false, "": false, "x": false} {
-		require.Equal(t, want, atLeast(version, 2, 12), version)
+		require.Equal(t, want, serverRelease{2, 12}.supportedBy(version), version)
 	}
 }

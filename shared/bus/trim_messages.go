@@ -48,8 +48,8 @@ type TrimResult struct {
 // TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
 // beginning) and runs for a few seconds. judge returns the states of messages by id. full means that
 // the stream has refused a message. Unfinished messages stay until the age limit of the stream, but
-// once it is half full only the newest copy of each, even of young ones: who has not read an older
-// copy receives the newest, which has the same CloudEvent id, content and subject.
+// once it is half full only the newest copy of each, even of young ones: a reader that has not read an
+// older copy receives the newest, which has the same CloudEvent id, content and subject.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()

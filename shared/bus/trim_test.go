@@ -40,7 +40,7 @@ func TestTrimEvents(t *testing.T) {
 	trim("nothing is there yet")
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"), eventMessage("3"))
-	trim("nobody records")
+	trim("without the consumer that records")
 	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs)
 
 	recordAll(t, js)
@@ -197,7 +197,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	}
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "what is confirmed waits for nobody")
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "what is confirmed waits for no consumer")
 	read(1)
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
@@ -216,12 +216,12 @@ func resent(id, subject string, send int) Message {
 	return m
 }
 
-// Nobody confirms the messages of one sender, so each is sent again and again. That fills the stream, but
+// No receiver confirms the messages of one sender, so each is sent again and again. That fills the stream, but
 // not for longer than until the next trim, and takes nothing from a consumer that is behind.
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS() // young copies too: nobody waits until they are old
+	b, js := newBus(t, broker.URL()), broker.JS() // young copies are removed too
 	b.cfg.MessagesMB = 1
 	require.NoError(t, b.Ensure(t.Context()))
 	serveHeaders(t, newBus(t, broker.URL()), b)

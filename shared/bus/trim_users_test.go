@@ -126,7 +126,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "by fewer messages than an inbox holds, too")
 
 	_, gap = next(follow("ann", 0, 0))
-	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "who reads from the beginning is told too")
+	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "a reader from the beginning gets the gap too")
 	m, gap = next(follow("bob", 0, 0))
 	require.Nil(t, gap)
 	require.EqualValues(t, 2, m.Seq)
@@ -159,13 +159,13 @@ func TestInboxQuarterPerSender(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, user, m.Event.ID(), senders)
 		} else {
-			require.ErrorAs(t, err, &gap, "the user is told")
+			require.ErrorAs(t, err, &gap, "the user gets a gap")
 		}
 	}
 }
 
-// One sender's messages are removed from the middle of an inbox. Whoever has not seen
-// them is told, once and behind them; nobody else is.
+// One sender's messages are removed from the middle of an inbox. Followers that have not read
+// them get one gap, behind them; others get none.
 func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -280,7 +280,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	_, gaps = all(gone)
 	require.Equal(t, []GapError{{After: 93, Next: 97}}, gaps)
 	_, gaps = all(follow("wen", seq(gone.After())))
-	require.Empty(t, gaps, "it is told once")
+	require.Empty(t, gaps, "the gap is returned once")
 	known.Store("xia", uint64(5000))
 	_, gaps = all(follow("xia", seq(0)))
 	require.Empty(t, gaps, "a place of another stream of this name")

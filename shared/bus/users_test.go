@@ -135,7 +135,7 @@ func TestAnonymousConnectIsDenied(t *testing.T) {
 	}
 }
 
-// What each of these needs, nobody else may do. The operator may do all.
+// Each permission belongs to the users that need it and to no others. The operator may do all.
 func TestUserPermissions(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
@@ -335,8 +335,8 @@ func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever makes a stream chooses its sources and where it publishes again: one that
-// is missing is nobody's chance to read inboxes and to forge events.
+// The creator of a stream chooses its sources and where it publishes again. So others cannot
+// create a missing one to read inboxes and to forge events.
 func TestOnlyTriggerCreatesStreams(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)

@@ -11,7 +11,13 @@ type serverRelease struct{ major, minor int }
 func (r serverRelease) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
 
 // supportedBy reports whether a server version is r or later.
-func (r serverRelease) supportedBy(version string) bool { return atLeast(version, r.major, r.minor) }
+func (r serverRelease) supportedBy(version string) bool {
+	var has serverRelease
+	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &has.major, &has.minor); err != nil {
+		return false
+	}
+	return has.major > r.major || has.major == r.major && has.minor >= r.minor
+}
 
 // The release in which each used feature appeared.
 var (
@@ -31,13 +37,4 @@ func Features() []Feature {
 		{schedules.String(), "a lease, a `send_at` or an expiry wakes `sweep` when it comes due; so do retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
 		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
 	}
-}
-
-// atLeast reports whether a server version is major.minor or later.
-func atLeast(version string, major, minor int) bool {
-	var hasMajor, hasMinor int
-	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &hasMajor, &hasMinor); err != nil {
-		return false
-	}
-	return hasMajor > major || hasMajor == major && hasMinor >= minor
 }

@@ -17,9 +17,6 @@ const (
 	queueWakeInterval = 5 * time.Millisecond
 )
 
-// debouncer sums up the wake-ups of one subject until the interval has passed.
-type debouncer struct{ n int }
-
 // Wake notifies subject that n things became due. It neither blocks nor fails. The first call is sent
 // at once; calls within the next 20 ms (5 ms for a queue) are sent together. What cannot be sent
 // counts as dropped and is sent as one wake-up after the next connect. n below 1 counts as 1.
@@ -35,12 +32,11 @@ func (b *Bus) Wake(subject string, n int) {
 		b.dropped.Add(1)
 		return
 	}
-	if p := b.debouncers[subject]; p != nil {
-		p.n += n
-		return
+	before, debouncing := b.pending[subject]
+	b.pending[subject] = before + n
+	if !debouncing {
+		b.background.Go(func() { b.debounce(subject) })
 	}
-	b.debouncers[subject] = &debouncer{n: n}
-	b.background.Go(func() { b.debounce(subject) })
 }
 
 // debounce sends the wake-ups of one subject until an interval passes without any.
@@ -53,10 +49,9 @@ func (b *Bus) debounce(subject string) {
 	defer tick.Stop()
 	for {
 		b.mu.Lock()
-		p := b.debouncers[subject]
-		n := p.n
-		if p.n = 0; n == 0 {
-			delete(b.debouncers, subject)
+		n := b.pending[subject]
+		if b.pending[subject] = 0; n == 0 {
+			delete(b.pending, subject)
 		}
 		b.mu.Unlock()
 		if n == 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// heard collects what arrives at a core subscription.
-type heard struct {
+// arrivals collects what arrives at a core subscription.
+type arrivals struct {
 	mu   sync.Mutex
 	n    []int
 	sub  *nats.Subscription
 	conn *nats.Conn
 }
 
-func listenTo(t *testing.T, nc *nats.Conn, subject string) *heard {
+func subscribeTo(t *testing.T, nc *nats.Conn, subject string) *arrivals {
 	t.Helper()
-	h := &heard{conn: nc}
+	h := &arrivals{conn: nc}
 	var err error
 	h.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
 		n, err := strconv.Atoi(string(m.Data))
@@ -40,7 +40,7 @@ func listenTo(t *testing.T, nc *nats.Conn, subject string) *heard {
 	return h
 }
 
-func (h *heard) sum() (messages, total int) {
+func (h *arrivals) sum() (messages, total int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range h.n {
@@ -52,28 +52,28 @@ func (h *heard) sum() (messages, total int) {
 func TestWakeDebounces(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeSweep)
+	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
 	began := time.Now()
 	for range 1000 {
 		b.Wake(WakeSweep, 1)
 	}
 	b.Wake(WakeSweep, 0)
 	atMost := 2 + int(time.Since(began)/wakeInterval)
-	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all were told")
+	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all arrive")
 	messages, _ := h.sum()
 	require.LessOrEqual(t, messages, atMost)
 	require.Zero(t, b.Dropped())
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.debouncers) == 0 }, "nothing is kept for a quiet subject")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pending) == 0 }, "nothing is kept for a quiet subject")
 }
 
 func TestCloseSendsPendingWakeUps(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), listenTo(t, broker.Conn(), WakeSweep)
+	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeSweep, 2)
 	b.Close()
-	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all were told")
+	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all arrive")
 	b.Wake(WakeSweep, 4)
 	require.EqualValues(t, 1, b.Dropped())
 }
@@ -113,57 +113,57 @@ func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	var mu sync.Mutex
-	told := map[string]int{}
-	listener, teller := newBus(t, broker.URL()), newBus(t, broker.URL())
-	stop := listener.OnQueue(func(queue string, n int) {
+	received := map[string]int{}
+	receiver, sender := newBus(t, broker.URL()), newBus(t, broker.URL())
+	stop := receiver.OnQueue(func(queue string, n int) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[queue] += n
+		received[queue] += n
 	}, func() {})
 	bustest.Eventually(t, func() bool {
-		teller.Wake(QueueSubject("first.queue-1_A"), 3)
+		sender.Wake(QueueSubject("first.queue-1_A"), 3)
 		mu.Lock()
 		defer mu.Unlock()
-		return told["first.queue-1_A"] >= 3 && len(told) == 1
-	}, "heard")
+		return received["first.queue-1_A"] >= 3 && len(received) == 1
+	}, "received")
 
 	stop()
-	bustest.Eventually(t, func() bool { return listener.nc.NumSubscriptions() == 0 }, "stopped")
+	bustest.Eventually(t, func() bool { return receiver.nc.NumSubscriptions() == 0 }, "stopped")
 }
 
 func TestOnQueueSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	told, listens := make(chan string, 1000), make(chan bool, 10)
+	received, subscribed := make(chan string, 1000), make(chan bool, 10)
 	b := newBus(t, broker.URL())
-	defer b.OnQueue(func(queue string, _ int) { told <- queue }, func() { listens <- true })()
-	bustest.Eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(told) > 0 }, "heard before")
-	<-listens
+	defer b.OnQueue(func(queue string, _ int) { received <- queue }, func() { subscribed <- true })()
+	bustest.Eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(received) > 0 }, "received before")
+	<-subscribed
 	broker.Stop()
-	require.Empty(t, listens, "nothing was missed")
+	require.Empty(t, subscribed, "nothing was missed")
 	broker.Start(broker.Dir)
 	bustest.Eventually(t, func() bool {
 		b.Wake(QueueSubject("after"), 1)
-		for len(told) > 0 {
-			if <-told == "after" {
+		for len(received) > 0 {
+			if <-received == "after" {
 				return true
 			}
 		}
 		return false
-	}, "heard after")
-	<-listens
+	}, "received after")
+	<-subscribed
 }
 
 func TestOnQueueAfterSubscribed(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	teller := newBus(t, broker.URL())
-	require.NoError(t, teller.Ensure(t.Context()))
-	told, listens := make(chan int, 1), make(chan bool)
-	newBus(t, broker.URL()).OnQueue(func(_ string, n int) { told <- n }, func() { close(listens) })
-	<-listens
-	teller.Wake(QueueSubject("q"), 7)
-	require.Equal(t, 7, <-told)
+	sender := newBus(t, broker.URL())
+	require.NoError(t, sender.Ensure(t.Context()))
+	received, subscribed := make(chan int, 1), make(chan bool)
+	newBus(t, broker.URL()).OnQueue(func(_ string, n int) { received <- n }, func() { close(subscribed) })
+	<-subscribed
+	sender.Wake(QueueSubject("q"), 7)
+	require.Equal(t, 7, <-received)
 }
 
 func TestEscapeToken(t *testing.T) {
@@ -186,7 +186,7 @@ func TestEscapeToken(t *testing.T) {
 }
 
 // halting is a way to a server on which nothing passes while it is locked, and
-// nobody is told so.
+// nobody is received so.
 func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -232,10 +232,10 @@ func TestOnQueueWaitsForStalledServer(t *testing.T) {
 	_, err := b.connection(t.Context())
 	require.NoError(t, err)
 	gate.Lock()
-	listens := make(chan bool, 10)
-	b.OnQueue(func(string, int) {}, func() { listens <- true })
+	subscribed := make(chan bool, 10)
+	b.OnQueue(func(string, int) {}, func() { subscribed <- true })
 	<-time.After(writeTimeout + time.Second) // longer than one question to the server waits
-	require.Empty(t, listens)
+	require.Empty(t, subscribed)
 	gate.Unlock()
-	<-listens
+	<-subscribed
 }

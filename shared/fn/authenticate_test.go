@@ -155,7 +155,7 @@ func TestCallerLookupsAreShared(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				caller, err := c.byName(t.Context(), "submitter", false)
-				require.NoError(t, err, "one that leaves takes nobody with it")
+				require.NoError(t, err, "a call that is cancelled does not cancel the lookup")
 				require.Equal(t, "submitter", caller.Name)
 			})
 		}

@@ -65,7 +65,7 @@ func TestRefusedBodyClosesConnection(t *testing.T) {
 			"without credentials":        {"POST /api/v1/greet", small, "401"},
 			"with a wrong password":      {"POST /api/v1/greet", wrong + "\r\n" + small, "401"},
 			"chunked":                    {"POST /api/v1/greet", wrong + "\r\nTransfer-Encoding: chunked", "401"},
-			"on a path that nobody has":  {"POST /nowhere", small, "404"},
+			"on an unknown path":         {"POST /nowhere", small, "404"},
 			"with another method":        {"DELETE /api/v1/greet", small, "405"},
 			"of a probe":                 {"GET /healthz", small, "200"},
 			"of a scrape":                {"GET /metrics", small, "200"},

@@ -24,9 +24,9 @@ const (
 
 // callLimiter bounds the calls under way and signals the drain to them. A call takes its place
 // once its caller is known; what comes before costs little and is bounded by itself
-// (see guesses). No caller has more than its share of a pool, so that the others
-// go on; an admin who finds none left has the reserve, so that somebody can always
-// revoke a caller. Probes and scrapes need no place.
+// (see loginLimiter). No caller has more than its share of a pool, so that the others
+// go on; an admin who finds none left has the reserve, so that a caller can always
+// be revoked. Probes and scrapes need no place.
 //
 // While its body is being read, a call counts for its caller's share and takes no place:
 // so callers that send bodies slowly, however many they are, leave all places to others.

@@ -100,7 +100,7 @@ func (h *testServer) requireRefused(method, path, name string, status int, word,
 	require.Equal(h.t, []any{status, word, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
 }
 
-// requireOthersServed demands that those go on who must.
+// requireOthersServed demands that calls of others, events and probes are answered.
 func (h *testServer) requireOthersServed(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -236,7 +236,7 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 	held.release()
 }
 
-// Callers that send their bodies slowly keep nobody else out, however many they are.
+// Callers that send their bodies slowly take no seats of others, however many they are.
 func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
@@ -281,7 +281,7 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
 	for _, w := range slow[1 : callers*share-1] {
 		w.send("}")
-		require.Equal(t, 200, w.status(), "who goes on is answered")
+		require.Equal(t, 200, w.status(), "a completed body is answered")
 	}
 	require.NoError(t, slow[callers*share-1].conn.Close())
 	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "all is given back")

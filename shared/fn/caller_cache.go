@@ -18,12 +18,12 @@ const (
 	callerMaxName    = 100
 )
 
-// callerCache remembers who is behind a name for callerTTL, and that a name is
-// unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
-// cannot push out the real ones. Many calls with one name ask once.
+// callerCache keeps the caller of a name for callerTTL, and that a name is unknown for
+// unknownCallerTTL. Unknown names have a bound of their own, so that guessing them
+// cannot push out the real ones. Concurrent calls with one name share one query.
 type callerCache struct {
 	find    findCaller
-	onFound func() // a caller is remembered from now on; nil = nobody needs to know
+	onFound func() // a caller is remembered from now on; may be nil
 
 	mu       sync.Mutex
 	inFlight map[callerQuery]*lookup
@@ -34,20 +34,19 @@ type callerCache struct {
 // findCaller is callers.Store.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
-// callerQuery is asked over one pool: a list that waits must not hold up another call.
+// callerQuery uses the pool of lists or the other one: a list that waits must not delay other calls.
 type callerQuery struct {
 	name string
 	list bool
 }
 
-// lookup is one question to the database; its fields are set once done is
-// closed.
+// lookup is one query; its fields are set once done is closed.
 type lookup struct {
 	done    chan struct{}
 	caller  callers.Caller
 	err     error
 	expires time.Time
-	changed chan struct{} // closed when caller is not what is remembered of the name any more
+	changed chan struct{} // closed when the cache has another caller for the name
 }
 
 func newCallerCache(find findCaller) *callerCache {
@@ -59,7 +58,7 @@ func newCallerCache(find findCaller) *callerCache {
 	}
 }
 
-// has says whether asking for a name costs no query.
+// has reports whether a name is cached.
 func (c *callerCache) has(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +86,7 @@ func (c *callerCache) get(ctx context.Context, q callerQuery) (*lookup, error) {
 	}
 }
 
-// lookup finds the remembered answer, joins a question under way or asks.
+// lookup returns the cached result, joins a query under way or starts one.
 func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,13 +101,13 @@ func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
 	return c.begin(ctx, q)
 }
 
-// begin asks, unless that is under way.
+// begin starts a query, unless one is under way.
 func (c *callerCache) begin(ctx context.Context, q callerQuery) *lookup {
 	l := c.inFlight[q]
 	if l == nil {
 		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
 		c.inFlight[q] = l
-		// Others wait for this answer too, so it outlives the call that asked.
+		// Others wait for this result too, so it outlives the call that started it.
 		go c.run(context.WithoutCancel(ctx), q, l)
 	}
 	return l
@@ -129,7 +128,7 @@ func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
 		delete(c.inFlight, q)
 	}
 	switch {
-	case !current: // the caller was changed while we asked
+	case !current: // the caller was changed during the query
 		close(l.changed)
 	case l.err == nil:
 		drop(c.unknown, q.name)
@@ -149,7 +148,7 @@ func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
 	}
 }
 
-// drop forgets a name, and says so to who waits for that.
+// drop removes a name and closes changed for its watchers.
 func drop(names map[string]*lookup, name string) {
 	if l := names[name]; l != nil {
 		close(l.changed)

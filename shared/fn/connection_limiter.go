@@ -13,8 +13,8 @@ const idleConnections = 1024
 
 // connectionLimiter bounds the open connections of our server. One more than allowed
 // closes another that carries no call of a known caller: one of the address that has
-// most of them, the one that was idle for longest. So connections that nobody
-// authenticates on cannot keep anybody out.
+// most of them, the one that was idle for longest. So connections without
+// an authenticated call cannot keep others out.
 type connectionLimiter struct {
 	max int
 

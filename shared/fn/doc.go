@@ -50,7 +50,7 @@
 //     and a poll claims nothing, for a caller that was revoked or changed (revocation.go).
 //   - No body is read before there is memory for it (see memoryBudget). One caller holds a
 //     quarter of that memory at most.
-//   - Nobody's body is read before their credentials were checked. The 10 s that it
+//   - No body is read before the credentials were checked. The 10 s that it
 //     may take begin with the call; that of a refused call is given 1 s, after which
 //     its connection is closed.
 //   - Once draining, Serve takes no connection and returns when every call that

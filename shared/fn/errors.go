@@ -24,7 +24,7 @@ const (
 	codeInternal             = "internal"
 )
 
-// statusClientGone is for the log: most often nobody is left to read it.
+// statusClientGone is for the log: most often the client has left.
 const statusClientGone = 499
 
 // statusOf is the one table from error codes to HTTP statuses. A code that is

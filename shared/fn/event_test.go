@@ -76,23 +76,6 @@ func TestInvalidEventIsRefused(t *testing.T) {
 	require.Equal(t, 405, h.call("GET", "/events/ticker", ``, eventHeaders).status)
 }
 
-func TestFailedEventIsRedelivered(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		err    error
-		status int
-	}{
-		{task.Refuse(task.CodeInvalid, "poison"), 400},
-		{task.Refuse(task.CodeConflict, "no"), 409},
-		{task.Refuse(task.CodeServerBusy, "later"), 503},
-		{context.DeadlineExceeded, 503},
-		{errors.New("bug"), 500},
-	} {
-		h := startServer(t, nil, eventFunction(func(cloudevents.Event) error { return c.err }))
-		require.Equal(t, c.status, h.call("POST", "/events/ticker", `{}`, eventHeaders).status, c.err)
-	}
-}
-
 func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 	t.Parallel()
 	var answer error = task.Refuse(task.CodeServerBusy, "later")

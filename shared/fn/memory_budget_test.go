@@ -127,7 +127,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	require.NoError(t, <-granted)
 }
 
-// Who does not read answers holds them, and is refused further calls.
+// Unread answers count for their caller, which is then refused further calls.
 func TestUnreadAnswersUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)

@@ -93,13 +93,14 @@ func TestPoisonBecomesADeadLetter(t *testing.T) {
 	}, deadLetters())
 }
 
-func TestTransientErrorIsNoDeadLetter(t *testing.T) {
+func TestReturnedErrorIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err    error
 		status int
 	}{
 		{errors.New("bug"), 500},
+		{task.Refuse(task.CodeInvalid, "no"), 400},
 		{context.DeadlineExceeded, 503},
 		{task.Refuse(task.CodeServerBusy, "later"), 503},
 	} {

@@ -48,7 +48,7 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 }
 
 // endOnSignal does for the framework, whose server knows no signals, what Serve
-// does for ours. The framework gives nobody its listener or its server: what still
+// does for ours. The framework does not expose its listener or its server: what still
 // comes is answered for a moment as the last call of its connection, and then 503,
 // so that the caller repeats it elsewhere.
 func (e *Env) endOnSignal() {

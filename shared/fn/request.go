@@ -112,7 +112,7 @@ func (req *request) readWithin(deadline time.Time) error {
 	return nil
 }
 
-// discardBody gives the rest of a body that nobody will read a moment to arrive, so
+// discardBody gives the rest of an unread body a moment to arrive, so
 // that the connection can be used again. Without it net/http would read on, up to
 // 256 KiB of it, for as long as the whole call may take.
 func discardBody(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +156,7 @@ func (req *request) end() {
 	if req.env.limiter.isDraining() {
 		// A host that cannot be shut down ends once no call is left: what is still
 		// in the server's buffer then would be lost.
-		_ = http.NewResponseController(req.w).Flush() // fails where nobody is left to read
+		_ = http.NewResponseController(req.w).Flush() // fails where the client has left
 	}
 }
 

@@ -186,6 +186,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 				want = websocket.StatusPolicyViolation
 			}
 			require.Equal(t, want, c.closed().Code)
+			require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(2)[1]["error"])
 			other.send(`{"say":"b"}`)
 			require.Contains(t, other.read(), `"b"`)
 		})
@@ -275,7 +276,7 @@ func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
 		second, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		require.NotSame(t, first, second)
-		require.Equal(t, first.changed, second.changed, "nobody is woken for nothing")
+		require.Equal(t, first.changed, second.changed, "an unchanged caller wakes no watcher")
 		c.forget("submitter")
 		<-first.changed
 	})

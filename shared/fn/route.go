@@ -55,8 +55,8 @@ func (r Route) Changes() Route { r.changes = true; return r }
 
 // WithinQueues lets admins in that have queues. The handler then holds the call to
 // the caller's queues (Call.MayUseQueue, Call.Operator), or what it answers belongs to no
-// queue and to nobody in particular. Without it a route for admins refuses everybody
-// who has queues, so that a new route is safe by default.
+// queue and to no caller. Without it a route for admins refuses every caller with
+// queues, so that a new route is safe by default.
 func (r Route) WithinQueues() Route { r.within = true; return r }
 
 // Timeout sets the deadline of the context that a handler gets, 10 s by

@@ -80,7 +80,7 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 			conn.Close()
 		}
 		return err != nil
-	}, waitAtMost, tick, "who dials learns that nothing was done")
+	}, waitAtMost, tick, "a new connection is refused")
 	res = ask()
 	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
 	require.True(t, res.Close, "for the last time")

@@ -349,7 +349,7 @@ func (s *Socket) end(err error) error {
 	s.mu.Unlock()
 	refusal := revocationOf(s.ctx)
 	if lost != nil {
-		_ = s.conn.CloseNow() // without a handshake: nobody would answer
+		_ = s.conn.CloseNow() // without a handshake: the client would not answer
 	} else {
 		if reason == nil {
 			reason = s.req.closeReason(cmp.Or(refusal, err))

@@ -78,7 +78,7 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 }
 
 // Mark sends the id to resume from without an event: also before the
-// first one, so that one who is cut off early misses nothing.
+// first one, so that a client that is cut off early misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
 // Comment sends a line for people, which clients skip.

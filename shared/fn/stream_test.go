@@ -185,7 +185,7 @@ func TestDrainEndsStreamsAtOnce(t *testing.T) {
 func TestFailureBeforeStreamBeginsIsJSON(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, streamer(func(context.Context, *Call, streamRequest, *EventWriter) error {
-		return task.Refuse(task.CodeNotFound, "nobody is here")
+		return task.Refuse(task.CodeNotFound, "no such user")
 	}))
 	r := h.call("GET", "/api/v1/stream?after=3", "")
 	require.Equal(t, 404, r.status)
