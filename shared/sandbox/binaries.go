@@ -31,7 +31,7 @@ var installedIn = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// binaries is a directory that holds postgres and initdb.
+// binaries is a directory with postgres and initdb.
 type binaries struct {
 	dir   string
 	major int
@@ -41,11 +41,11 @@ type binaries struct {
 // programs. When it is set no other directory is used.
 const binVariable = "POSTGRES_BIN"
 
-// findBinaries gives the server of POSTGRES_BIN, or that of the machine, or
-// downloads one. major is the one that the data was written by, 0 = any.
+// findBinaries returns the server of POSTGRES_BIN, else that of the machine, else
+// downloads one. major is the version that wrote the data; 0 = any.
 func findBinaries(ctx context.Context, major int) (binaries, error) {
 	if dir := os.Getenv(binVariable); dir != "" {
-		return chosen(ctx, dir, major)
+		return inspectChosen(ctx, dir, major)
 	}
 	found := installed(ctx)
 	for _, b := range found {
@@ -72,8 +72,8 @@ func findBinaries(ctx context.Context, major int) (binaries, error) {
 	return b, nil
 }
 
-// chosen is the server in dir, or an error that says why it cannot be used.
-func chosen(ctx context.Context, dir string, major int) (binaries, error) {
+// inspectChosen returns the server in dir, or why it cannot be used.
+func inspectChosen(ctx context.Context, dir string, major int) (binaries, error) {
 	b, err := inspect(ctx, dir)
 	switch {
 	case err != nil:
@@ -125,15 +125,15 @@ func inspect(ctx context.Context, dir string) (binaries, error) {
 	}
 	major, err := strconv.Atoi(majorOf(string(out)))
 	if err != nil {
-		return binaries{}, fmt.Errorf("%s/postgres --version answers %q", dir, out)
+		return binaries{}, fmt.Errorf("%s/postgres --version printed %q", dir, out)
 	}
 	return binaries{dir: dir, major: major}, nil
 }
 
-// majorOf is the first number in a version text, "" when there is none.
+// majorOf returns the first number in a version text, or "".
 func majorOf(version string) string { return regexp.MustCompile(`[0-9]+`).FindString(version) }
 
-// cacheDir keeps downloads between runs, where the user of Postgres may enter.
+// cacheDir is where downloads are kept. The user of Postgres may enter it.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/sendonce", nil
@@ -148,9 +148,8 @@ func cacheDir() (string, error) {
 // fetch downloads a server into cache, once.
 //
 // The library unpacks only as the first step of starting a server, which fails
-// as root. So it is asked to start one on a data directory that no server
-// accepts: what it then leaves behind is all that is wanted, and whether that
-// runs is found out here.
+// as root. So it starts one on a data directory that no server accepts; the
+// unpacked server remains.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
 	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {

@@ -2,13 +2,11 @@
 // processes and a faulty network between them. Nothing that serves requests
 // imports it.
 //
-// What it holds to:
-//
 //   - Everything it starts ends with the process that started it, kill -9
 //     included: each child has a guard that waits on a pipe from us.
-//   - A data directory has one owner. An advisory file lock beside the data says
-//     who; a Postgres found there while nobody holds the lock is an orphan and is
-//     shut down before a new one starts.
+//   - A data directory has one owner, which locks a file beside the data. A Postgres
+//     found there without a locked file is an orphan and is shut down before a new
+//     one starts.
 //   - The private server listens on a Unix socket in a directory that only its
 //     user may enter; that permission is its whole authentication.
 //   - Postgres refuses to run as root, so root starts it as another user.

@@ -1,8 +1,10 @@
 package sandbox
 
 import (
-	"fmt"
-	"strings"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -11,48 +13,20 @@ import (
 func RequireGolden(t testing.TB, file, has, generated, command string) {
 	t.Helper()
 	if has != generated {
-		t.Fatalf("%s is not what is generated (- the file, + generated):\n%sIf the change is meant, run: %s", file, diff(has, generated), command)
+		t.Fatalf("%s is not what is generated (- the file, + generated):\n%sIf the change is meant, run: %s", file, diff(t, has, generated), command)
 	}
 }
 
-// diff returns the lines that only one of two texts has, - before those of a and +
-// before those of b, each group under the number of its first line in a.
-func diff(a, b string) string {
-	x, y := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
-	// common[i][j] is the number of lines that x[i:] and y[j:] have in common, in order.
-	common := make([][]int32, len(x)+1)
-	for i := range common {
-		common[i] = make([]int32, len(y)+1)
+// diff returns the lines in which two texts differ.
+func diff(t testing.TB, a, b string) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte(a), 0o600), os.WriteFile(filepath.Join(dir, "b"), []byte(b), 0o600)))
+	cmd := exec.Command("diff", "-U0", "a", "b")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 1 { // 1 = they differ
+		t.Fatalf("sandbox: diff: %v\n%s", err, out)
 	}
-	for i := len(x) - 1; i >= 0; i-- {
-		for j := len(y) - 1; j >= 0; j-- {
-			if x[i] == y[j] {
-				common[i][j] = common[i+1][j+1] + 1
-			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
-			}
-		}
-	}
-	var out strings.Builder
-	same := true
-	write := func(sign, line string, number int) {
-		if same {
-			fmt.Fprintf(&out, "@@ line %d\n", number)
-			same = false
-		}
-		out.WriteString(sign + strings.TrimSuffix(line, "\n") + "\n")
-	}
-	for i, j := 0, 0; i < len(x) || j < len(y); {
-		switch {
-		case i < len(x) && j < len(y) && x[i] == y[j]:
-			i, j, same = i+1, j+1, true
-		case i < len(x) && (j == len(y) || common[i+1][j] >= common[i][j+1]):
-			write("-", x[i], i+1)
-			i++
-		default:
-			write("+", y[j], i+1)
-			j++
-		}
-	}
-	return out.String()
+	return string(out)
 }

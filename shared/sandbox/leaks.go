@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// leak is a form of what no log line and no error may show.
+// leak is a pattern of text that no log line and no error may show.
 type leak struct {
 	form *regexp.Regexp
-	// What a line of this form has. The expressions that begin with no literal are
-	// slow under the race detector, and nearly all lines have none of it.
+	// A cheap test before the expression, which is slow under the race detector if it
+	// does not begin with a literal.
 	digits, word int      // at least as many digits, or letters, digits, _ and -, in a row
 	anyOf        []string // one of these, in lower case
 }
@@ -36,7 +36,7 @@ var leaks = map[string]leak{
 	"a password of a test":         {form: regexp.MustCompile(`hunter2`)},
 }
 
-// runs is the length of the longest run of digits, and of letters, digits, _ and -.
+// runs returns the longest run of digits, and of letters, digits, _ and -.
 //
 //go:norace
 func runs(line string) (digits, word int) {
@@ -55,7 +55,7 @@ func runs(line string) (digits, word int) {
 	return digits, word
 }
 
-// examples are in texts that tell an operator what to type.
+// examples are parts of instructions for operators that look like secrets.
 var examples = strings.NewReplacer("//user:password@", "//", `{"phone_number":"13800138000","content":"hello"}`, "{}")
 
 // CheckLeaks fails the test for each line of a log or an error that shows a secret
@@ -75,16 +75,16 @@ func CheckLeaks(t testing.TB, from, text string) {
 	}
 }
 
-// Log gives a logger of all levels for the length of the test. What is written to it
-// is checked as CheckLeaks does.
+// Log returns a logger of all levels, whose lines are checked with CheckLeaks until the
+// end of the test.
 func Log(t testing.TB) *slog.Logger {
 	l := &checkedLog{t: t}
 	t.Cleanup(l.end)
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// checkedLog gets one line with each write. Some come after the end of the test, when
-// it must not be failed any more.
+// checkedLog checks one line with each write. Lines after the end of the test are
+// ignored, as they must not fail it.
 type checkedLog struct {
 	t    testing.TB
 	mu   sync.Mutex

@@ -7,7 +7,7 @@ import (
 )
 
 // LimitConnections returns l with at most n open connections: a further one closes the
-// one that was opened first. So those who only hold connections keep nobody out.
+// one that was opened first, so that idle connections cannot use up all of them.
 func LimitConnections(l net.Listener, n int) net.Listener {
 	return &limitedListener{Listener: l, max: n}
 }
@@ -25,7 +25,7 @@ type limitedConn struct {
 	of *limitedListener
 }
 
-// SetLinger is net.TCPConn's, so that a test may still reset the connection.
+// SetLinger calls that of net.TCPConn, with which a test can reset the connection.
 func (c *limitedConn) SetLinger(seconds int) error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.SetLinger(seconds)
@@ -48,7 +48,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 	l.mu.Unlock()
 	if surplus != nil {
-		_ = surplus.Conn.Close() // its server finds out
+		_ = surplus.Conn.Close() // its server gets an error
 	}
 	return added, nil
 }

@@ -3,13 +3,13 @@ package sandbox
 import "syscall"
 
 const (
-	tmpfs      = 0x01021994 // the type that Statfs tells of a file system in memory
-	memoryRoom = 4 << 30    // bytes that must be free; what is needed is a tenth
+	tmpfs      = 0x01021994 // the type of a file system in memory
+	memoryRoom = 4 << 30    // bytes that must be free, ten times what is needed
 )
 
-// memory is a directory that is kept in memory, "" when there is none with room:
-// that of a container has 64 MB.
-func memory() string {
+// memoryDir is a directory in memory, or "" if none has room: that of a container
+// often has 64 MB.
+func memoryDir() string {
 	const dir = "/dev/shm"
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil || fs.Type != tmpfs || fs.Bavail*uint64(fs.Bsize) < memoryRoom {

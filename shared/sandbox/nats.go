@@ -21,22 +21,22 @@ import (
 )
 
 const (
-	natsStartLimit = 30 * time.Second // a large store takes its time to be read
+	natsStartLimit = 30 * time.Second // reading a large store takes long
 	natsHost       = "127.0.0.1"
 
-	maxViolations = 1000 // that a server remembers: clients without a password may cause them
+	maxViolations = 1000 // kept log lines: clients without a password can cause them
 )
 
-// NATSOptions says how StartNATS starts a server.
+// NATSOptions configures a server.
 type NATSOptions struct {
-	Dir        string // keeps the streams between runs; "" = temporary, removed by Stop
+	Dir        string // of the streams; "" = temporary, removed by Stop
 	Port       int    // on 127.0.0.1; 0 = a free one
-	SyncAlways bool   // what is acknowledged survives the machine; false = it survives kill -9 of the process only
+	SyncAlways bool   // sync each message to disk before it is acknowledged
 	MaxStore   int64  // bytes that all streams may reserve; 0 = more than there is
-	Config     string // more of its configuration, as of accounts; "" = everybody may do everything
+	Config     string // further configuration, such as accounts; "" = no permissions are checked
 	User       string // whose credentials URL has; "" = none
 	Password   string
-	Log        io.Writer // gets the server's log; nil = nobody
+	Log        io.Writer // for the server's log; nil = none
 }
 
 // NATS is a JetStream server inside this process.
@@ -78,7 +78,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	}
 	options.Host, options.Port = natsHost, port
 	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, o.SyncAlways
-	// Bounds nothing in practice; the default would be worked out from the disk.
+	// More than any test needs; the default depends on the disk.
 	options.JetStreamMaxStore = cmp.Or(o.MaxStore, 1<<40)
 	options.NoSigs, options.NoLog, options.DisableJetStreamBanner = true, true, true
 	s, err := server.NewServer(options)
@@ -97,7 +97,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 		limit = min(limit, time.Until(end))
 	}
 	if !s.ReadyForConnections(limit) {
-		return fmt.Errorf("nothing answers at %s:%d after %s; is the port taken?", natsHost, o.Port, limit)
+		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", natsHost, o.Port, limit)
 	}
 	if !s.JetStreamEnabled() {
 		return fmt.Errorf("JetStream cannot use %s", n.dir)
@@ -106,7 +106,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	return nil
 }
 
-// natsOptions reads a configuration, which the server takes from a file alone.
+// natsOptions reads a configuration; the server reads it only from a file.
 func natsOptions(config string) (*server.Options, error) {
 	file, err := os.CreateTemp("", "so-nats-*.conf") // nobody else may read it
 	if err != nil {
@@ -124,8 +124,8 @@ func natsOptions(config string) (*server.Options, error) {
 	return options, err
 }
 
-// Violations are the first log lines about what a client was not permitted to do, at most 1000.
-func (n *NATS) Violations() []string { return n.log.seen() }
+// Violations returns the first 1000 log lines about denied permissions.
+func (n *NATS) Violations() []string { return n.log.violationLines() }
 
 // Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
 func (n *NATS) Subscriptions(subject string) (count int, err error) {
@@ -146,11 +146,10 @@ func (n *NATS) URL() string {
 	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(natsHost, strconv.Itoa(n.port))}).String()
 }
 
-// Port is what StartNATS may be given to start a successor at the same URL.
+// Port can be passed to StartNATS to start another server at the same URL.
 func (n *NATS) Port() int { return n.port }
 
-// Stop ends the server; what it acknowledged is in Dir. A temporary one leaves
-// nothing.
+// Stop ends the server and removes a temporary directory.
 func (n *NATS) Stop() error {
 	if n.server != nil {
 		n.server.Shutdown()
@@ -162,7 +161,7 @@ func (n *NATS) Stop() error {
 	return os.RemoveAll(n.dir)
 }
 
-// NewNATS starts a server of its own for the test and stops it in the end.
+// NewNATS starts a server until the end of the test.
 func NewNATS(t testing.TB) *NATS {
 	t.Helper()
 	return NATSIn(t, NATSOptions{Dir: filepath.Join(t.TempDir(), "nats")})
@@ -172,21 +171,15 @@ func NewNATS(t testing.TB) *NATS {
 func NATSIn(t testing.TB, o NATSOptions) *NATS {
 	t.Helper()
 	n, err := StartNATS(t.Context(), o)
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := n.Stop(); err != nil {
-			t.Errorf("sandbox: %v", err)
-		}
-	})
+	must(t, err)
+	stopAtEnd(t, n.Stop)
 	return n
 }
 
-// natsLog writes the server's log. The server's own logger would end our process
-// at a fatal line; StartNATS says what went wrong instead.
+// natsLog writes the server's log. The server's own logger would end this process
+// at a fatal line.
 type natsLog struct {
-	w io.Writer // nil = nobody reads it
+	w io.Writer // nil = none
 
 	mu         sync.Mutex
 	violations []string
@@ -204,7 +197,7 @@ func (l *natsLog) line(level, format string, v []any) {
 	}
 }
 
-func (l *natsLog) seen() []string {
+func (l *natsLog) violationLines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.violations)

@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// NATSServer is a JetStream server in a process of its own: one that can be
-// killed, and started again on what it has written.
+// NATSServer is a JetStream server in a process of its own, which can be killed and
+// started again with its data.
 type NATSServer struct {
-	Name string // as the cluster knows it
+	Name string // in the cluster
 
 	t       testing.TB
 	bin     string
@@ -24,7 +24,7 @@ type NATSServer struct {
 	process *Process
 }
 
-// NATSCluster is servers that keep copies for each other.
+// NATSCluster is servers that replicate streams.
 type NATSCluster []*NATSServer
 
 // NewNATSServer starts a server for the length of the test.
@@ -33,26 +33,23 @@ func NewNATSServer(t testing.TB) *NATSServer {
 	return NewNATSCluster(t, 1)[0]
 }
 
-// NewNATSCluster starts n servers for the length of the test. They take
-// connections when it returns; until they have chosen a leader, which takes a
-// second or two, JetStream answers nobody.
+// NewNATSCluster starts n servers until the end of the test. They accept connections
+// when it returns; JetStream is available once they have elected a leader, a second or
+// two later.
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
 	bin := Build(t, "github.com/nats-io/nats-server/v2", false)
-	hosts := freeHosts(t, 2*n) // theirs for clients, then theirs for each other
+	hosts := freeHosts(t, 2*n) // for clients, then for the other servers
 	dir := t.TempDir()
 	cluster := make(NATSCluster, n)
 	for i := range cluster {
 		s := &NATSServer{Name: "n" + strconv.Itoa(i), t: t, bin: bin, host: hosts[i]}
 		s.config = filepath.Join(dir, s.Name+".conf")
-		// The limit bounds nothing in practice, as in StartNATS.
 		text := fmt.Sprintf("server_name: %[1]s\nserver_tags: %[1]s\nlisten: %[2]q\njetstream { store_dir: %[3]q, max_file_store: 1TB, strict: true }\n", s.Name, s.host, filepath.Join(dir, s.Name))
 		if n > 1 {
 			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [ nats://%s ] }\n", hosts[n+i], strings.Join(hosts[n:], ", nats://"))
 		}
-		if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
-			t.Fatalf("sandbox: %v", err)
-		}
+		must(t, os.WriteFile(s.config, []byte(text), 0o600))
 		cluster[i] = s
 		s.launch()
 	}
@@ -77,13 +74,11 @@ func (c NATSCluster) URL() string {
 // Kill ends the server with SIGKILL and waits until it is gone.
 func (s *NATSServer) Kill() {
 	s.t.Helper()
-	if err := s.process.Kill(); err != nil {
-		s.t.Fatalf("sandbox: %v", err)
-	}
+	must(s.t, s.process.Kill())
 }
 
-// Start starts a server that was killed, where it was and with what it has on
-// its disk, and returns once it takes connections.
+// Start starts a killed server again, with the same address and data, and returns once
+// it accepts connections.
 func (s *NATSServer) Start() {
 	s.t.Helper()
 	s.launch()
@@ -99,20 +94,16 @@ func (s *NATSServer) untilReady() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), natsStartLimit)
 	defer cancel()
-	if err := s.process.WaitFor(ctx, "Server is ready"); err != nil {
-		s.t.Fatalf("sandbox: %v", err)
-	}
+	must(s.t, s.process.WaitFor(ctx, "Server is ready"))
 }
 
-// freeHosts gives addresses on this machine that nobody listens at.
+// freeHosts returns n different free addresses of this machine.
 func freeHosts(t testing.TB, n int) []string {
 	t.Helper()
 	var hosts []string
 	for len(hosts) < n {
 		port, err := FreePort()
-		if err != nil {
-			t.Fatalf("sandbox: %v", err)
-		}
+		must(t, err)
 		if host := net.JoinHostPort(natsHost, strconv.Itoa(port)); !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}

@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// FreePort gives a port on which nothing of this machine listens. It is below
-// those that the system gives to calls and to listeners on any port, so that
-// nobody gets it by chance: a server may be started there, and again later.
+// FreePort returns a port on which nothing listens. It is below the ports that the
+// system assigns, so a server can be started there, and again later.
 func FreePort() (int, error) {
 	const lowest, above = 10_000, 32_768
 	for range 100 {
 		port := lowest + rand.IntN(above-lowest)
-		// To listen would be surer, but a child that is being started meanwhile has
-		// a copy of the listener until its exec.
+		// Not by listening: a child that is being started would have a copy of the
+		// listener until its exec.
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return port, nil

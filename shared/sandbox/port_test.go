@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPortThatIsFreeIsOneThatNobodyGetsByChance(t *testing.T) {
+func TestFreePortIsBelowSystemPorts(t *testing.T) {
 	t.Parallel()
 	port, err := FreePort()
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func recall(t *testing.T, p *Postgres) {
 
 func postmasterPid(t *testing.T, p *Postgres) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(p.place.data(), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(p.dir.data(), "postmaster.pid"))
 	require.NoError(t, err)
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(line)
@@ -60,7 +60,7 @@ func postmasterPid(t *testing.T, p *Postgres) int {
 	return pid
 }
 
-func TestAKeptDirectoryKeepsItsData(t *testing.T) {
+func TestDirKeepsData(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	p := start(t, o)
@@ -70,31 +70,31 @@ func TestAKeptDirectoryKeepsItsData(t *testing.T) {
 	recall(t, start(t, o))
 }
 
-func TestATemporaryServerLeavesNothing(t *testing.T) {
+func TestTemporaryServerIsRemoved(t *testing.T) {
 	t.Parallel()
 	p := start(t, Options{})
 	pid := postmasterPid(t, p)
 	require.Equal(t, p.Process().Pid(), pid, "the process is the postmaster itself")
 	require.NoError(t, p.Stop())
-	require.NoDirExists(t, p.place.root)
-	require.NoDirExists(t, p.place.socket)
+	require.NoDirExists(t, p.dir.root)
+	require.NoDirExists(t, p.dir.socket)
 	require.True(t, gone(pid)())
 }
 
-func TestTheServerIsReachedByItsUserOnly(t *testing.T) {
+func TestOnlyItsUserReachesTheServer(t *testing.T) {
 	t.Parallel()
 	p := start(t, Options{})
-	info, err := os.Stat(p.place.socket)
+	info, err := os.Stat(p.dir.socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 	var listens, encoding string
-	conn := connect(t, p.URL("postgres"))
+	conn := newConn(t, p.URL("postgres"))
 	require.NoError(t, conn.QueryRow(t.Context(), "SELECT current_setting('listen_addresses'), current_setting('server_encoding')").Scan(&listens, &encoding))
 	require.Empty(t, listens)
 	require.Equal(t, "UTF8", encoding)
 }
 
-func TestADirectoryHasOneServer(t *testing.T) {
+func TestDirHasOneServer(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	p := start(t, Options{Dir: dir})
@@ -104,14 +104,14 @@ func TestADirectoryHasOneServer(t *testing.T) {
 	recall(t, p)
 }
 
-func TestAKilledServerIsRecovered(t *testing.T) {
+func TestKilledServerIsRecovered(t *testing.T) {
 	t.Parallel()
 	for name, durable := range map[string]bool{"durable": true, "for tests": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := Options{Dir: newDir(t), Durable: durable}
 			p := start(t, o)
-			busy := connect(t, p.URL("postgres"))
+			busy := newConn(t, p.URL("postgres"))
 			slept := make(chan error, 1)
 			go func() {
 				_, err := busy.Exec(context.Background(), "SELECT pg_sleep(2)")
@@ -126,7 +126,7 @@ func TestAKilledServerIsRecovered(t *testing.T) {
 	}
 }
 
-func TestWhenTheParentIsKilled(t *testing.T) {
+func TestServerEndsWithKilledParent(t *testing.T) {
 	t.Parallel()
 
 	t.Run("its server ends", func(t *testing.T) {
@@ -158,32 +158,32 @@ func TestWhenTheParentIsKilled(t *testing.T) {
 	})
 }
 
-func TestAnOrphanWhoseGuardDiedTooIsShutDownFirst(t *testing.T) {
+func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
 	remember(t, first)
 	// The lock goes with the owner; the server is still there.
-	require.NoError(t, syscall.Flock(int(first.place.lock.Fd()), syscall.LOCK_UN))
-	require.NoError(t, first.place.lock.Close())
-	first.place.closed = true
+	require.NoError(t, syscall.Flock(int(first.dir.lock.Fd()), syscall.LOCK_UN))
+	require.NoError(t, first.dir.lock.Close())
+	first.dir.closed = true
 	recall(t, start(t, o))
 	require.Zero(t, first.Process().ExitCode())
 }
 
-func TestAStalePidThatBelongsToAnotherProcessIsNotTrusted(t *testing.T) {
+func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	p := start(t, o)
 	remember(t, p)
 	require.NoError(t, p.Process().Kill())
-	pidFile := filepath.Join(p.place.data(), "postmaster.pid")
+	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
 	require.NoError(t, err)
 	require.NoError(t, p.Stop())
 
 	bystander := exec.Command("sleep", "100")
-	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.place.as}
+	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.dir.as}
 	bystander.Dir = "/"
 	require.NoError(t, bystander.Start())
 	defer bystander.Wait()
@@ -197,7 +197,7 @@ func TestAStalePidThatBelongsToAnotherProcessIsNotTrusted(t *testing.T) {
 }
 
 // Any user who may open a file may lock it.
-func TestOtherUsersCannotTakeTheLock(t *testing.T) {
+func TestOtherUsersCannotLockTheFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old := filepath.Join(dir, "of-an-earlier-version")
@@ -214,7 +214,7 @@ func TestOtherUsersCannotTakeTheLock(t *testing.T) {
 	}
 }
 
-func TestAPathThatASocketCannotHaveIsNoObstacle(t *testing.T) {
+func TestDirWithUnusableSocketPath(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]string{
 		"too long":              strings.Repeat("long", 40),
@@ -232,7 +232,7 @@ func TestAPathThatASocketCannotHaveIsNoObstacle(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatThePostgresUserMayNotEnterIsReplaced(t *testing.T) {
+func TestInaccessibleDirIsReplaced(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root runs Postgres as another user")
@@ -251,7 +251,7 @@ func TestADirectoryThatThePostgresUserMayNotEnterIsReplaced(t *testing.T) {
 	recall(t, start(t, o))
 }
 
-func TestWhatCannotWorkIsSaidInOneSentence(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	t.Parallel()
 
 	t.Run("data of another version", func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestWhatCannotWorkIsSaidInOneSentence(t *testing.T) {
 		dir := newDir(t)
 		p := start(t, Options{Dir: dir})
 		require.NoError(t, p.Stop())
-		require.NoError(t, os.WriteFile(filepath.Join(p.place.data(), "PG_VERSION"), []byte("12\n"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(p.dir.data(), "PG_VERSION"), []byte("12\n"), 0o600))
 		_, err := StartPostgres(t.Context(), Options{Dir: dir})
 		require.ErrorContains(t, err, "the data was written by PostgreSQL 12, which is not on this machine")
 	})
@@ -273,18 +273,18 @@ func TestWhatCannotWorkIsSaidInOneSentence(t *testing.T) {
 	})
 }
 
-func TestDATABASE_URLNamesTheServer(t *testing.T) {
+func TestDatabaseURLNamesTheServer(t *testing.T) {
 	p := start(t, Options{})
 	for form, text := range map[string]string{
 		"a URL":               p.URL("postgres"),
-		"keywords and values": "host=" + p.place.socket + " user=" + Owner + " dbname=postgres",
+		"keywords and values": "host=" + p.dir.socket + " user=" + Owner + " dbname=postgres",
 	} {
 		t.Run(form, func(t *testing.T) {
 			t.Setenv("DATABASE_URL", text)
 			external := start(t, Options{})
 			require.Nil(t, external.Process())
 			require.NoError(t, external.admin(t.Context(), `CREATE DATABASE "it's"`))
-			require.Equal(t, "it's", connect(t, external.URL("it's")).Config().Database)
+			require.Equal(t, "it's", newConn(t, external.URL("it's")).Config().Database)
 			require.NoError(t, external.Stop())
 			require.NoError(t, external.admin(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "it is left running")
 		})
@@ -316,7 +316,7 @@ func TestPostgresBinNamesTheServerPrograms(t *testing.T) {
 
 // testdata/postgres.txz holds bin/postgres, bin/initdb and bin/pg_ctl, shell
 // scripts of which the first prints a version.
-func TestAServerIsDownloadedOnce(t *testing.T) {
+func TestServerIsDownloadedOnce(t *testing.T) {
 	t.Parallel()
 	txz, err := os.ReadFile("testdata/postgres.txz")
 	require.NoError(t, err)

@@ -16,11 +16,10 @@ import (
 	"time"
 )
 
-// guard runs "$@" in its own place and leaves behind a watcher that reads the
-// pipe on fd 4. A line there means that the process was waited for; the end of
-// the pipe without a line means that its owner is dead. The watcher is started
-// before the exec, so no instant is unguarded, and is nobody's child, so the
-// process never reaps it. It keeps no listener open that may be on fd 3.
+// guard starts a watcher and then executes "$@". The watcher reads the pipe on fd 4: a
+// line means that the owner has waited for the process, the end of the pipe without a
+// line that the owner is dead. The watcher starts before the exec, so the process is
+// always watched, and is not its child. It closes the listener that may be on fd 3.
 const guard = `pid=$$ sig=$1 sweep=$2
 shift 2
 ( (
@@ -35,33 +34,31 @@ shift 2
 exec 4<&-
 exec "$@"`
 
-// outputKept is how many bytes of a process's output are remembered.
+// outputKept is how many bytes of a process's output are kept.
 const outputKept = 1 << 20
 
-// Command says what Start runs.
+// Command is a program for Start.
 type Command struct {
 	Path   string
 	Args   []string
 	Env    []string  // the whole environment; nil = that of this process
 	Dir    string    // working directory; "" = that of this process
-	Output io.Writer // gets stdout and stderr as they come, beside Process.Output; nil = nobody
+	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
-	// Listener becomes the child's descriptor 3, where a socket-activated server
-	// finds it; it stays open here. nil = none.
+	// Listener becomes the child's descriptor 3, for socket activation. It stays open
+	// here. nil = none.
 	Listener *os.File
 
-	// When this process dies without having ended the child, the child gets
-	// OrphanSignal (SIGTERM when nil), SIGKILL five seconds later, and then
-	// OrphanSweep is removed when it names a directory.
+	// If this process dies before the child, the child gets OrphanSignal (0 = SIGTERM)
+	// and SIGKILL five seconds later. Then the directory OrphanSweep is removed.
 	OrphanSignal syscall.Signal
 	OrphanSweep  string
 
 	user *syscall.Credential // nil = the user of this process
 }
 
-// Process is a running child. It has its own process group, so a Ctrl-C in the
-// terminal reaches its owner only. All methods may be called at any time and
-// from any goroutine.
+// Process is a child in a process group of its own, so that Ctrl-C in the terminal does
+// not interrupt it. All methods may be called at any time and from any goroutine.
 type Process struct {
 	cmd    *exec.Cmd
 	life   *os.File
@@ -89,7 +86,7 @@ func Start(c Command) (*Process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.ExtraFiles = []*os.File{c.Listener, read}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
-	// Grandchildren may hold the output open after a SIGKILL of the child.
+	// Grandchildren may keep the output open after a SIGKILL of the child.
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
 		write.Close()
@@ -100,8 +97,7 @@ func Start(c Command) (*Process, error) {
 }
 
 func (p *Process) wait() {
-	// How it ended is read from ProcessState.
-	_ = p.cmd.Wait()
+	_ = p.cmd.Wait() // see ProcessState
 	_, _ = p.life.WriteString("\n")
 	p.life.Close()
 	close(p.done)
@@ -113,25 +109,25 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Exited is closed once the child has ended and its output is complete.
 func (p *Process) Exited() <-chan struct{} { return p.done }
 
-// ExitCode waits for the end of the child: its exit code, or -1 when a signal
+// ExitCode waits for the end of the child and returns its exit code, or -1 if a signal
 // ended it.
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Ending waits for the end of the child and says how it came about, as "exit
-// status 1" or "signal: killed".
+// Ending waits for the end of the child and describes it, as in "exit status 1" or
+// "signal: killed".
 func (p *Process) Ending() string {
 	<-p.done
 	return p.cmd.ProcessState.String()
 }
 
-// Output is what the child has written to stdout and stderr so far, at most the
-// last mebibyte.
+// Output returns what the child has written to stdout and stderr, at most the last
+// mebibyte.
 func (p *Process) Output() string { return p.output.String() }
 
-// Signal sends sig to the child; one that has ended already is no error.
+// Signal sends sig to the child, if it has not ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -149,8 +145,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate sends SIGTERM and gives the exit code. A child that has not ended
-// after grace is killed, and that is an error.
+// Terminate sends SIGTERM and returns the exit code. A child that has not ended
+// after grace is killed, which is an error.
 func (p *Process) Terminate(grace time.Duration) (code int, err error) {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return -1, fmt.Errorf("terminate %d: %w", p.Pid(), err)
@@ -173,8 +169,8 @@ func (p *Process) endsWithin(d time.Duration) bool {
 	}
 }
 
-// WaitFor waits until the output holds text. It fails when ctx ends or the
-// child exits first.
+// WaitFor waits until the output contains text. It fails if ctx ends or the child exits
+// first.
 func (p *Process) WaitFor(ctx context.Context, text string) error {
 	for {
 		seen, changed := p.output.snapshot()
@@ -194,25 +190,42 @@ func (p *Process) WaitFor(ctx context.Context, text string) error {
 	}
 }
 
-// WaitReady waits until a GET of url is answered with 200. It fails when ctx
+// WaitReady waits until a GET of url is answered with 200. It fails if ctx
 // ends or the child exits first.
 func (p *Process) WaitReady(ctx context.Context, url string) error {
 	client := &http.Client{Timeout: 2 * time.Second}
 	defer client.CloseIdleConnections()
-	retry := time.NewTicker(20 * time.Millisecond)
-	defer retry.Stop()
+	return p.retry(ctx, func() error { return ready(ctx, client, url) })
+}
+
+// retry calls try until it returns no error. It fails if ctx ends or the child exits first.
+func (p *Process) retry(ctx context.Context, try func() error) error {
 	for {
-		err := ready(ctx, client, url)
+		err := try()
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-retry.C:
+		case <-time.After(10 * time.Millisecond):
 		case <-p.done:
 			return fmt.Errorf("process %d exited with %d before it was ready:\n%s", p.Pid(), p.ExitCode(), p.Output())
 		case <-ctx.Done():
 			return fmt.Errorf("process %d is not ready: %w\n%s", p.Pid(), err, p.Output())
 		}
+	}
+}
+
+// runToEnd runs a program until it exits and returns its output. It kills the program if ctx ends first.
+func runToEnd(ctx context.Context, c Command) (*Process, error) {
+	p, err := Start(c)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.Exited():
+		return p, nil
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("%s: %w", filepath.Base(c.Path), ctx.Err()), p.Kill())
 	}
 }
 
@@ -261,7 +274,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(described))
 }
 
-// output keeps the end of what is written to it and passes everything on.
+// output keeps the end of what is written to it and writes everything to another writer.
 type output struct {
 	to      io.Writer
 	mu      sync.Mutex

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	case "temporary":
 		server, err := StartPostgres(context.Background(), Options{})
 		hold(server.Process(), err)
-		fmt.Println(server.place.root)
+		fmt.Println(server.dir.root)
 	}
 	select {}
 }
@@ -79,7 +79,7 @@ func gone(pid int) func() bool {
 	return func() bool { return commandLine(context.Background(), pid) == "" }
 }
 
-func TestAProcess(t *testing.T) {
+func TestProcess(t *testing.T) {
 	t.Parallel()
 	sh := func(t *testing.T, script string) *Process {
 		return StartProcess(t, "/bin/sh", []string{"WHO=you"}, "-c", script)
@@ -183,7 +183,7 @@ func TestAProcess(t *testing.T) {
 	})
 }
 
-func TestAChildEndsWhenItsParentIsKilled(t *testing.T) {
+func TestChildEndsWithKilledParent(t *testing.T) {
 	t.Parallel()
 	sweep := filepath.Join(t.TempDir(), "sweep")
 	require.NoError(t, os.MkdirAll(filepath.Join(sweep, "deep"), 0o755))
@@ -196,7 +196,7 @@ func TestAChildEndsWhenItsParentIsKilled(t *testing.T) {
 	}, 10*time.Second, 20*time.Millisecond)
 }
 
-func TestAChildThatEndedLeavesNoGuard(t *testing.T) {
+func TestEndedChildLeavesNoWatcher(t *testing.T) {
 	t.Parallel()
 	p := StartProcess(t, "/bin/sh", nil, "-c", "exit 0")
 	require.Zero(t, p.ExitCode())
@@ -213,7 +213,7 @@ func TestAChildThatEndedLeavesNoGuard(t *testing.T) {
 	}, 10*time.Second, 20*time.Millisecond)
 }
 
-func TestABuiltProgramRunsWithoutTheDevelopersEnvironment(t *testing.T) {
+func TestStartProcessHasCleanEnvironment(t *testing.T) {
 	t.Setenv("GOPATH", filepath.Join(os.Getenv("HOME"), "go"))
 	const pkg = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
 	bin := Build(t, pkg, false)

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Proxy stands between clients and a Postgres and breaks what a network breaks.
-// All methods may be called from any goroutine.
+// Proxy is a TCP proxy in front of a Postgres that injects network faults. All methods
+// may be called from any goroutine.
 type Proxy struct {
 	listener net.Listener
 	url      string
@@ -27,7 +27,7 @@ type Proxy struct {
 	network string // of the server
 	address string
 	gate    *sync.Cond // signalled when stalled or closed changes
-	conns   map[*proxied]struct{}
+	conns   map[*proxyConn]struct{}
 	cut     bool
 	stalled bool
 	losses  []loss
@@ -40,14 +40,12 @@ type loss struct {
 	fired chan struct{}
 }
 
-// NewProxy starts a proxy in front of the server of databaseURL for the length
-// of the test. It speaks no TLS.
+// NewProxy starts a proxy without TLS in front of the server of databaseURL until the
+// end of the test.
 func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
 	p, err := StartProxy(databaseURL)
-	if err != nil {
-		t.Fatalf("sandbox: proxy: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -62,7 +60,7 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, conns: map[*proxied]struct{}{}}
+	p := &Proxy{listener: listener, conns: map[*proxyConn]struct{}{}}
 	p.gate = sync.NewCond(&p.mu)
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	u := url.URL{
@@ -85,12 +83,12 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-// URL is the connection string that leads through the proxy, with the user and
-// the database of the one it was made from.
+// URL is the connection string through the proxy, with the user and the database of
+// databaseURL.
 func (p *Proxy) URL() string { return p.url }
 
-// Cut closes all connections and every new one until Restore. Nothing that was
-// on its way is delivered.
+// Cut closes all connections, and every new one until Restore. Bytes on their way are
+// lost.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,16 +99,16 @@ func (p *Proxy) Cut() {
 	p.gate.Broadcast()
 }
 
-// Restore lets new connections in again.
+// Restore accepts new connections again.
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = false
 }
 
-// Lead has new connections go to the server of databaseURL, and closes those to
-// the one before.
-func (p *Proxy) Lead(databaseURL string) error {
+// SetServer connects to the server of databaseURL from now on, and closes all
+// connections to the previous one.
+func (p *Proxy) SetServer(databaseURL string) error {
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
 		return err
@@ -140,12 +138,10 @@ func (p *Proxy) Resume() {
 	p.gate.Broadcast()
 }
 
-// LoseAnswer waits for the next statement whose SQL text satisfies match,
-// forwards it, lets the server finish the whole exchange that it belongs to (so
-// a commit in it is a commit), and then closes the connection instead of passing
-// the answer on. It does so once and closes fired afterwards. A statement that
-// was prepared counts when it is executed; match is called with the text as the
-// client sent it.
+// LoseAnswer loses the answer to the next statement whose SQL text satisfies match: it
+// forwards the statement, lets the server finish the whole exchange, a commit included,
+// and closes the connection. Then it closes fired. A prepared statement counts when it
+// is executed.
 func (p *Proxy) LoseAnswer(match func(statement string) bool) (fired <-chan struct{}) {
 	l := loss{match, make(chan struct{})}
 	p.mu.Lock()
@@ -154,7 +150,7 @@ func (p *Proxy) LoseAnswer(match func(statement string) bool) (fired <-chan stru
 	return l.fired
 }
 
-// Containing matches statements that contain text, in any case.
+// Containing matches statements that contain text, ignoring case.
 func Containing(text string) func(statement string) bool {
 	text = strings.ToLower(text)
 	return func(statement string) bool { return strings.Contains(strings.ToLower(statement), text) }
@@ -176,7 +172,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve runs one connection until either side ends it.
+// serve forwards one connection until either side closes it.
 func (p *Proxy) serve(client net.Conn) {
 	defer p.running.Done()
 	defer client.Close()
@@ -185,7 +181,7 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	c := &proxied{proxy: p, client: client, server: server, statements: map[string]string{}, portals: map[string]string{}}
+	c := &proxyConn{proxy: p, client: client, server: server, statements: map[string]string{}, portals: map[string]string{}}
 	defer c.close()
 	p.mu.Lock()
 	refused := p.cut || address != p.address
@@ -211,8 +207,8 @@ func (p *Proxy) server() (network, address string) {
 	return p.network, p.address
 }
 
-// pass waits while the proxy stalls.
-func (p *Proxy) pass() {
+// waitWhileStalled waits while the proxy stalls.
+func (p *Proxy) waitWhileStalled() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.stalled && !p.cut {
@@ -220,8 +216,8 @@ func (p *Proxy) pass() {
 	}
 }
 
-// take gives the first loss that matches and forgets it.
-func (p *Proxy) take(statement string) *loss {
+// takeLoss gives the first loss that matches and forgets it.
+func (p *Proxy) takeLoss(statement string) *loss {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, l := range p.losses {
@@ -233,8 +229,8 @@ func (p *Proxy) take(statement string) *loss {
 	return nil
 }
 
-// proxied is one connection through the proxy.
-type proxied struct {
+// proxyConn is one connection through the proxy.
+type proxyConn struct {
 	proxy          *Proxy
 	client, server net.Conn
 
@@ -247,7 +243,7 @@ type proxied struct {
 	lossEnd int   // how many of open must be answered until the loss is complete; 0 = its end is not sent yet
 }
 
-func (c *proxied) close() {
+func (c *proxyConn) close() {
 	if tcp, ok := c.client.(*net.TCPConn); ok {
 		// A reset, not an orderly end: bytes on their way are lost.
 		_ = tcp.SetLinger(0)
@@ -263,7 +259,7 @@ const (
 	startupHeader = 8
 )
 
-func (c *proxied) fromClient() {
+func (c *proxyConn) fromClient() {
 	in, out := bufio.NewReader(c.client), bufio.NewWriter(c.server)
 	for {
 		startup, err := in.Peek(startupHeader)
@@ -281,7 +277,7 @@ func (c *proxied) fromClient() {
 			return
 		}
 	}
-	c.sent(1)
+	c.exchangeSent(1)
 	if err := c.forward(in, out, 0, nil); err != nil {
 		return
 	}
@@ -296,14 +292,14 @@ func (c *proxied) fromClient() {
 	}
 }
 
-func (c *proxied) fromServer() {
+func (c *proxyConn) fromServer() {
 	in, out := bufio.NewReader(c.server), bufio.NewWriter(c.client)
 	for {
 		kind, err := in.ReadByte()
 		if err != nil {
 			return
 		}
-		lost, complete := c.answered(kind)
+		lost, complete := c.observeAnswer(kind)
 		to := out
 		if lost {
 			to = bufio.NewWriter(io.Discard)
@@ -319,10 +315,9 @@ func (c *proxied) fromServer() {
 	}
 }
 
-// forward copies one message, whose kind has been read already (0 = the startup
-// message, which has none), after showing its body to inspect. What is read so
-// far goes out when nothing more is waiting.
-func (c *proxied) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspect func(kind byte, body []byte)) error {
+// forward copies one message after inspect has read its body. Its kind has been read
+// already; the startup message has none, 0. Output is flushed when no more input waits.
+func (c *proxyConn) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspect func(kind byte, body []byte)) error {
 	header := make([]byte, 4)
 	if _, err := io.ReadFull(in, header); err != nil {
 		return err
@@ -335,7 +330,7 @@ func (c *proxied) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspec
 	if _, err := io.ReadFull(in, body); err != nil {
 		return err
 	}
-	c.proxy.pass()
+	c.proxy.waitWhileStalled()
 	if inspect != nil {
 		inspect(kind, body)
 	}
@@ -351,9 +346,9 @@ func (c *proxied) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspec
 	return out.Flush()
 }
 
-// inspect follows the client's messages: what each name stands for, which
-// statement is executed, and where an exchange ends.
-func (c *proxied) inspect(kind byte, body []byte) {
+// inspect records the names of statements and portals, which statement is executed,
+// and where an exchange ends.
+func (c *proxyConn) inspect(kind byte, body []byte) {
 	switch kind {
 	case 'P': // Parse: name, SQL
 		name, rest := cString(body)
@@ -364,13 +359,13 @@ func (c *proxied) inspect(kind byte, body []byte) {
 		c.portals[portal] = c.statements[name]
 	case 'E': // Execute: portal
 		portal, _ := cString(body)
-		c.executes(c.portals[portal])
+		c.statementExecuted(c.portals[portal])
 	case 'Q': // Query
 		sql, _ := cString(body)
-		c.executes(sql)
-		c.sent(1)
+		c.statementExecuted(sql)
+		c.exchangeSent(1)
 	case 'S', 'F': // Sync, FunctionCall
-		c.sent(1)
+		c.exchangeSent(1)
 	}
 }
 
@@ -379,16 +374,16 @@ func cString(b []byte) (text string, rest []byte) {
 	return string(before), after
 }
 
-func (c *proxied) executes(statement string) {
+func (c *proxyConn) statementExecuted(statement string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.loss == nil {
-		c.loss = c.proxy.take(statement)
+		c.loss = c.proxy.takeLoss(statement)
 	}
 }
 
-// sent counts an exchange whose last message the server gets now.
-func (c *proxied) sent(n int) {
+// exchangeSent counts n exchanges whose last message is being forwarded.
+func (c *proxyConn) exchangeSent(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open += n
@@ -397,9 +392,9 @@ func (c *proxied) sent(n int) {
 	}
 }
 
-// answered sees each message of the server: lost says that the client must not
+// observeAnswer sees each message of the server: lost says that the client must not
 // have it, complete is the loss that this message ends.
-func (c *proxied) answered(kind byte) (lost bool, complete *loss) {
+func (c *proxyConn) observeAnswer(kind byte) (lost bool, complete *loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lost = c.loss != nil

@@ -17,7 +17,7 @@ func TestProxy(t *testing.T) {
 
 	t.Run("forwards what it is not told to break", func(t *testing.T) {
 		t.Parallel()
-		conn := connect(t, NewProxy(t, NewEmptyDatabase(t)).URL())
+		conn := newConn(t, NewProxy(t, NewEmptyDatabase(t)).URL())
 		batch := &pgx.Batch{}
 		for n := range 100 {
 			batch.Queue("SELECT repeat('x', $1::int)", n*1000)
@@ -34,21 +34,21 @@ func TestProxy(t *testing.T) {
 	t.Run("a cut closes connections and refuses new ones until it is restored", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
-		conn := connect(t, proxy.URL())
+		conn := newConn(t, proxy.URL())
 		proxy.Cut()
 		_, err := conn.Exec(t.Context(), "SELECT 1")
 		require.Error(t, err)
 		_, err = pgx.Connect(t.Context(), proxy.URL())
 		require.Error(t, err)
 		proxy.Restore()
-		_, err = connect(t, proxy.URL()).Exec(t.Context(), "SELECT 1")
+		_, err = newConn(t, proxy.URL()).Exec(t.Context(), "SELECT 1")
 		require.NoError(t, err)
 	})
 
 	t.Run("a stall holds the bytes and delivers them after it", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
-		conn := connect(t, proxy.URL())
+		conn := newConn(t, proxy.URL())
 		proxy.Stall()
 		done := make(chan error, 1)
 		go func() {
@@ -67,7 +67,7 @@ func TestProxy(t *testing.T) {
 	t.Run("a cut ends a stall", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
-		conn := connect(t, proxy.URL())
+		conn := newConn(t, proxy.URL())
 		proxy.Stall()
 		done := make(chan error, 1)
 		go func() {
@@ -79,7 +79,7 @@ func TestProxy(t *testing.T) {
 	})
 }
 
-func TestALostAnswerIsOneWhoseStatementWasCommitted(t *testing.T) {
+func TestLostAnswerIsCommitted(t *testing.T) {
 	t.Parallel()
 	insert := func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "INSERT INTO t VALUES ($1)", 1)
@@ -107,11 +107,11 @@ func TestALostAnswerIsOneWhoseStatementWasCommitted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database := NewEmptyDatabase(t)
-			direct, proxy := connect(t, database), NewProxy(t, database)
+			direct, proxy := newConn(t, database), NewProxy(t, database)
 			_, err := direct.Exec(t.Context(), "CREATE TABLE t (n int)")
 			require.NoError(t, err)
 
-			conn := connect(t, proxy.URL())
+			conn := newConn(t, proxy.URL())
 			fired := proxy.LoseAnswer(Containing(exchange.lose))
 			err = exchange.run(t.Context(), conn)
 			require.Error(t, err)
@@ -122,13 +122,13 @@ func TestALostAnswerIsOneWhoseStatementWasCommitted(t *testing.T) {
 			var rows int
 			require.NoError(t, direct.QueryRow(t.Context(), "SELECT count(*) FROM t").Scan(&rows))
 			require.Equal(t, 1, rows)
-			_, err = connect(t, proxy.URL()).Exec(t.Context(), "INSERT INTO t VALUES (2)")
+			_, err = newConn(t, proxy.URL()).Exec(t.Context(), "INSERT INTO t VALUES (2)")
 			require.NoError(t, err, "an answer is lost once")
 		})
 	}
 }
 
-func TestALostAnswerLeavesOtherConnectionsAlone(t *testing.T) {
+func TestLostAnswerClosesOneConnection(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, NewEmptyDatabase(t))
 	pool, err := pgxpool.New(t.Context(), proxy.URL())

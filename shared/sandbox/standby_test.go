@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAStandbyThatIsPromotedHasWhatTheKilledPrimaryAnswered(t *testing.T) {
+func TestPromotedStandbyHasAnsweredCommits(t *testing.T) {
 	t.Parallel()
 	pair := NewPair(t)
 	conn, err := pgx.Connect(t.Context(), pair.URL("postgres"))

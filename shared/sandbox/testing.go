@@ -18,8 +18,7 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 )
 
-// Roles are those that test databases are migrated for, each with a password of
-// its own that the server asks for.
+// Roles are the roles of test databases, with their passwords.
 var Roles = migrations.Roles{
 	Hot: "sendonce_hot", HotPassword: "hot-password",
 	Read: "sendonce_read", ReadPassword: "read-password",
@@ -27,14 +26,14 @@ var Roles = migrations.Roles{
 	Retention: "sendonce_retention", RetentionPassword: "retention-password",
 }
 
-// Password is that of a role of Roles, by the role's name.
+// Password returns the password of one of Roles.
 func Password(role string) string {
 	return map[string]string{
 		Roles.Hot: Roles.HotPassword, Roles.Read: Roles.ReadPassword, Roles.Admin: Roles.AdminPassword, Roles.Retention: Roles.RetentionPassword,
 	}[role]
 }
 
-// RolesEnv gives the binary the passwords of Roles.
+// RolesEnv returns the settings with the passwords of Roles.
 func RolesEnv() []string {
 	return []string{
 		"SENDONCE_HOT_PASSWORD=" + Roles.HotPassword, "SENDONCE_READ_PASSWORD=" + Roles.ReadPassword,
@@ -42,12 +41,28 @@ func RolesEnv() []string {
 	}
 }
 
-// adminLimit bounds one administrative step of a test; it is generous because
-// many packages may be tested at once.
+// adminLimit is the timeout of an administrative step; it is long because many packages
+// may be tested at once.
 const adminLimit = time.Minute
 
-// fixtures is what the tests of one package share: their processes end in
-// Main, which no single test can see.
+// must ends the test after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+}
+
+// stopAtEnd stops a server at the end of the test, which fails if stop does.
+func stopAtEnd(t testing.TB, stop func() error) {
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("sandbox: %v", err)
+		}
+	})
+}
+
+// fixtures is what the tests of one package share until the end of Main.
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
@@ -83,21 +98,19 @@ func (f *fixtures) close() error {
 	return errors.Join(errs...)
 }
 
-// SharedPostgres gives the server that all tests of the package share, started
-// at its first use. A test that harms its server starts its own.
+// SharedPostgres returns the server that all tests of the package share. A test that
+// stops or breaks its server must start its own.
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	p, err := shared.server()
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	p, err := shared.sharedServer()
+	must(t, err)
 	return p
 }
 
-// NewDatabase makes a migrated database and gives the owner's URL; it is dropped
-// when the test ends. Any number of tests may have one at the same time.
+// NewDatabase makes a migrated database and returns the owner's URL. It is dropped at
+// the end of the test.
 func NewDatabase(t testing.TB) string {
 	t.Helper()
 	return newDatabase(t, func(ctx context.Context, p *Postgres) (string, error) {
@@ -118,31 +131,23 @@ func NewEmptyDatabase(t testing.TB) string {
 	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
 }
 
-// newDatabase clones a template, one clone at a time: a
-// template cannot be copied while anybody works in it.
+// newDatabase copies a template, one copy at a time: a template cannot be copied while
+// it has connections.
 func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
 	defer cancel()
-	p, err := shared.server()
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	p, err := shared.sharedServer()
+	must(t, err)
 	from, err := template(ctx, p)
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	must(t, err)
 	strategy, err := p.cloning()
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	must(t, err)
 	name := "test_" + strings.ToLower(rand.Text()[:12])
-	// What migrate revoked of the template itself is not copied.
-	if err := p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy, "REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"); err != nil {
-		t.Fatalf("sandbox: create a database: %v", err)
-	}
+	// Privileges on the template itself are not copied.
+	must(t, p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy, "REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
 		defer cancel()
@@ -153,9 +158,8 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	return p.URL(name)
 }
 
-// cloning is what CREATE DATABASE is told about how. Without fsync nothing is
-// cheaper than to copy the files, which is all that Postgres could before 15;
-// by default the copy is written to the log too.
+// cloning returns the option of CREATE DATABASE that copies files, which is fastest
+// without fsync. Postgres before 15 has no other way.
 func (p *Postgres) cloning() (string, error) {
 	if p.process == nil {
 		return "", nil
@@ -167,8 +171,8 @@ func (p *Postgres) cloning() (string, error) {
 	return " STRATEGY FILE_COPY", nil
 }
 
-// server starts the shared server once. The caller holds f.mu.
-func (f *fixtures) server() (*Postgres, error) {
+// sharedServer starts the shared server once. The caller holds f.mu.
+func (f *fixtures) sharedServer() (*Postgres, error) {
 	if f.postgres != nil {
 		return f.postgres, nil
 	}
@@ -178,6 +182,15 @@ func (f *fixtures) server() (*Postgres, error) {
 	}
 	f.postgres = p
 	return p, nil
+}
+
+// connect logs in to a server and out again.
+func connect(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // admin runs statements outside any test's database.
@@ -195,9 +208,8 @@ func (p *Postgres) admin(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// makeTemplate gives the migrated template of this schema, making it when no
-// test process has yet. It counts as made once it is marked a template: then
-// nobody can connect to it, so nothing can stop its cloning.
+// makeTemplate returns the migrated template of this schema, and makes it if no test
+// process has. It is complete once it is marked as a template without connections.
 func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	sum, err := migrations.Hash()
 	if err != nil {
@@ -240,9 +252,8 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	return name, err
 }
 
-// quickLogins gives the roles of a private server secrets of one iteration. The
-// tests log in some thousand times, and under the race detector the usual 4096
-// iterations take 20 ms of a core each time.
+// quickLogins sets SCRAM secrets of one iteration. With the usual 4096 iterations each
+// of some thousand logins would take 20 ms under the race detector.
 func quickLogins(ctx context.Context, conn *pgx.Conn) error {
 	for _, role := range []string{Roles.Hot, Roles.Read, Roles.Admin, Roles.Retention} {
 		secret, err := migrations.ScramSecret(Password(role), 1)
@@ -266,16 +277,14 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// Build compiles the package with the import path pkg, once per test process,
-// and gives the path of the binary. race turns the race detector on.
+// Build compiles the package with the import path pkg, once per test process, and
+// returns the path of the binary. race turns the race detector on.
 func Build(t testing.TB, pkg string, race bool) string {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	bin, err := shared.build(pkg, race)
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	must(t, err)
 	return bin
 }
 
@@ -299,16 +308,13 @@ func (f *fixtures) build(pkg string, race bool) (string, error) {
 	return bin, nil
 }
 
-// StartProcess starts bin for the length of the test. It sees PATH, HOME, TMPDIR
-// and env ("NAME=value"), nothing else of the developer's environment. What it writes
-// is checked as CheckLeaks does.
+// StartProcess starts bin until the end of the test, with PATH, HOME, TMPDIR and env
+// ("NAME=value") as its environment. Its output is checked with CheckLeaks.
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
 	t.Helper()
 	whole := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
 	p, err := Start(Command{Path: bin, Args: args, Env: append(whole, env...)})
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := p.Kill(); err != nil {
 			t.Errorf("sandbox: %v", err)

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestANewDatabaseIsMigratedAndItsOwn(t *testing.T) {
+func TestNewDatabaseIsMigratedAndSeparate(t *testing.T) {
 	t.Parallel()
-	one, two := connect(t, NewDatabase(t)), connect(t, NewDatabase(t))
+	one, two := newConn(t, NewDatabase(t)), newConn(t, NewDatabase(t))
 	_, err := one.Exec(t.Context(), "CREATE TABLE only_here ()")
 	require.NoError(t, err)
 
@@ -19,7 +19,7 @@ func TestANewDatabaseIsMigratedAndItsOwn(t *testing.T) {
 	require.False(t, leaked)
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
+func newConn(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)

@@ -19,25 +19,25 @@ import (
 	"time"
 )
 
-// What a fake WeChat takes when its options do not say otherwise.
+// The defaults of a fake WeChat.
 const (
 	WeChatAppID  = "wx0123456789abcdef"
 	WeChatSecret = "a-secret-of-the-sandbox"
 )
 
-// What a flood of calls may take: about 15 MB of memory, as no body is read and no call
-// is kept of a client that never had an access token.
+// The limits for a flood of calls, which then uses about 15 MB: no body is read and no
+// call is kept of a client without an access token.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
 	wechatHeader      = 16 << 10
 	wechatConnections = 512
-	wechatRead        = time.Minute // how long a call may take to come in
+	wechatRead        = time.Minute // timeout for reading a call
 	wechatLine        = 1000        // characters of a message's data in a line of the log
 )
 
-// WeChatOptions says how StartWeChat starts a fake WeChat. The zero value is one
-// where every openid, template and page exists and every user consents.
+// WeChatOptions configures a fake WeChat. With the zero value every openid, template and
+// page exists and every user consents.
 type WeChatOptions struct {
 	Port      int           // on 127.0.0.1; 0 = a free one
 	AppID     string        // "" = WeChatAppID
@@ -50,13 +50,13 @@ type WeChatOptions struct {
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
 	Keep      int           // calls that the ledger has at most, the newest; 0 = all
 
-	Log func(format string, args ...any) // gets a line of each call, from any goroutine; nil = nobody
+	Log func(format string, args ...any) // called for each call, from any goroutine; nil = none
 }
 
 // WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
-// and the stable access token, keeps a ledger of what it was asked and what
-// users got, and fails as InjectFault says. GET /ledger shows the ledger and needs the secret as
-// the password of HTTP Basic. All methods may be called from any goroutine.
+// and the stable access token, keeps a ledger of the calls and of what it delivered, and
+// fails as configured with InjectFault. GET /ledger returns the ledger and needs the
+// secret as the password of HTTP Basic. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions
 	server *http.Server
@@ -66,36 +66,35 @@ type WeChat struct {
 
 	mu         sync.Mutex
 	stopped    bool
-	mended     chan struct{} // closed by Mend
+	cleared    chan struct{} // closed by ClearFaults
 	faults     []wechatFault
 	sends      []*WeChatSend
 	tokenCalls int
 	tokens     map[string]*wechatToken
 	newest     string // token; "" = none yet
 	grants     map[wechatGrant]int
-	day        string // that today counts
+	day        string // of today
 	today      int
 }
 
-// WeChatSend is one call that asked for a message, in the ledger from the moment
-// it arrived.
+// WeChatSend is one call to send a message. It is in the ledger as soon as it arrives.
 type WeChatSend struct {
 	At         time.Time       `json:"at"`
 	OpenID     string          `json:"openid"`
 	TemplateID string          `json:"template_id"`
 	Page       string          `json:"page,omitempty"`
-	Data       json.RawMessage `json:"data,omitempty"` // as it came
+	Data       json.RawMessage `json:"data,omitempty"` // as received
 	State      string          `json:"miniprogram_state,omitempty"`
 	Lang       string          `json:"lang,omitempty"`
 
-	Delivered bool   `json:"delivered"` // the user has it
-	Errcode   int    `json:"errcode"`   // of the refusal; 0 = delivered, or never judged
-	Fault     string `json:"fault"`     // what was done instead of answering so; "" = nothing
+	Delivered bool   `json:"delivered"` // to the user
+	Errcode   int    `json:"errcode"`   // of a refusal; 0 = delivered, or a fault replaced the answer
+	Fault     string `json:"fault"`     // the injected fault, "" = none
 }
 
 type wechatGrant struct{ openID, templateID string }
 
-// StartWeChat starts a fake WeChat, which answers when this returns.
+// StartWeChat starts a fake WeChat.
 func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	o.AppID, o.Secret = cmp.Or(o.AppID, WeChatAppID), cmp.Or(o.Secret, WeChatSecret)
 	o.TokenLife = cmp.Or(o.TokenLife, 2*time.Hour)
@@ -104,7 +103,7 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a fake wechat: %w", err)
 	}
-	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), mended: make(chan struct{}),
+	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), cleared: make(chan struct{}),
 		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
@@ -116,25 +115,19 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	return w, nil
 }
 
-// NewWeChat starts a fake WeChat for the length of the test.
+// NewWeChat starts a fake WeChat until the end of the test.
 func NewWeChat(t testing.TB, o WeChatOptions) *WeChat {
 	t.Helper()
 	w, err := StartWeChat(t.Context(), o)
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			t.Errorf("sandbox: %v", err)
-		}
-	})
+	must(t, err)
+	stopAtEnd(t, w.Stop)
 	return w
 }
 
-// URL stands for https://api.weixin.qq.com.
+// URL replaces https://api.weixin.qq.com.
 func (w *WeChat) URL() string { return "http://127.0.0.1:" + strconv.Itoa(w.port) }
 
-// Port is what StartWeChat may be given to start a successor at the same URL.
+// Port can be passed to StartWeChat to start another one at the same URL.
 func (w *WeChat) Port() int { return w.port }
 
 // Stop ends the server and every delay, and returns when no call is under way.
@@ -169,8 +162,7 @@ func (w *WeChat) counted(next http.Handler) http.Handler {
 	})
 }
 
-// Grant has a user accept n more messages of a template, where OneTime asks for
-// that.
+// Grant adds n consents of a user to messages of a template, for the option OneTime.
 func (w *WeChat) Grant(openID, templateID string, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,8 +176,8 @@ func (w *WeChat) AllowPerDay(n int) {
 	w.o.Daily = n
 }
 
-// Sends gives every call for a message that arrived, the oldest first: those with an
-// access token that was given out at some time, and no more than the option Keep.
+// Sends returns the calls to send a message, the oldest first: those with an access
+// token that was ever issued, and the newest that the option Keep allows.
 func (w *WeChat) Sends() []WeChatSend {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +188,7 @@ func (w *WeChat) Sends() []WeChatSend {
 	return sends
 }
 
-// Delivered gives those of Sends whose message the user got.
+// Delivered returns those of Sends that were delivered.
 func (w *WeChat) Delivered() []WeChatSend {
 	return slices.DeleteFunc(w.Sends(), func(s WeChatSend) bool { return !s.Delivered })
 }
@@ -223,7 +215,7 @@ func (w *WeChat) ledger(rw http.ResponseWriter, r *http.Request) {
 // send is POST /cgi-bin/message/subscribe/send.
 func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	token := r.URL.Query().Get("access_token")
-	if refused := w.neverGiven(token); refused.code != 0 {
+	if refused := w.checkKnown(token); refused.code != 0 {
 		answerWeChat(rw, refused)
 		return
 	}
@@ -243,10 +235,10 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	if w.o.Keep > 0 && len(w.sends) > w.o.Keep {
 		w.sends = slices.Delete(w.sends, 0, len(w.sends)-w.o.Keep)
 	}
-	f := w.take(func(f wechatFault) bool { return f.hits(s) })
+	f := w.takeFault(func(f wechatFault) bool { return f.matches(s) })
 	w.mu.Unlock()
 
-	w.perform(rw, f, func(judged bool) any {
+	w.handle(rw, f, func(judged bool) any {
 		w.mu.Lock()
 		answer := wechatRefusal{f.Errcode, "scripted"}
 		if judged {
@@ -275,12 +267,12 @@ func (s WeChatSend) String() string {
 	return fmt.Sprintf("%s: %.*s (template %s)", outcome, wechatLine, s.Data, s.TemplateID)
 }
 
-// judge says what WeChat makes of a call, and delivers. The caller holds w.mu.
+// judge returns the answer of WeChat to a call, and uses up a consent. The caller has locked w.mu.
 func (w *WeChat) judge(s *WeChatSend, token string, malformed error) wechatRefusal {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, why := badKeyword(s.Data)
 	permission := wechatGrant{s.OpenID, s.TemplateID}
-	if refused := w.check(token); refused.code != 0 {
+	if refused := w.checkValid(token); refused.code != 0 {
 		return refused
 	}
 	switch {
@@ -320,8 +312,8 @@ func exists(known []string, name string) bool {
 	return name != "" && (len(known) == 0 || slices.Contains(known, name))
 }
 
-// badKeyword finds a keyword without a value, or a thing of more than 20
-// characters; the other types are not looked at.
+// badKeyword finds a keyword without a value, or a thing of more than 20 characters.
+// Other types are not checked.
 func badKeyword(raw json.RawMessage) (name, why string) {
 	var data map[string]struct {
 		Value any `json:"value"`
@@ -340,7 +332,7 @@ func badKeyword(raw json.RawMessage) (name, why string) {
 	return "", ""
 }
 
-// wechatRefusal is WeChat's answer when it has no better one; code 0 is its success.
+// wechatRefusal is an answer with an errcode; 0 is success.
 type wechatRefusal struct {
 	code    int
 	message string
@@ -364,5 +356,5 @@ func answerWeChat(rw http.ResponseWriter, body any) {
 		return
 	}
 	rw.Header().Set("Content-Type", "application/json; encoding=utf-8")
-	_, _ = rw.Write(text) // a caller that is gone is no fault of ours
+	_, _ = rw.Write(text) // the caller may be gone
 }

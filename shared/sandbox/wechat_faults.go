@@ -10,54 +10,54 @@ import (
 	"time"
 )
 
-// WeChatFault says which calls of a fake WeChat go wrong, and how:
+// WeChatFault selects calls of a fake WeChat and how they fail:
 //
 //	{Errcode: 45011, Times: 3}          three calls are refused
 //	{Drop: true}                        no call is answered, nothing is delivered
 //	{Drop: true, After: true}           all is delivered, no call is answered
 //	{Status: 502, After: true}          delivered, and then an error of a gateway
 //	{Body: "<html>", After: true}       delivered, and then no JSON
-//	{Delay: time.Hour}                  neither delivered nor answered until Mend
-//	{Delay: time.Hour, After: true}     delivered, but not answered until Mend
+//	{Delay: time.Hour}                  neither delivered nor answered until ClearFaults
+//	{Delay: time.Hour, After: true}     delivered, but not answered until ClearFaults
 type WeChatFault struct {
-	Tokens     bool   // hits the calls for an access token; false = those for a message
-	OpenID     string // hits only messages to this user; "" = to all
-	TemplateID string // hits only messages of this template; "" = of all
-	Times      int    // so many calls are hit; 0 = all until Mend
+	Tokens     bool   // calls for an access token; false = those to send a message
+	OpenID     string // only messages to this user; "" = all
+	TemplateID string // only messages of this template; "" = all
+	Times      int    // how many calls fail; 0 = all until ClearFaults
 
-	Delay   time.Duration // how long to wait at first, until Mend or Stop at most
-	After   bool          // WeChat does its work before all this; false = after Delay, and not at all when one of the following is set
-	Errcode int           // is answered
-	Status  int           // is answered, with Body
-	Body    string        // is answered as it is, with 200 when there is no Status
-	Drop    bool          // the connection is reset without an answer
+	Delay   time.Duration // before the rest, until ClearFaults or Stop at most
+	After   bool          // deliver first; false = after Delay, and not at all if one of the following is set
+	Errcode int           // of the answer
+	Status  int           // of the answer, with Body
+	Body    string        // of the answer; its status is 200 without Status
+	Drop    bool          // reset the connection without an answer
 }
 
 // wechatFault is one that InjectFault added.
 type wechatFault struct {
 	WeChatFault
-	mended <-chan struct{}
+	cleared <-chan struct{}
 }
 
-// InjectFault has calls go wrong from now on, where no earlier fault hits them.
+// InjectFault makes calls fail from now on, if no earlier fault selects them.
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.faults = append(w.faults, wechatFault{f, w.mended})
+	w.faults = append(w.faults, wechatFault{f, w.cleared})
 }
 
-// ClearFaults ends all faults. Calls that are being delayed go on.
+// ClearFaults removes all faults and ends delays.
 func (w *WeChat) ClearFaults() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = nil
-	close(w.mended)
-	w.mended = make(chan struct{})
+	close(w.cleared)
+	w.cleared = make(chan struct{})
 }
 
-// take gives the first fault that hits, the zero one when none does. The caller
-// holds w.mu.
-func (w *WeChat) take(hits func(wechatFault) bool) wechatFault {
+// takeFault returns the first fault that matches and counts it, or the zero fault. The
+// caller has locked w.mu.
+func (w *WeChat) takeFault(hits func(wechatFault) bool) wechatFault {
 	i := slices.IndexFunc(w.faults, hits)
 	if i < 0 {
 		return wechatFault{}
@@ -73,17 +73,17 @@ func (w *WeChat) take(hits func(wechatFault) bool) wechatFault {
 	return f
 }
 
-func (f wechatFault) hits(s *WeChatSend) bool {
+func (f wechatFault) matches(s *WeChatSend) bool {
 	return !f.Tokens && (f.OpenID == "" || f.OpenID == s.OpenID) && (f.TemplateID == "" || f.TemplateID == s.TemplateID)
 }
 
-// perform does WeChat's work, told whether to really do it or only to record the
-// call, and answers. What work records is there before the answer is.
-func (w *WeChat) perform(rw http.ResponseWriter, f wechatFault, work func(really bool) (answer any)) {
+// handle calls work and answers. work records the call; with really it also does what
+// WeChat would do, and returns the answer.
+func (w *WeChat) handle(rw http.ResponseWriter, f wechatFault, work func(really bool) (answer any)) {
 	if !f.After {
 		w.wait(f)
 	}
-	answer := work(f.After || !f.spoils())
+	answer := work(f.After || !f.replacesAnswer())
 	if f.After {
 		w.wait(f)
 	}
@@ -100,8 +100,10 @@ func (w *WeChat) perform(rw http.ResponseWriter, f wechatFault, work func(really
 	}
 }
 
-// spoils tells whether the answer is not WeChat's own.
-func (f wechatFault) spoils() bool { return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0 }
+// replacesAnswer reports whether the answer is not WeChat's own.
+func (f wechatFault) replacesAnswer() bool {
+	return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0
+}
 
 func (w *WeChat) wait(f wechatFault) {
 	if f.Delay == 0 {
@@ -111,12 +113,12 @@ func (w *WeChat) wait(f wechatFault) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-f.mended:
+	case <-f.cleared:
 	case <-w.stop:
 	}
 }
 
-// reset closes the connection of a call in the way that a crash does.
+// reset closes the connection as a crash does.
 func reset(rw http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(rw).Hijack()
 	if err != nil {
@@ -128,19 +130,19 @@ func reset(rw http.ResponseWriter) {
 	conn.Close()
 }
 
-// String says what was done to a call, "" for nothing.
+// String describes the fault, "" for none.
 func (f wechatFault) String() string {
-	var said []string
+	var parts []string
 	if f.Delay > 0 {
-		said = append(said, fmt.Sprintf("delayed for %s", f.Delay))
+		parts = append(parts, fmt.Sprintf("delayed for %s", f.Delay))
 	}
 	switch {
 	case f.Drop:
-		said = append(said, "not answered")
+		parts = append(parts, "not answered")
 	case f.Status != 0 || f.Body != "":
-		said = append(said, fmt.Sprintf("answered %d %q", cmp.Or(f.Status, http.StatusOK), f.Body))
+		parts = append(parts, fmt.Sprintf("answered %d %q", cmp.Or(f.Status, http.StatusOK), f.Body))
 	case f.Errcode != 0:
-		said = append(said, fmt.Sprintf("answered errcode %d", f.Errcode))
+		parts = append(parts, fmt.Sprintf("answered errcode %d", f.Errcode))
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(parts, ", ")
 }

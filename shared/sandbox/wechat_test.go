@@ -99,79 +99,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	require.Len(t, w.Sends(), 1)
 }
 
-func TestAStableTokenStaysTheSameUntilItIsNearlyOver(t *testing.T) {
-	t.Parallel()
-	w := NewWeChat(t, WeChatOptions{})
-	first := w.tokenFor(t, false)
-	require.Equal(t, 7200, first.Expires)
-	require.Equal(t, first.Token, w.tokenFor(t, false).Token)
-	require.Equal(t, 2, w.TokenCalls())
-
-	short := NewWeChat(t, WeChatOptions{TokenLife: 5 * time.Minute})
-	first, second := short.tokenFor(t, false), short.tokenFor(t, false)
-	require.NotEqual(t, first.Token, second.Token)
-	require.Equal(t, 300, first.Expires)
-	for _, token := range []string{first.Token, second.Token} {
-		require.Zero(t, short.sendWith(t, token, tea).Errcode, "both are good for a while")
-	}
-}
-
-func TestABadTokenIsRefused(t *testing.T) {
-	t.Parallel()
-	w := NewWeChat(t, WeChatOptions{})
-	first := w.tokenFor(t, false).Token
-	second := w.tokenFor(t, true).Token
-	require.Equal(t, 40001, w.sendWith(t, first, tea).Errcode)
-	require.Zero(t, w.sendWith(t, second, tea).Errcode)
-	w.ExpireTokens()
-	require.Equal(t, 42001, w.sendWith(t, second, tea).Errcode)
-	require.Zero(t, w.sendWith(t, w.tokenFor(t, false).Token, tea).Errcode)
-	require.Equal(t, 40014, w.sendWith(t, "made-up", tea).Errcode)
-	require.Equal(t, 41001, w.sendWith(t, "", tea).Errcode)
-	require.Len(t, w.Sends(), 4, "nothing is kept of a client that never had a token")
-
-	for body, want := range map[string]int{
-		`{"grant_type":"client_credential","appid":"other","secret":"` + WeChatSecret + `"}`: 40013,
-		`{"grant_type":"client_credential","appid":"` + WeChatAppID + `","secret":"other"}`:  40125,
-		`{"appid":"` + WeChatAppID + `"}`: 40002,
-		`{`:                               47001,
-	} {
-		require.Equal(t, want, callWeChat(t.Context(), t, w.URL()+"/cgi-bin/stable_token", body).Errcode, body)
-	}
-}
-
-func TestWeChatRefusesWhatTheRealOneRefuses(t *testing.T) {
-	t.Parallel()
-	w := NewWeChat(t, WeChatOptions{OpenIDs: []string{"ann"}, Templates: []string{"T1"}, Pages: []string{"pages/a"}, OneTime: true})
-	w.Grant("ann", "T1", 1)
-	token := w.tokenFor(t, false).Token
-	for _, c := range []struct {
-		replace, with string
-		want          int
-		says          string
-	}{
-		{`"ann"`, `"bob"`, 40003, "invalid openid"},
-		{`"ann"`, `""`, 40003, "invalid openid"},
-		{`"T1"`, `"T2"`, 40037, "invalid template_id"},
-		{`pages/a`, `pages/b`, 41030, "invalid page"},
-		{`"Tea <b>"`, `"` + strings.Repeat("茶", 21) + `"`, 47003, "argument invalid! data.thing1.value invalid"},
-		{`"Tea <b>"`, `""`, 47003, "argument invalid! data.thing1.value is empty"},
-		{`{"thing1":{"value":"Tea <b>"}}`, `{}`, 47003, "argument invalid! data.keyword.value is empty"},
-		{`}`, `]`, 47001, "data format error"},
-	} {
-		answer := w.sendWith(t, token, strings.ReplaceAll(tea, c.replace, c.with))
-		require.Equal(t, c.want, answer.Errcode, "%s", c.with)
-		require.True(t, strings.HasPrefix(answer.Errmsg, c.says+" rid: "), answer.Errmsg)
-	}
-	require.Empty(t, w.Delivered())
-	require.Len(t, w.Sends(), 8)
-
-	require.Zero(t, w.sendWith(t, token, tea).Errcode)
-	require.Equal(t, 43101, w.sendWith(t, token, tea).Errcode, "the grant is used")
-	require.Len(t, w.Delivered(), 1)
-}
-
-func TestTheLedgerOfWeChatKeepsTheNewestCalls(t *testing.T) {
+func TestWeChatLedgerKeepsNewestCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{Keep: 2})
 	token := w.tokenFor(t, false).Token
@@ -183,51 +111,7 @@ func TestTheLedgerOfWeChatKeepsTheNewestCalls(t *testing.T) {
 	require.Equal(t, []string{"bob", "cat"}, []string{sends[0].OpenID, sends[1].OpenID})
 }
 
-func TestTheDailyQuotaOfWeChatIsForAll(t *testing.T) {
-	t.Parallel()
-	w := NewWeChat(t, WeChatOptions{Daily: 1})
-	token := w.tokenFor(t, false).Token
-	require.Zero(t, w.sendWith(t, token, tea).Errcode)
-	require.Equal(t, 45009, w.sendWith(t, token, tea).Errcode)
-	w.AllowPerDay(2)
-	require.Zero(t, w.sendWith(t, token, tea).Errcode)
-}
-
-func TestFaultsOfWeChat(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		fault     WeChatFault
-		want      wechatAnswer
-		delivered bool
-		says      string
-	}{
-		"an errcode":               {WeChatFault{Errcode: 45011}, wechatAnswer{status: 200, Errcode: 45011}, false, "answered errcode 45011"},
-		"dropped before delivery":  {WeChatFault{Drop: true}, wechatAnswer{}, false, "not answered"},
-		"dropped after delivery":   {WeChatFault{Drop: true, After: true}, wechatAnswer{}, true, "not answered"},
-		"502 after delivery":       {WeChatFault{Status: 502, After: true}, wechatAnswer{status: 502}, true, `answered 502 ""`},
-		"no JSON after delivery":   {WeChatFault{Body: "<html>", After: true}, wechatAnswer{status: 200}, true, `answered 200 "<html>"`},
-		"a short delay":            {WeChatFault{Delay: time.Millisecond}, wechatAnswer{status: 200}, true, "delayed for 1ms"},
-		"busy though it delivered": {WeChatFault{Errcode: -1, After: true}, wechatAnswer{status: 200, Errcode: -1}, true, "answered errcode -1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := NewWeChat(t, WeChatOptions{})
-			token := w.tokenFor(t, false).Token
-			c.fault.Times = 1
-			w.InjectFault(c.fault)
-			answer := w.sendWith(t, token, tea)
-			require.Equal(t, c.want, wechatAnswer{status: answer.status, Errcode: answer.Errcode})
-			require.Equal(t, c.delivered, w.Sends()[0].Delivered)
-			require.Equal(t, c.says, w.Sends()[0].Fault)
-
-			require.Equal(t, 200, w.sendWith(t, token, tea).status, "one call was hit")
-			require.True(t, w.Sends()[1].Delivered)
-			require.Empty(t, w.Sends()[1].Fault)
-		})
-	}
-}
-
-func TestAFaultHitsTheCallsItNames(t *testing.T) {
+func TestFaultSelectsCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{})
 	token := w.tokenFor(t, false).Token
@@ -247,14 +131,14 @@ func TestAFaultHitsTheCallsItNames(t *testing.T) {
 	require.Equal(t, token, w.tokenFor(t, false).Token)
 }
 
-func TestADelayedCallGoesOnWhenWeChatIsMendedOrStopped(t *testing.T) {
+func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		after bool
 		end   func(*WeChat) error
 	}{
-		"mended before delivery":  {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
-		"mended after delivery":   {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
+		"cleared before delivery":  {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
+		"cleared after delivery":   {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
 		"stopped before delivery": {false, (*WeChat).Stop},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,7 +166,7 @@ func TestADelayedCallGoesOnWhenWeChatIsMendedOrStopped(t *testing.T) {
 	}
 }
 
-func TestAStoppedWeChatCanBeSucceededAtItsURL(t *testing.T) {
+func TestWeChatRestartsAtItsURL(t *testing.T) {
 	t.Parallel()
 	first := NewWeChat(t, WeChatOptions{})
 	require.NoError(t, first.Stop())

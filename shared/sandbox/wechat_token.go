@@ -7,18 +7,16 @@ import (
 	"time"
 )
 
-// renewedEarly is how long before its end a stable token is replaced; both are
-// good then.
-const renewedEarly = 5 * time.Minute
+// renewBefore is how long before its end a stable token is replaced; then both are valid.
+const renewBefore = 5 * time.Minute
 
-// wechatToken is an access token that was given out.
+// wechatToken is an issued access token.
 type wechatToken struct {
 	until    time.Time
 	replaced bool // by a forced refresh
 }
 
-// ExpireTokens ends the access tokens given so far: they are answered with errcode
-// 42001 from now on.
+// ExpireTokens expires all issued access tokens: they are refused with errcode 42001.
 func (w *WeChat) ExpireTokens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,10 +36,10 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatTokenBody)).Decode(&body)
 	w.mu.Lock()
 	w.tokenCalls++
-	f := w.take(func(f wechatFault) bool { return f.Tokens })
+	f := w.takeFault(func(f wechatFault) bool { return f.Tokens })
 	w.mu.Unlock()
 
-	w.perform(rw, f, func(really bool) any {
+	w.handle(rw, f, func(really bool) any {
 		switch {
 		case !really:
 			return nil
@@ -56,27 +54,27 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		}
 		// Only calls with the right secret are logged.
 		w.logf("gave a token %s", f)
-		return w.give(body.ForceRefresh)
+		return w.currentToken(body.ForceRefresh)
 	})
 }
 
-// give gives the token that is good for more than 5 minutes yet, or makes one.
-func (w *WeChat) give(force bool) any {
+// currentToken returns the newest token, or makes one if that expires within 5 minutes.
+func (w *WeChat) currentToken(force bool) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	newest := w.tokens[w.newest]
 	if newest != nil && force {
 		newest.replaced = true
 	}
-	if newest == nil || force || time.Until(newest.until) <= renewedEarly {
+	if newest == nil || force || time.Until(newest.until) <= renewBefore {
 		w.newest, newest = "token-"+rand.Text(), &wechatToken{until: time.Now().Add(w.o.TokenLife)}
 		w.tokens[w.newest] = newest
 	}
 	return map[string]any{"access_token": w.newest, "expires_in": int(time.Until(newest.until).Round(time.Second).Seconds())}
 }
 
-// neverGiven refuses what was never an access token.
-func (w *WeChat) neverGiven(value string) wechatRefusal {
+// checkKnown refuses a text that was never issued as an access token.
+func (w *WeChat) checkKnown(value string) wechatRefusal {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -88,8 +86,8 @@ func (w *WeChat) neverGiven(value string) wechatRefusal {
 	return wechatRefusal{}
 }
 
-// check says whether a token that was given is still good. The caller holds w.mu.
-func (w *WeChat) check(value string) wechatRefusal {
+// checkValid refuses a token that is no longer valid. The caller has locked w.mu.
+func (w *WeChat) checkValid(value string) wechatRefusal {
 	switch t := w.tokens[value]; {
 	case t.replaced:
 		return wechatRefusal{40001, "invalid credential, access_token is invalid or not latest"}

@@ -15,15 +15,15 @@ import (
 	"syscall"
 )
 
-// place is where one Postgres lives:
+// serverDir has the files of one Postgres:
 //
-//	dir/lock       held by the process that owns the server, with its pid in it
+//	dir/lock       locked by the process that owns the server; contains its pid
 //	dir/data       the data directory
 //	dir/socket     the directory of the socket
-//	dir/moved-to   names the directory that holds data and socket instead when
-//	               the user that runs Postgres cannot enter dir
-type place struct {
-	root      string // holds data: dir, or what moved-to names
+//	dir/moved-to   names the directory with data and socket, if the user that runs
+//	               Postgres may not enter dir
+type serverDir struct {
+	root      string // contains data: dir, or what moved-to names
 	socket    string
 	lock      *os.File
 	temporary bool
@@ -34,14 +34,14 @@ type place struct {
 // socketPathLimit is the smallest sun_path among our platforms, less the NUL.
 const socketPathLimit = 103
 
-// plainPath matches the paths that may stand unquoted in a connection string and
-// in unix_socket_directories.
+// plainPath matches the paths that need no quotes in a connection string and in
+// unix_socket_directories.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
 
-// openPlace makes and locks the place named dir; "" makes a temporary one below
-// parent, or below the system's directory for such when that is "".
-func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error) {
-	p := &place{as: as, temporary: dir == ""}
+// openServerDir makes and locks dir; "" makes a temporary directory in parent, or in the
+// system's temporary directory if that is "" too.
+func openServerDir(dir, parent string, as *syscall.Credential) (_ *serverDir, err error) {
+	p := &serverDir{as: as, temporary: dir == ""}
 	if p.temporary {
 		dir, err = os.MkdirTemp(parent, "so-")
 	} else if dir, err = filepath.Abs(dir); err == nil {
@@ -56,22 +56,22 @@ func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error)
 	if p.lock, err = LockFile(filepath.Join(dir, "lock"), "a Postgres"); err != nil {
 		return nil, err
 	}
-	if err := p.settle(dir); err != nil {
+	if err := p.chooseDirs(dir); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-// LockFile takes the lock at path, until the file is closed or this process ends, or
-// says which process has it, as what runs there already. Other users may not open it:
-// any open file can be locked.
+// LockFile locks a file until it is closed or this process ends. The error names the
+// process that has locked it, and what it runs. Other users may not open the file, as
+// whoever opens it can lock it.
 func LockFile(path, what string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// That of an earlier version was open to all.
+	// Earlier versions made it readable for all.
 	if err := f.Chmod(0o600); err != nil {
 		f.Close()
 		return nil, err
@@ -96,16 +96,16 @@ func LockFile(path, what string) (*os.File, error) {
 	return f, nil
 }
 
-// settle decides where the data and the socket of dir lie and makes both.
-func (p *place) settle(dir string) error {
+// chooseDirs chooses and makes the directories of the data and the socket.
+func (p *serverDir) chooseDirs(dir string) error {
 	p.root = dir
 	if p.temporary {
-		if err := p.own(dir); err != nil {
+		if err := p.chown(dir); err != nil {
 			return err
 		}
 	}
 	if !p.canEnter(dir) {
-		if err := p.move(dir); err != nil {
+		if err := p.moveData(dir); err != nil {
 			return err
 		}
 	}
@@ -113,22 +113,22 @@ func (p *place) settle(dir string) error {
 	if len(p.socket)+len("/.s.PGSQL.5432") > socketPathLimit || !plainPath.MatchString(p.socket) {
 		p.socket = filepath.Join("/tmp", "so-"+hash(p.root))
 	}
-	return p.ownDir(p.socket)
+	return p.makePrivate(p.socket)
 }
 
-// movedTo is where root keeps the data of directories that Postgres cannot enter.
+// movedTo has the data if Postgres does not run as root and may not enter dir.
 const movedTo = "/var/lib/sendonce"
 
-// move finds or makes the directory that stands for dir. Its name is only known
-// from dir, so removing dir is still a fresh start.
-func (p *place) move(dir string) (err error) {
+// moveData finds or makes the directory that is used in place of dir. Its name is only
+// in dir, so after dir is removed the next start is a fresh one.
+func (p *serverDir) moveData(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
-		return fmt.Errorf("%s holds a database but user %d may not enter it: allow that or move it away", dir, p.uid())
+		return fmt.Errorf("%s has a database but user %d may not enter it: allow that or move it away", dir, p.uid())
 	}
 	note := filepath.Join(dir, "moved-to")
 	if text, err := os.ReadFile(note); err == nil {
 		p.root = strings.TrimSpace(string(text))
-		return p.ownDir(p.root)
+		return p.makePrivate(p.root)
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -140,14 +140,14 @@ func (p *place) move(dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.own(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
+	return errors.Join(p.chown(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
 }
 
-// ownDir makes path a directory that only the user of Postgres may enter. Names
-// below /tmp can be guessed: one that somebody else made is refused.
-func (p *place) ownDir(path string) error {
+// makePrivate makes path a directory that only the user of Postgres may enter. It
+// refuses one of another user: names in /tmp can be guessed.
+func (p *serverDir) makePrivate(path string) error {
 	if err := os.Mkdir(path, 0o700); err == nil {
-		return p.own(path)
+		return p.chown(path)
 	} else if !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -162,22 +162,22 @@ func (p *place) ownDir(path string) error {
 	return os.Chmod(path, 0o700)
 }
 
-func (p *place) own(path string) error {
+func (p *serverDir) chown(path string) error {
 	if p.as == nil {
 		return nil
 	}
 	return os.Lchown(path, int(p.as.Uid), int(p.as.Gid))
 }
 
-func (p *place) uid() int {
+func (p *serverDir) uid() int {
 	if p.as == nil {
 		return os.Geteuid()
 	}
 	return int(p.as.Uid)
 }
 
-// canEnter asks the kernel, since permissions are more than mode bits.
-func (p *place) canEnter(dir string) bool {
+// canEnter tries it, as permissions are more than mode bits.
+func (p *serverDir) canEnter(dir string) bool {
 	if p.as == nil {
 		return true
 	}
@@ -187,10 +187,10 @@ func (p *place) canEnter(dir string) bool {
 	return cd.Run() == nil
 }
 
-func (p *place) data() string { return filepath.Join(p.root, "data") }
+func (p *serverDir) data() string { return filepath.Join(p.root, "data") }
 
-// close gives the place up, once; a temporary one is removed.
-func (p *place) close() error {
+// close unlocks the directory, and removes a temporary one. A second call does nothing.
+func (p *serverDir) close() error {
 	if p.closed {
 		return nil
 	}
@@ -202,14 +202,14 @@ func (p *place) close() error {
 	if p.temporary {
 		errs = append(errs, os.RemoveAll(p.root), os.RemoveAll(filepath.Dir(p.lock.Name())))
 	}
-	// Unlocked and not only closed: a process being started at this moment holds a
-	// copy of the descriptor, and with it the lock, until its exec.
+	// Unlocked and not only closed: a process that is being started has a copy of the
+	// descriptor, and with it the lock, until its exec.
 	errs = append(errs, syscall.Flock(int(p.lock.Fd()), syscall.LOCK_UN))
 	return errors.Join(append(errs, p.lock.Close())...)
 }
 
-// unprivileged is the user to run Postgres as, nil unless we are root: user
-// postgres, or nobody where there is none.
+// unprivileged returns the user to run Postgres as: postgres or nobody if this process
+// is root, else nil.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
