@@ -18,8 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimed returns the message's task, claimed by another instance.
-func (c *wechatServer) claimed() tasks.Claimed {
+// claimAsOther returns the message's task, claimed by another instance.
+func (c *wechatServer) claimAsOther() tasks.Claimed {
 	c.T.Helper()
 	claimed, _, err := c.db.Tasks.Claim(c.T.Context(), tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
@@ -29,8 +29,8 @@ func (c *wechatServer) claimed() tasks.Claimed {
 	return claimed[0]
 }
 
-// lapse ends all leases.
-func (c *wechatServer) lapse() {
+// expireLeases expires all leases.
+func (c *wechatServer) expireLeases() {
 	c.T.Helper()
 	c.Exec(`update task_live set due_at = now() where state = 2`)
 	_, err := c.db.Tasks.Sweep(c.T.Context(), 100)
@@ -41,18 +41,18 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	change := func(s *subscribe.Submission) { s.OnUnknown = task.Fail }
-	first := c.order(1, change)
-	held := c.claimed()
+	first := c.submit(1, change)
+	held := c.claimAsOther()
 	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
 	require.NoError(t, err)
-	c.lapse()
-	second := c.order(1, change)
+	c.expireLeases()
+	second := c.submit(1, change)
 	require.Equal(t, first.ID, second.ID)
 	_, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID}}})
 	require.NoError(t, errs[0])
-	c.work()
-	require.Equal(t, "succeeded, retries 0; row 1; asked 0, delivered 0", c.fate(first))
-	require.Equal(t, "failed/rejected, retries 0; row 1; asked 0, delivered 0", c.fate(second))
+	c.run()
+	require.Equal(t, "succeeded, retries 0; row 1; calls 0, delivered 0", c.outcome(first))
+	require.Equal(t, "failed/rejected, retries 0; row 1; calls 0, delivered 0", c.outcome(second))
 	end, err := c.db.Tasks.ByID(t.Context(), second.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
@@ -61,41 +61,37 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 func TestLostClaimDoesNotSend(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
-	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
-	o := c.order(1)
-	c.begin()
-	c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
-	c.lapse()
-	c.claimed()
+	o := c.submit(1)
+	c.beginWithoutToken()
+	c.expireLeases()
+	c.claimAsOther()
 	c.fake.ClearFaults()
-	require.NoError(t, c.at.WaitFor(t.Context(), `"lost":1`))
-	require.Equal(t, "processing, retries 1; row 0 timeout_retry; asked 0, delivered 0", c.fate(o))
+	require.NoError(t, c.process.WaitFor(t.Context(), `"lost":1`))
+	require.Equal(t, "processing, retries 1; row 0 timeout_retry; calls 0, delivered 0", c.outcome(o))
 }
 
 func TestReportIsRetriedWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
-	c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true})
-	o := c.order(1)
-	c.begin()
-	c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
-	row := c.keep(o)
+	o := c.submit(1)
+	c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, After: true})
+	c.untilDelivered()
+	row := c.lockTask(o)
 	c.fake.ClearFaults()
-	const reporting = "from task_live l where l.id = any"
-	row.until(reporting)
-	c.until("gives up once", func() bool { return c.Count(`select count(*) `+waiters) == 0 })
-	row.until(reporting)
-	row.letGo()
+	row.until(reportStatement)
+	c.until("the statement times out", func() bool { return c.Count(`select count(*) `+waiters) == 0 })
+	row.until(reportStatement)
+	row.release()
 	c.until("reported", func() bool { return c.Count(`select count(*) from task_done`) == 1 })
-	require.Equal(t, "succeeded, retries 0; row 1; asked 1, delivered 1", c.fate(o))
+	require.Equal(t, "succeeded, retries 0; row 1; calls 1, delivered 1", c.outcome(o))
 }
 
 func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
-	o := c.order(1)
+	o := c.submit(1)
 	c.Exec(`delete from subscribe_message_sends`)
-	c.work()
+	c.run()
 	end, err := c.db.Tasks.ByID(t.Context(), o.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Failed, end.State)
@@ -106,13 +102,13 @@ func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 func TestWithoutAppNothingIsSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_APP_ID=")
-	c.order(1)
+	c.submit(1)
 	before := c.logged(slog.LevelInfo)
 	for range 3 {
-		c.work()
+		c.run()
 	}
-	cluster.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, "and a line for each call")
-	require.Equal(t, 1, strings.Count(c.at.Output(), "WECHAT_APP_ID is not set"))
+	cluster.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, "one line, and one for each call")
+	require.Equal(t, 1, strings.Count(c.process.Output(), "WECHAT_APP_ID is not set"))
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`))
 	require.Zero(t, c.fake.TokenCalls())
 }
@@ -123,24 +119,22 @@ func TestBadWeChatSettingsStopTheStart(t *testing.T) {
 		"WECHAT_APP_ID=wx1", "WECHAT_BASE_URL=api.weixin.qq.com", "WECHAT_TIMEOUT=11s", "WECHAT_CONCURRENCY=0"))
 	cluster.WaitExit(t, p)
 	require.Equal(t, 2, p.ExitCode())
-	for _, said := range []string{
+	for _, text := range []string{
 		"WECHAT_APP_SECRET must be set together with WECHAT_APP_ID", `WECHAT_BASE_URL is "api.weixin.qq.com" but must be a URL such as`,
 		`WECHAT_TIMEOUT is "11s" but must be between 1s and 10s`, `WECHAT_CONCURRENCY is "0" but must be between 1 and 500`,
 	} {
-		require.Contains(t, p.Output(), said)
+		require.Contains(t, p.Output(), text)
 	}
 }
 
-// A trigger wakes the function: when there is an order, when a retry's time has
-// come, and when a pause ends.
+// A trigger calls the function for a new message, a due retry, and the end of a pause.
 func TestWakeUpsAloneSendMessages(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	o.StartTrigger(o.Start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
 	c := &wechatServer{Client: o.Admin, fake: fake}
-	db := storetest.OpenAt(t, o.DatabaseURL)
-	c.db = db
+	c.db = storetest.OpenAt(t, o.DatabaseURL)
 	wake := func(subject string) {
 		t.Helper()
 		_, err := o.JetStream().Publish(t.Context(), subject, []byte("1"))
@@ -151,23 +145,21 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 		t.Helper()
 		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.Count(`select count(*) from task_live`) == 0 })
 	}
-	c.order(1)
-	began := time.Now()
+	c.submit(1)
 	wake("wake.queue.wechat")
 	delivered(1)
-	t.Logf("delivered %v after the hint", time.Since(began).Round(time.Millisecond))
 
 	fake.InjectFault(scripted(-1, 1))
-	c.order(2)
+	c.submit(2)
 	wake("wake.queue.wechat")
 	delivered(2)
 
 	fake.InjectFault(scripted(45009, 1))
-	waits := c.order(3)
+	waits := c.submit(3)
 	wake("wake.queue.wechat")
 	c.until("paused", func() bool { return c.Count(`select count(*) from queue_pauses`) == 1 })
-	c.until("given back", func() bool { return c.Count(`select count(*) from task_live where state = 1`) == 1 })
-	require.Len(t, fake.Delivered(), 2, c.fate(waits))
+	c.until("released", func() bool { return c.Count(`select count(*) from task_live where state = 1`) == 1 })
+	require.Len(t, fake.Delivered(), 2, c.outcome(waits))
 	c.Exec(`update queue_pauses set until = now()`)
 	wake("wake.sweep")
 	delivered(3)
@@ -184,12 +176,12 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	wakeUps, err := nc.SubscribeSync("wake.>")
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	c.order(1, func(s *subscribe.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	c.submit(1, func(s *subscribe.Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	c.Exec(`update task_live set due_at = now() - interval '1 second'`)
 	c.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.Tick("wechat").Status)
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err = c.at.Terminate(cluster.WaitLimit) // it publishes pending wake-ups first
+	_, err = c.process.Terminate(cluster.WaitLimit) // it publishes pending wake-ups first
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {
