@@ -7,6 +7,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -37,18 +38,21 @@ func Main(name string, run func(ctx context.Context, progress io.Writer) (report
 	}
 }
 
-// ParseConnections reads a list such as 1,16,64.
-func ParseConnections(list string) ([]int, error) {
-	var connections []int
-	for part := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(part)
-		if err != nil || n < 1 || n > 1000 {
-			return nil, errors.New("must be numbers from 1 to 1000, separated by commas")
+// ConnectionsFlag defines the flag -connections, a list such as 1,16,64.
+func ConnectionsFlag(connections *[]int) {
+	usage := "numbers of connections (default " + strings.Trim(strings.ReplaceAll(fmt.Sprint(*connections), " ", ","), "[]") + ")"
+	flag.Func("connections", usage, func(list string) error {
+		*connections = nil
+		for part := range strings.SplitSeq(list, ",") {
+			n, err := strconv.Atoi(part)
+			if err != nil || n < 1 || n > 1000 {
+				return errors.New("must be numbers from 1 to 1000, separated by commas")
+			}
+			*connections = append(*connections, n)
 		}
-		connections = append(connections, n)
-	}
-	slices.Sort(connections)
-	return connections, nil
+		slices.Sort(*connections)
+		return nil
+	})
 }
 
 // Database is the migrated database.

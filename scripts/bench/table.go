@@ -51,6 +51,19 @@ func (t *Table) Add(r Result) {
 	}
 }
 
+// Rounds calls round once with a table that is thrown away, then n times.
+func (t *Table) Rounds(n int, round func(*Table) error) error {
+	if err := round(&Table{Progress: io.Discard}); err != nil {
+		return err
+	}
+	for range n {
+		if err := round(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Err is not nil if a call failed, or nothing was measured.
 func (t *Table) Err() error {
 	if len(t.rows) == 0 {

@@ -30,10 +30,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
-	flag.Func("connections", "numbers of connections that submit (default 1,16,64,256)", func(list string) (err error) {
-		o.connections, err = bench.ParseConnections(list)
-		return err
-	})
+	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
 	bench.Main("bench", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
 }
@@ -77,21 +74,6 @@ func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table)
 	return strings.Join(lines, "\n"), nil
 }
 
-// inRounds calls round once with a table that is thrown away, then o.rounds times.
-func inRounds(o options, table *bench.Table, round func(options, *bench.Table) error) error {
-	warmUp := o
-	warmUp.duration /= 4
-	if err := round(warmUp, &bench.Table{Progress: io.Discard}); err != nil {
-		return err
-	}
-	for range o.rounds {
-		if err := round(o, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // measureTasks takes tasks through their lives in one server without NATS.
 func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	address, err := s.Start(ctx, "", "NATS_URL=")
@@ -99,7 +81,7 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 		return "", err
 	}
 	t := &tasks{ledger: load.NewLedger()}
-	err = inRounds(o, table, func(o options, table *bench.Table) error {
+	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		for _, phase := range t.phases(o) {
 			r, err := s.Machine.Beside(ctx, o.duration/2, phase(), address)
 			if err != nil {

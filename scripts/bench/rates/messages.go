@@ -67,7 +67,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 		return "", err
 	}
 	m := &messages{ledger: load.NewLedger()}
-	err = inRounds(o, table, func(o options, table *bench.Table) (err error) {
+	err = table.Rounds(o.rounds, func(table *bench.Table) (err error) {
 		p := bench.Phase{Name: "save a message", Connections: savers, Duration: bench.CallTimeout, Rows: o.messages}
 		p.Call = func(c *bench.Client, _ int) (int, error) {
 			if _, err := m.save(c); err != nil {

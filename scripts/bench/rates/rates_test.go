@@ -14,7 +14,7 @@ import (
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
-	report, err := run(t.Context(), options{rounds: 1, duration: 300 * time.Millisecond, connections: []int{1, 8}, messages: 1200}, &progress)
+	report, err := run(t.Context(), options{rounds: 1, duration: 200 * time.Millisecond, connections: []int{1, 8}, messages: 1200}, &progress)
 	require.NoError(t, err, progress.String())
 	for _, name := range []string{"submit with a key | 1", "submit with a key | 8", "submit without a key | 8", "claim 100 | 4", "report | 64",
 		"report 100 | 4", "wake a waiting claim | 1000", "save a message | 64", "relay a backlog | 1", "send a message | 1"} {

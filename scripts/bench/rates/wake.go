@@ -38,7 +38,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	}
 	t, woken := &tasks{ledger: load.NewLedger()}, 0
 	t.number.Store(1 << 32) // no key of measureTasks
-	err = inRounds(o, table, func(o options, table *bench.Table) error {
+	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		r, err := bench.Sample(ctx, o.duration, func() (took, floor time.Duration, err error) {
 			begun := time.Now()
 			id, err := t.submitOne(submit, true)

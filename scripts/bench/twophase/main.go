@@ -36,10 +36,7 @@ func main() {
 	flag.IntVar(&o.backlog, "backlog", 10_000, "how many accepted messages wait to be saved in each round, at least 1000, which are saved in two batches")
 	flag.IntVar(&o.shards, "shards", 2, "TWO_PHASE_SHARDS; one for each core saves fastest")
 	flag.IntVar(&o.batch, "batch", 500, "TWO_PHASE_BATCH_SIZE")
-	flag.Func("connections", "numbers of connections (default 1,64,256)", func(list string) (err error) {
-		o.connections, err = bench.ParseConnections(list)
-		return err
-	})
+	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
 	bench.Main("bench-two-phase", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
 }
@@ -94,19 +91,6 @@ func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, err
 	return t.check(ctx)
 }
 
-// inRounds calls round once with a table that is thrown away, then in each round.
-func (t *twoPhase) inRounds(table *bench.Table, round func(*bench.Table) error) error {
-	if err := round(&bench.Table{Progress: io.Discard}); err != nil {
-		return err
-	}
-	for range t.o.rounds {
-		if err := round(table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // startAll starts a server with all functions and the trigger for it.
 func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string, err error) {
 	if address, err = t.Start(ctx, "", more...); err != nil {
@@ -126,7 +110,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	if err != nil {
 		return err
 	}
-	return t.inRounds(table, func(table *bench.Table) error {
+	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
 		for _, n := range t.o.connections {
 			r, err := t.Machine.Beside(ctx, t.o.duration/2, t.phase(saved, saved, n), address)
 			if err != nil {
@@ -165,7 +149,7 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 		return err
 	}
 	n := t.o.connections[len(t.o.connections)/2]
-	return t.inRounds(table, func(table *bench.Table) error {
+	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
 		healthy, err := t.phase("accepted, through a proxy", accepted, n).Run(ctx, address)
 		if err != nil {
 			return err
@@ -208,7 +192,7 @@ func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error 
 	if err != nil {
 		return err
 	}
-	return t.inRounds(table, func(table *bench.Table) error {
+	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
 		for _, where := range []struct{ name, address string }{{"save a backlog", alone}, {"save and relay a backlog", server}} {
 			r, err := t.saveBacklog(ctx, server, where.address)
 			if err != nil {
