@@ -38,6 +38,33 @@ func (h testRun) call(t *testing.T, method, path, body string) (int, string) {
 	return res.StatusCode, string(answer)
 }
 
+type pollResult struct {
+	status int
+	err    error
+}
+
+// startPoll sends a claim that waits, and returns a function that returns its result.
+func (h testRun) startPoll(t *testing.T) func() pollResult {
+	t.Helper()
+	sent, result := make(chan struct{}), make(chan pollResult, 1)
+	traced := httptrace.WithClientTrace(within(t, 30*time.Second), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
+	req, err := http.NewRequestWithContext(traced, http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", h.password(t))
+	go func() {
+		client := http.Client{Transport: &http.Transport{}} // a new connection, so that the request is not sent twice
+		res, err := client.Do(req)
+		if err != nil {
+			result <- pollResult{err: err}
+			return
+		}
+		res.Body.Close()
+		result <- pollResult{status: res.StatusCode}
+	}()
+	<-sent
+	return func() pollResult { return <-result }
+}
+
 // pids are those of all processes that a function had, as the run printed them.
 func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	t.Helper()
@@ -99,25 +126,9 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	idle("claim", 1)
 	started(t, p, "claim", 1) // a call in progress kept its process
 
-	broken := make(chan error, 1)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("admin", h.password(t))
-	go func() {
-		client := http.Client{Transport: &http.Transport{}} // a new connection, so that the request is not sent twice
-		res, err := client.Do(req)
-		if err == nil {
-			res.Body.Close()
-		}
-		broken <- err
-	}()
+	poll := h.startPoll(t)
 	require.NoError(t, syscall.Kill(started(t, p, "claim", 2), syscall.SIGKILL))
-	select {
-	case err := <-broken:
-		require.ErrorIs(t, err, io.EOF, "the outcome of the call is unknown")
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "a call of a killed process hangs")
-	}
+	require.ErrorIs(t, poll().err, io.EOF, "the outcome of the call is unknown")
 }
 
 func TestCallsDuringProcessEndAreAnswered(t *testing.T) {
@@ -143,41 +154,16 @@ func TestInterruptAnswersLongPolls(t *testing.T) {
 	for _, function := range []string{"submit", "claim", "report"} {
 		all = append(all, started(t, p, function, 1))
 	}
-	type result struct {
-		status int
-		err    error
-	}
-	polled := make(chan result, 1)
-	sent := make(chan struct{})
-	traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
-	req, err := http.NewRequestWithContext(traced, http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("admin", h.password(t))
-	go func() {
-		client := http.Client{Transport: &http.Transport{}} // a new connection, so that the request is not sent twice
-		res, err := client.Do(req)
-		if err != nil {
-			polled <- result{err: err}
-			return
-		}
-		res.Body.Close()
-		polled <- result{status: res.StatusCode}
-	}()
-
-	<-sent
+	poll := h.startPoll(t)
 	require.NoError(t, p.Signal(syscall.SIGINT))
 	require.Zero(t, p.ExitCode(), p.Output())
 	require.True(t, h.closed())
 	for _, pid := range all {
 		require.True(t, isGone(pid))
 	}
-	select {
-	case got := <-polled:
-		require.NoError(t, got.err)
-		require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 when it came too late")
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "the poll hangs")
-	}
+	got := poll()
+	require.NoError(t, got.err)
+	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 if it came too late")
 }
 
 func TestProcessesEndWithKilledRun(t *testing.T) {

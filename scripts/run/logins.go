@@ -18,7 +18,7 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	}
 	for _, name := range []string{"hot", "read", "admin", "retention"} {
 		setting := "SENDONCE_" + strings.ToUpper(name) + "_PASSWORD"
-		if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
+		if s.hasSecret(setting) {
 			continue
 		}
 		file, err := secretFile(s.home, name+"_password", rand.Text)
@@ -41,7 +41,7 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 func (s settings) triggerCaller(env []string) ([]string, error) {
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	const password = "SENDONCE_TRIGGER_PASSWORD"
-	if s.all[password] != "" || s.all[password+"_FILE"] != "" {
+	if s.hasSecret(password) {
 		return env, nil
 	}
 	file, err := secretFile(s.home, "trigger_password", rand.Text)

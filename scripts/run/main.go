@@ -106,7 +106,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
 	env := s.serverEnv(database, nats.url)
-	if s.all[encryptionKeys] == "" && s.all[encryptionKeys+"_FILE"] == "" {
+	if !s.hasSecret(encryptionKeys) {
 		name, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
 		if err != nil {
 			return err
@@ -217,7 +217,7 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	name, err := writeRunEnv(s.home, runEnv)
+	name, err := writePrivate(s.home, "run.env", runEnv)
 	if err != nil {
 		return err
 	}

@@ -93,17 +93,9 @@ func (h testRun) ready(t *testing.T, p *sandbox.Process) {
 func (h testRun) submit(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+"/api/v1/sms/send", strings.NewReader(body))
-	require.NoError(t, err)
-	req.SetBasicAuth("admin", h.password(t))
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, res.StatusCode, "%s", answer)
-	return string(answer)
+	status, answer := h.call(t, http.MethodPost, "/api/v1/sms/send", body)
+	require.Equal(t, http.StatusOK, status, answer)
+	return answer
 }
 
 // submitSubscribeMessage submits the confirmation of a booking.

@@ -33,14 +33,19 @@ func secretFile(home, name string, fresh func() string) (string, error) {
 	return writeSecret(home, name, fresh())
 }
 
-// writeSecret writes text to home/secrets/name, which only its owner may read, in one
-// step, and returns the path.
+// writeSecret writes text to home/secrets/name and returns the path.
 func writeSecret(home, name, text string) (string, error) {
 	dir := filepath.Join(home, "secrets")
-	path := filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
+	return writePrivate(dir, name, text)
+}
+
+// writePrivate writes a file that only its owner may read, in one step, and returns its
+// path.
+func writePrivate(dir, name, text string) (string, error) {
+	path := filepath.Join(dir, name)
 	file, err := os.CreateTemp(dir, name+".*") // with mode 0600
 	if err != nil {
 		return "", err

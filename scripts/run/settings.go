@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/joho/godotenv"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 const (
@@ -73,15 +75,16 @@ func parseSettings(all map[string]string) (settings, error) {
 	if s.port, err = strconv.Atoi(get("PORT", "8000")); err != nil || s.port < 1 || s.port > 65535 {
 		bad = append(bad, fmt.Errorf("PORT is %q: it must be a number from 1 to 65535", all["PORT"]))
 	}
-	if s.demoSender, err = strconv.ParseBool(get("DEMO_SENDER", "true")); err != nil {
-		bad = append(bad, fmt.Errorf("DEMO_SENDER is %q: it must be true or false", all["DEMO_SENDER"]))
+	parseBool := func(name, otherwise, accepted string) bool {
+		value, err := strconv.ParseBool(get(name, otherwise))
+		if err != nil {
+			bad = append(bad, fmt.Errorf("%s is %q: it must be %s", name, all[name], accepted))
+		}
+		return value
 	}
-	if s.sink, err = strconv.ParseBool(get("SINK", "true")); err != nil {
-		bad = append(bad, fmt.Errorf("SINK is %q: it must be true or false", all["SINK"]))
-	}
-	if s.procs, err = strconv.ParseBool(get("PROCS", "0")); err != nil {
-		bad = append(bad, fmt.Errorf("PROCS is %q: it must be 1 or 0", all["PROCS"]))
-	}
+	s.demoSender = parseBool("DEMO_SENDER", "true", "true or false")
+	s.sink = parseBool("SINK", "true", "true or false")
+	s.procs = parseBool("PROCS", "0", "1 or 0")
 	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
 		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, as 15s", all["PROCS_IDLE"]))
 	}
@@ -110,40 +113,18 @@ func (s settings) url() string { return "http://" + loopback + ":" + strconv.Ito
 
 // callsSink is whether SENDONCE_OUTGOING_NETWORKS lets the server call the sink.
 func (s settings) callsSink() bool {
-	networks := s.all[outgoing]
-	if networks == "" {
-		return true
-	}
-	for part := range strings.SplitSeq(networks, ",") {
-		part = strings.TrimSpace(part)
-		network, err := netip.ParsePrefix(part)
-		// The server reports a network that cannot be parsed.
-		if part == loopback || err == nil && network.Contains(netip.MustParseAddr(loopback)) {
-			return true
-		}
-	}
-	return false
+	var networks config.Networks
+	err := networks.Decode(s.all[outgoing]) // the server reports a bad network
+	return s.all[outgoing] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))
 }
+
+// hasSecret is whether a secret is set, or the file that contains it.
+func (s settings) hasSecret(name string) bool { return s.all[name] != "" || s.all[name+"_FILE"] != "" }
 
 // runEnv is what programs that use the run need, a NAME=value on each line.
 func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
-}
-
-// writeRunEnv writes run.env, which contains passwords, in one step and returns its
-// name.
-func writeRunEnv(home, text string) (string, error) {
-	file, err := os.CreateTemp(home, "run.env.*") // with mode 0600
-	if err != nil {
-		return "", err
-	}
-	_, err = file.WriteString(text)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(file.Name()))
-	}
-	name := filepath.Join(home, "run.env")
-	return name, os.Rename(file.Name(), name)
 }
 
 // serverEnv is the environment of the server and the trigger: all settings,
