@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -119,34 +118,6 @@ func TestHangingReceiverDelaysNoOther(t *testing.T) {
 	cluster.WaitDeliveries(w, "delivered", n)
 }
 
-// A transaction that holds an endpoint's row, whatever it does, delays the results of that endpoint alone: others are
-// recorded, posted and settled, and what was posted is not posted again.
-func TestLockedEndpointDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
-	busy, well := cluster.NewReceiver(t, cluster.Answers(500)), cluster.NewReceiver(t, nil)
-	locked := w.AddEndpoint(busy.URL).ID
-	w.AddEndpoint(well.URL)
-	tx, err := w.Admin.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `select from webhook_endpoints where id = $1 for update`, locked)
-	require.NoError(t, err)
-	const n = 2
-	for i := range n {
-		w.FinishTask()
-		cluster.WaitDeliveries(w, "delivered", i+1)
-		cluster.Eventually(t, func() bool { return busy.Calls() == i+1 })
-	}
-	pending := cluster.WaitDeliveries(w, "pending", n)
-	require.Zero(t, pending[0].Attempts+pending[1].Attempts)
-	require.NoError(t, tx.Commit(t.Context()))
-	cluster.Eventually(t, func() bool {
-		pending := cluster.WaitDeliveries(w, "pending", n)
-		return pending[0].Attempts == 1 && pending[1].Attempts == 1
-	})
-	require.Equal(t, n, busy.Calls(), "each is posted once")
-}
-
 func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
@@ -179,34 +150,6 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	cluster.Eventually(t, func() bool { return state().State == "sent" }, "its 2xx is not the confirmation")
 	require.NoError(t, w.Client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)
-}
-
-func TestMessageToDeadURLIsStuckAndRedriven(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
-	port, err := sandbox.FreePort()
-	require.NoError(t, err)
-	address, sends := fmt.Sprintf("127.0.0.1:%d", port), 2
-	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: "http://" + address, Data: []byte(`1`), MaxSends: &sends})
-	require.NoError(t, err)
-	cluster.Eventually(t, func() bool {
-		cluster.MakeDue(w)
-		m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
-		return err == nil && m.Stuck
-	})
-	listed := w.Admin.Get("/api/v1/messages/stuck?kind=sending")
-	require.Contains(t, listed.Text, saved.ServerMsgID)
-	require.Contains(t, listed.Text, "connection refused")
-	shop := cluster.NewReceiver(t, nil)
-	revived := &httptest.Server{Listener: cluster.ListenAt(t, address), Config: &http.Server{Handler: shop.Config.Handler}}
-	revived.Start()
-	t.Cleanup(revived.Close)
-	require.Equal(t, 200, w.Admin.Post("/api/v1/messages/"+saved.ServerMsgID+"/redrive", `{}`).Status)
-	cluster.Eventually(t, func() bool {
-		m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
-		return err == nil && m.State == "received"
-	})
-	require.Equal(t, 1, shop.Calls())
 }
 
 func TestPrivateAddressesAreNotCalled(t *testing.T) {
