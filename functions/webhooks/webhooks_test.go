@@ -3,6 +3,7 @@ package webhooks_test
 import (
 	"encoding/base64"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -67,26 +68,11 @@ func TestEndpointSecretIsShownOnce(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
-// However many deliveries an endpoint has, its deletion is quick, and sweep ends the others.
-func TestSweepEndsDeliveriesOfDeletedEndpoint(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	at, _ := cluster.RegisterEndpoint(s, shopURL)
-	other, _ := cluster.RegisterEndpoint(s, shopURL)
-	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
-		select gen_random_uuid(), n::text, e.id, e.caller_id, 'x', gen_random_uuid(), e.url, '{}' from webhook_endpoints e, generate_series(1, 1200) n where e.url is not null`)
-	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
-	require.Equal(t, 500, s.Count(`select count(*) from webhook_deliveries where state = 2`), "in the transaction of the deletion")
-	require.Equal(t, 204, s.Tick("sweep").Status)
-	require.Equal(t, 1200, s.Count(`select count(*) from webhook_deliveries where state = 2`))
-	require.Equal(t, 1200, s.Count(`select count(*) from webhook_deliveries where state = 0 and endpoint_id = $1`, other[len(cluster.EndpointsPath)+1:]))
-}
-
 func TestEndpointChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
-	id := at[len(cluster.EndpointsPath)+1:]
+	id := path.Base(at)
 	delivered, pending := cluster.InsertDelivery(s, id, task.NewID()), cluster.InsertDelivery(s, id, task.NewID())
 	cluster.InsertAttempt(s, delivered)
 	for range 2 {
@@ -132,7 +118,7 @@ func TestRotationKeepsOldSecretForADay(t *testing.T) {
 
 	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
-	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+at[len(cluster.EndpointsPath)+1:]))
+	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+path.Base(at)))
 	requireNoSecretsStored(s)
 }
 
@@ -170,7 +156,7 @@ func TestEndpointsOfOthersAreHidden(t *testing.T) {
 	s := cluster.Serve(t)
 	shop, bank, points := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("points", "receiver")
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
-	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
+	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	of := s.Get(at).Data("caller_id")
 	for _, call := range [][2]string{
 		{"GET", at}, {"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"GET", delivery}, {"POST", delivery + "/resend"}, {"DELETE", at},
@@ -220,7 +206,7 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 		require.Contains(t, refused.Text, "its caller is revoked")
 	}
 	require.Equal(t, false, s.Get(at).Data("enabled"))
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+at[len(cluster.EndpointsPath)+1:]))
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
 }
@@ -274,33 +260,23 @@ func TestBadEndpointAndListAreNamed(t *testing.T) {
 	}
 }
 
-func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
+func TestEndpointsArePaged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
-	require.Equal(t, 200, shop.Get(cluster.SigningSecretPath).Status)
-	seen := map[any]bool{}
-	for range 20 {
-		cluster.RegisterEndpoint(shop, shopURL)
+	require.Equal(t, 200, s.Get(cluster.SigningSecretPath).Status)
+	for range 5 {
+		cluster.RegisterEndpoint(s, shopURL)
 	}
-	refused := shop.Post(cluster.EndpointsPath, shopURL)
-	require.Equal(t, 409, refused.Status)
-	require.Equal(t, "conflict", refused.Body["error"])
-	cluster.RegisterEndpoint(bank, shopURL)
-	for path, last := cluster.EndpointsPath+"?limit=6", false; !last; {
-		page := shop.Get(path)
+	seen := map[any]bool{}
+	for path, last := cluster.EndpointsPath+"?limit=2", false; !last; {
+		page := s.Get(path)
 		for _, item := range page.Data("items").([]any) {
 			seen[item.(map[string]any)["id"]] = true
 		}
 		last = page.Data("next_after") == nil
-		path = fmt.Sprintf("%s?limit=6&after=%v", cluster.EndpointsPath, page.Data("next_after"))
+		path = fmt.Sprintf("%s?limit=2&after=%v", cluster.EndpointsPath, page.Data("next_after"))
 	}
-	require.Len(t, seen, 20)
-	for id := range seen {
-		require.Equal(t, 204, shop.Do("DELETE", fmt.Sprintf("%s/%v", cluster.EndpointsPath, id), "").Status)
-		break
-	}
-	cluster.RegisterEndpoint(shop, shopURL)
+	require.Len(t, seen, 5, "the signing secret is no endpoint")
 }
 
 func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
@@ -309,8 +285,8 @@ func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
 	other, _ := cluster.RegisterEndpoint(s, shopURL)
 	tasks := []string{task.NewID().String(), task.NewID().String()}
-	first, second := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], tasks[0]), cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], tasks[1])
-	third := cluster.InsertDelivery(s, other[len(cluster.EndpointsPath)+1:], tasks[1])
+	first, second := cluster.InsertDelivery(s, path.Base(at), tasks[0]), cluster.InsertDelivery(s, path.Base(at), tasks[1])
+	third := cluster.InsertDelivery(s, path.Base(other), tasks[1])
 	cluster.InsertAttempt(s, first)
 	list := func(query string) (ids []string) {
 		page := s.Get(cluster.DeliveriesPath + query)
@@ -326,7 +302,7 @@ func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
 	require.Equal(t, []string{third, second}, list("?state=pending"))
 	require.Empty(t, list("?state=failed"))
 	require.Equal(t, []string{third, second}, list("?task_id="+strings.ToUpper(tasks[1])))
-	require.Equal(t, []string{third}, list("?endpoint_id="+other[len(cluster.EndpointsPath)+1:]+"&task_id="+tasks[1]))
+	require.Equal(t, []string{third}, list("?endpoint_id="+path.Base(other)+"&task_id="+tasks[1]))
 	require.Equal(t, second, s.Get(cluster.DeliveriesPath+"?limit=1&after="+third).Data("next_after"))
 	require.Equal(t, []string{first}, list("?after="+second))
 
@@ -355,7 +331,7 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
-	id := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
+	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	before := s.Get(cluster.DeliveriesPath + "/" + id)
 	cluster.InsertAttempt(s, id)
 	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
@@ -396,7 +372,7 @@ func TestResendWakesDeliver(t *testing.T) {
 	require.NoError(t, broker.Flush())
 
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
-	id := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
+	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
 	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend"} {
 		require.Equal(t, 200, s.Post(path, "").Status)

@@ -37,16 +37,6 @@ func TestQuotaUntilAllowsForClockDifference(t *testing.T) {
 	}
 }
 
-func TestClassNamesAreUnique(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for c := sent; c <= unknown; c++ {
-		require.NotEmpty(t, c.String())
-		require.False(t, seen[c.String()])
-		seen[c.String()] = true
-	}
-}
-
 // Tasks that are released without a delay would be claimed in a loop, unless the queue is paused.
 func TestReleasedVerdictsHaveADelay(t *testing.T) {
 	t.Parallel()

@@ -179,17 +179,6 @@ func TestSendIsUnknownAfterTheRequestWasWritten(t *testing.T) {
 	}
 }
 
-func TestRetryAfterUnknownSendHasNoConsent(t *testing.T) {
-	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{OneTime: true})
-	w.Grant("ann", "T1", 1)
-	w.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
-	client := testClient(t, w)
-	require.Equal(t, unknown, client.attempt(t, testMessage()).class)
-	require.Equal(t, noConsent, client.attempt(t, testMessage()).class, "the first attempt used the consent")
-	require.Len(t, w.Delivered(), 1)
-}
-
 func TestSendFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	elsewhere := sandbox.NewWeChat(t, sandbox.WeChatOptions{})

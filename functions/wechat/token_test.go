@@ -127,21 +127,6 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	require.Equal(t, 2, w.TokenCalls())
 }
 
-func TestTokenIsCached(t *testing.T) {
-	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	shared := new(memoryTokens)
-	client := newTestClient(t, w.URL(), time.Minute, shared)
-	first, err := client.token(t.Context())
-	require.NoError(t, err)
-	require.InDelta(t, 2*time.Hour, first.Left, float64(time.Minute))
-	again, err := client.token(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, first.Value, again.Value)
-	require.Equal(t, 1, shared.reads)
-	require.Equal(t, 1, shared.changes)
-}
-
 func TestTokenErrorUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	away := verdict{class: away, retryAfter: awayDelay}

@@ -3,9 +3,9 @@
 //
 //	make compose-test
 //
-// starts the stack, sends a task and a message through the gateway, replaces and
-// then kills every service while the gateway is under load, changes over to the
-// profile compact on the same volumes, does the same there, and removes everything.
+// starts the stack, checks the gateway, replaces and then kills every service under
+// load, changes to the profile compact on the same volumes, does the same there, and
+// removes everything.
 //
 //	make rolling
 //
@@ -72,7 +72,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 		{"build the Docker Compose CLI, unless it is cached", s.buildCLI},
 		{"make images of this machine's programs", s.makeImages},
 		{"build the image and start everything", s.up},
-		{"play the story", func(ctx context.Context) error { return story(ctx, s.client, "split") }},
+		{"check the gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "split") }},
 		{"replace services under load", func(ctx context.Context) error {
 			return s.replaceUnderLoad(ctx, some("trigger", "gateway"), rounds)
 		}},
@@ -83,7 +83,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 				return s.killUnderLoad(ctx, some("nats", "postgres", "trigger", "gateway"))
 			}},
 			step{"change over to one container for all functions, with the same data", s.compact},
-			step{"play the story there", func(ctx context.Context) error { return story(ctx, s.client, "compact") }},
+			step{"check its gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "compact") }},
 			step{"replace it under load", func(ctx context.Context) error { return s.replaceUnderLoad(ctx, s.functions(), 1) }},
 			step{"kill it under load", func(ctx context.Context) error { return s.killUnderLoad(ctx, s.functions()) }},
 		)

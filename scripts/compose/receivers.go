@@ -62,7 +62,7 @@ func (r *receivers) newTraffic(client *api.Client) *traffic {
 func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
 	l := r.current.Load()
 	if l == nil {
-		return // of a task of the story
+		return // there is no traffic yet
 	}
 	var event struct {
 		Data struct {

@@ -26,6 +26,14 @@ func httpGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
 	return g
 }
 
+// newProvider starts a provider until the end of the test and returns its URL.
+func newProvider(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
 var hello = sender.Message{TaskID: "id-1", ClaimID: 7, PhoneNumber: "+8613800138000", Content: "hello", RetryCount: 2}
 
 func TestHTTPStatusDecidesOutcome(t *testing.T) {
@@ -58,7 +66,7 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 		{status: 502, outcomes: own, want: sender.Retryable},
 		{status: 503, retryAfter: "7", outcomes: own, want: sender.Released, after: 7 * time.Second},
 	} {
-		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 			if c.retryAfter != "" {
 				w.Header().Set("Retry-After", c.retryAfter)
 			}
@@ -66,9 +74,8 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 			if c.status != http.StatusNoContent {
 				_, _ = io.WriteString(w, "because\n")
 			}
-		}))
-		result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, Outcomes: c.outcomes}).Send(t.Context(), hello)
-		provider.Close()
+		})
+		result := httpGateway(t, sender.HTTPConfig{URL: provider, Outcomes: c.outcomes}).Send(t.Context(), hello)
 		require.Equal(t, c.want, result.Outcome, c)
 		require.Equal(t, c.after, result.RetryAfter, c)
 		if c.want != sender.OK {
@@ -80,12 +87,11 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 
 func TestHTTPRetryAfterDate(t *testing.T) {
 	t.Parallel()
-	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		w.WriteHeader(http.StatusTooManyRequests)
-	}))
-	defer provider.Close()
-	result := httpGateway(t, sender.HTTPConfig{URL: provider.URL}).Send(t.Context(), hello)
+	})
+	result := httpGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello)
 	require.InDelta(t, time.Hour, result.RetryAfter, float64(time.Minute))
 }
 
@@ -103,16 +109,14 @@ func TestHTTPAnswerFieldDecidesOutcome(t *testing.T) {
 		`<html>`:                           {Message: `the answer has no result.code: <html>`},
 		``:                                 {Message: `the answer has no result.code: `},
 	} {
-		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
-		g := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "result.code", OKValue: "0"})
+		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+		g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "result.code", OKValue: "0"})
 		require.Equal(t, want, g.Send(t.Context(), hello), body)
-		provider.Close()
 	}
-	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"messages":[{"ok":false},{"ok":true}]}`)
-	}))
-	defer provider.Close()
-	g := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "messages.1.ok", OKValue: "true"})
+	})
+	g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "messages.1.ok", OKValue: "true"})
 	require.Equal(t, sender.OK, g.Send(t.Context(), hello).Outcome)
 }
 
@@ -125,15 +129,14 @@ type request struct {
 func sendAndCapture(t *testing.T, cfg sender.HTTPConfig, m sender.Message) request {
 	t.Helper()
 	requests := make(chan request, 1)
-	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	provider := newProvider(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
 		requests <- request{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.Header}
-	}))
-	defer provider.Close()
-	cfg.URL = provider.URL + cfg.URL
+	})
+	cfg.URL = provider + cfg.URL
 	require.Equal(t, sender.OK, httpGateway(t, cfg).Send(t.Context(), m).Outcome)
 	return <-requests
 }
@@ -194,14 +197,13 @@ func TestHTTPWithoutAnswerIsUnknown(t *testing.T) {
 			t.Run(name+" after a "+method, func(t *testing.T) {
 				t.Parallel()
 				var calls atomic.Int64
-				provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				provider := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					calls.Add(1)
 					answer(w, r)
-				}))
-				defer provider.Close()
+				})
 				g := httpGateway(t, sender.HTTPConfig{
-					URL: provider.URL + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},
+					URL: provider + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},
 				})
 				for n := range 3 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -228,12 +230,11 @@ func hijack(w http.ResponseWriter, text string) {
 
 func TestHTTPStatusWithTruncatedBody(t *testing.T) {
 	t.Parallel()
-	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 		hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"code\":")
-	}))
-	defer provider.Close()
-	require.Equal(t, sender.OK, httpGateway(t, sender.HTTPConfig{URL: provider.URL}).Send(t.Context(), hello).Outcome)
-	result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
+	})
+	require.Equal(t, sender.OK, httpGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello).Outcome)
+	result := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
 	require.Equal(t, sender.Unknown, result.Outcome)
 	require.Contains(t, result.Message, "incomplete")
 }

@@ -44,16 +44,11 @@ func TestSenderThatCannotReportStopsClaiming(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestService(names(40)...)
-		d.setRefusal(func(call, _ string) int {
-			if call == "report" {
-				return 503
-			}
-			return 0
-		})
+		d.refuseCalls("report", 503)
 		s := startSender(t, d, ok)
 		advance(time.Hour)
 		require.Equal(t, 12, d.claimedCount(), "three for each of four sends, and their leases are extended")
-		d.setRefusal(refuseNothing)
+		d.refuseCalls("", 0)
 		advance(time.Minute)
 		require.Len(t, d.outcomes(), 40)
 		for task, outcomes := range d.outcomes() {
@@ -81,7 +76,7 @@ func TestReportIsRepeatedUntilAnswered(t *testing.T) {
 		require.Equal(t, 1, tries["gone"])
 		require.Equal(t, 1, tries["bad"])
 		require.Greater(t, tries["broken"], 5)
-		d.setRefusal(refuseNothing)
+		d.refuseCalls("", 0)
 		advance(time.Minute)
 		require.Equal(t, map[string][]string{"broken": {"2"}}, d.outcomes())
 		require.NoError(t, s.stop())
@@ -92,12 +87,7 @@ func TestNextRunReportsWhatIsInTheJournal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestService("a")
-		d.setRefusal(func(call, _ string) int {
-			if call == "report" {
-				return 503
-			}
-			return 0
-		})
+		d.refuseCalls("report", 503)
 		var sends atomic.Int64
 		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
 			sends.Add(1)
@@ -106,7 +96,7 @@ func TestNextRunReportsWhatIsInTheJournal(t *testing.T) {
 		advance(time.Minute)
 		require.NoError(t, s.stop())
 		require.Empty(t, d.outcomes())
-		d.setRefusal(refuseNothing)
+		d.refuseCalls("", 0)
 		s.start()
 		advance(time.Second)
 		require.Equal(t, map[string][]string{"a": {"2"}}, d.outcomes())
@@ -132,7 +122,7 @@ func TestCallsToAnUnavailableServiceBackOff(t *testing.T) {
 		advance(10 * time.Minute)
 		synctest.Wait()
 		require.Less(t, calls, 70)
-		d.setRefusal(refuseNothing)
+		d.refuseCalls("", 0)
 		advance(11 * time.Second)
 		require.Equal(t, map[string][]string{"a": {"2"}}, d.outcomes())
 		s.finish()

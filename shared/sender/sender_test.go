@@ -200,12 +200,7 @@ func TestSendEndsBeforeAnUnextendedLease(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newTestService("a")
-				d.setRefusal(func(call, _ string) int {
-					if call == "extend" {
-						return status
-					}
-					return 0
-				})
+				d.refuseCalls("extend", status)
 				var took time.Duration
 				s := startSender(t, d, func(ctx context.Context, _ sender.Message) sender.Result {
 					begun := time.Now()
@@ -269,12 +264,7 @@ func TestUnmarkedTaskIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestService("a")
-		d.setRefusal(func(call, _ string) int {
-			if call == "mark" {
-				return 503
-			}
-			return 0
-		})
+		d.refuseCalls("mark", 503)
 		s := startSender(t, d, func(context.Context, sender.Message) sender.Result { panic("sent without a mark") })
 		advance(time.Minute)
 		require.Equal(t, map[string][]string{"a": {"released"}}, d.outcomes())
@@ -286,12 +276,7 @@ func TestWaitingTaskIsReleasedBeforeItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestService("first", "second")
-		d.setRefusal(func(call, _ string) int {
-			if call == "extend" {
-				return 503
-			}
-			return 0
-		})
+		d.refuseCalls("extend", 503)
 		s := startSender(t, d, ok, func(c *sender.Config) { c.Interval, c.Concurrency = time.Hour, 1 })
 		advance(55 * time.Second)
 		require.Equal(t, map[string][]string{"first": {"2"}, "second": {"released"}}, d.outcomes())

@@ -60,7 +60,15 @@ func (d *testService) setRefusal(rule func(call, task string) (status int)) {
 	d.refuse = rule
 }
 
-func refuseNothing(string, string) int { return 0 }
+// refuseCalls lets all calls of one kind fail, and no others.
+func (d *testService) refuseCalls(kind string, status int) {
+	d.setRefusal(func(call, _ string) int {
+		if call == kind {
+			return status
+		}
+		return 0
+	})
+}
 
 // client returns a client that calls the service without a network.
 func (d *testService) client() *api.Client {

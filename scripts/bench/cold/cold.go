@@ -17,6 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/scripts/bench"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -61,7 +62,7 @@ func unpacked(binary string) (_ string, err error) {
 }
 
 // measure starts every function, or the named ones, by itself, again and again.
-func measure(ctx context.Context, stack *bench.Stack, runs int, functions []string, progress io.Writer) (rows []row, err error) {
+func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, progress io.Writer) (rows []row, err error) {
 	floor := stack.Machine.Binary + "-floor"
 	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/scripts/bench/cold/floor", floor, false); err != nil {
 		return nil, err
@@ -83,17 +84,13 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, functions []stri
 	if err := c.prepare(ctx, stack, 2*runs); err != nil { // directly and through PgBouncer
 		return nil, fmt.Errorf("before the first start: %w", err)
 	}
-	catalogue, err := c.catalogue(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, function := range catalogue {
-		if len(functions) > 0 && !slices.Contains(functions, function) {
+	for _, f := range functions.Catalogue() {
+		if len(only) > 0 && !slices.Contains(only, f.Name) {
 			continue
 		}
-		r, err := c.measure(ctx, function, runs)
+		r, err := c.measure(ctx, f.Name, runs)
 		if err != nil {
-			return rows, fmt.Errorf("start %s: %w", function, err)
+			return rows, fmt.Errorf("start %s: %w", f.Name, err)
 		}
 		fmt.Fprintln(progress, r)
 		rows = append(rows, r)
@@ -148,20 +145,6 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 		err = fmt.Errorf("%d tasks were claimed of %d", len(c.tasks), n)
 	}
 	return err
-}
-
-// catalogue returns the names of the functions. The binary lists them when it is
-// started with a name that is none of them.
-func (c *coldStarts) catalogue(ctx context.Context) ([]string, error) {
-	wrong := exec.CommandContext(ctx, c.binary)
-	wrong.Env = append(slices.Clone(c.env), "FUNCTION_TARGET=none")
-	out, _ := wrong.CombinedOutput() // it must fail
-	_, list, found := strings.Cut(string(out), "names no function; there are: ")
-	if !found {
-		return nil, fmt.Errorf("the binary does not list its functions:\n%s", out)
-	}
-	list, _, _ = strings.Cut(list, "\n")
-	return strings.Split(list, ", "), nil
 }
 
 // firstCall is a call of the function that is answered 2xx only after a query: at

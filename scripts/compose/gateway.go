@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// checkGateway checks what the traffic does not call: a WebSocket, and that the gateway
+// blocks what must not be reached from outside. Another name makes other keys.
+func checkGateway(ctx context.Context, c *api.Client, name string) error {
+	return errors.Join(checkSocket(ctx, c, "bob-"+name), checkClosed(ctx, c.BaseURL))
+}
+
+// checkSocket sends a message from a user to itself over a WebSocket.
+func checkSocket(ctx context.Context, c *api.Client, user string) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	defer cancel()
+	socket, err := c.Socket(ctx, user, api.StreamRequest{})
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer socket.Close()
+	if err := socket.Send(ctx, api.MessageRequest{ClientMsgID: "self", To: "user:" + user, Data: api.JSON(`"再见"`)}); err != nil {
+		return fmt.Errorf("send over the socket: %w", err)
+	}
+	for acked, received := false, false; !acked || !received; {
+		f, err := socket.Next(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("the socket of %s: %w", user, err)
+		case f.Event == api.SocketError:
+			return fmt.Errorf("the socket refused a message: %s", f.Data)
+		case f.Event == api.StreamAck && f.ID == nil:
+			acked = true
+		case strings.Contains(string(f.Data), "再见"):
+			received = true
+		}
+	}
+	return nil
+}
+
+// checkClosed checks that the gateway blocks what is not for the outside.
+func checkClosed(ctx context.Context, url string) error {
+	for _, path := range []string{"/metrics", "/events/sweep"} {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		var answer api.Envelope
+		err = json.NewDecoder(res.Body).Decode(&answer)
+		res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusNotFound || answer.Error != "not_found" {
+			return fmt.Errorf("%s is answered %d %v (%v)", path, res.StatusCode, answer, err)
+		}
+	}
+	return nil
+}
