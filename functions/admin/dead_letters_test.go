@@ -23,23 +23,23 @@ func TestDeadLetters(t *testing.T) {
 	}
 	page := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2", "")
 	require.Equal(t, []string{"e-2", "e-1"}, []string{page.Items[0].EventID, page.Items[1].EventID}, "newest first")
-	letter := page.Items[0]
+	newest := page.Items[0]
 	require.Equal(t, api.DeadLetterResponse{
-		ID: letter.ID, Function: "deliver", EventID: "e-2", EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`,
-		Reason: "no such state", Attempts: 3, CreatedAt: letter.CreatedAt,
-	}, letter)
+		ID: newest.ID, Function: "deliver", EventID: "e-2", EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`,
+		Reason: "no such state", Attempts: 3, CreatedAt: newest.CreatedAt,
+	}, newest)
 	rest := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2&after="+page.NextAfter, "")
 	require.Len(t, rest.Items, 1)
 	require.Empty(t, rest.NextAfter)
 
-	at := fmt.Sprintf("dead-letters/%d/dismiss", letter.ID)
+	at := fmt.Sprintf("dead-letters/%d/dismiss", newest.ID)
 	for _, body := range []string{`{}`, `{"reason":"\u3000"}`, `{"reason":"` + strings.Repeat("x", 501) + `"}`} {
 		o.refused(400, "invalid_request", []string{"reason"}, "POST", at, body)
 	}
 	require.Equal(t, http.StatusNoContent, o.call("POST", at, `{"reason":"informed by phone"}`).Code)
 	o.refused(404, "not_found", nil, "POST", at, `{"reason":"informed by phone"}`)
 	require.Len(t, mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters", "").Items, 2)
-	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", letter.ID), "").Items
+	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", newest.ID), "").Items
 	require.Len(t, actions, 1)
 	require.Equal(t, "dead_letter.dismiss", actions[0].Action)
 	require.Equal(t, "informed by phone", actions[0].Reason)

@@ -144,9 +144,9 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	cluster.Eventually(t, func() bool { return state().State == "received" })
 
 	confirm := true
-	asked, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
+	toConfirm, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
 	require.NoError(t, err)
-	saved = asked
+	saved = toConfirm
 	cluster.Eventually(t, func() bool { return state().State == "sent" }, "its 2xx is not the confirmation")
 	require.NoError(t, w.Client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)

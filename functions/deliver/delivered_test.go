@@ -28,16 +28,16 @@ func deliveredAt(w *cluster.Cluster, id, state string) time.Time {
 func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	hand, err := w.Admin.Owner.Begin(t.Context())
+	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = hand.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, and all is read
+	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, and all is read
 	require.NoError(t, err)
 	began := time.Now()
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
 	at := deliveredAt(w, id, "accepted")
 	require.WithinRange(t, at, began, w.Inbox("bob")[0].Time)
-	require.NoError(t, hand.Commit(t.Context()))
+	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "and not when it was saved")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.Inbox("bob"), 1)
@@ -68,10 +68,10 @@ func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	silent, err := w.JetStream().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
 	require.NoError(t, err)
 	require.NoError(t, w.JetStream().Conn().Flush())
-	hand, err := w.Admin.Owner.Begin(t.Context())
+	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
-	defer func() { _ = hand.Rollback(context.Background()) }()
-	_, err = hand.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, so only push delivers
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, so only push delivers
 	require.NoError(t, err)
 	w.StartTrigger(w.Client.BaseURL)
 	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.silent","data":1,"ack":"accepted"}`)

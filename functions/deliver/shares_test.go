@@ -30,14 +30,14 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
 	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
 		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url, '{}' from webhook_endpoints, generate_series(1, 20) n where url is not null`)
-	inHand := func() (webhooks, messages int) {
+	inFlight := func() (webhooks, messages int) {
 		for _, host := range hosts {
 			messages += host.Calls()
 		}
 		return endpoint.Calls(), messages
 	}
 	cluster.Eventually(t, func() bool {
-		webhooks, messages := inHand()
+		webhooks, messages := inFlight()
 		return webhooks >= 32 && messages >= 32
 	})
 
@@ -47,7 +47,7 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: well.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool { return well.Calls() == 2 })
-	webhooks, messages := inHand()
+	webhooks, messages := inFlight()
 	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
 	require.Equal(t, 32, messages)
 }

@@ -19,17 +19,17 @@ import (
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
 // auditedActions returns the audit entries of a subject, oldest first.
-func auditedActions(s *cluster.Client, subject string) (words []string) {
+func auditedActions(s *cluster.Client, subject string) (actions []string) {
 	rows, err := s.Owner.Query(s.T.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
 	require.NoError(s.T, err)
 	defer rows.Close()
 	for rows.Next() {
-		var word string
-		require.NoError(s.T, rows.Scan(&word))
-		words = append(words, word)
+		var action string
+		require.NoError(s.T, rows.Scan(&action))
+		actions = append(actions, action)
 	}
 	require.NoError(s.T, rows.Err())
-	return words
+	return actions
 }
 
 // requireNoSecretsStored demands that the audit log has no secrets.
@@ -172,7 +172,7 @@ func TestEndpointsOfOthersAreHidden(t *testing.T) {
 		require.Empty(t, bank.Get(path).Data("items"))
 		require.Equal(t, 403, bank.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Status)
 		require.Len(t, shop.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
-		require.Len(t, s.Get(path).Data("items"), 1, "an admin sees everybody's")
+		require.Len(t, s.Get(path).Data("items"), 1, "an admin sees those of all callers")
 		require.Len(t, s.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
 		require.Empty(t, s.Get(path+"?caller_id=0").Data("items"))
 	}

@@ -155,7 +155,7 @@ func natsImage(ctx context.Context) (image, error) {
 	}, nil
 }
 
-// startPostgres does of the official image's entry point what compose.yaml asks for.
+// startPostgres does what compose.yaml needs of the official image's entry point.
 const startPostgres = `#!/bin/sh
 set -eu
 data=${PGDATA:-/var/lib/postgresql/data}

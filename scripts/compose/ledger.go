@@ -97,11 +97,11 @@ func (l *ledger) done(before, now api.StatisticsResponse, kills bool) error {
 	}
 	for _, task := range ids {
 		if l.events[task] == 0 {
-			return fmt.Errorf("no webhook came for the end of task %s", task)
+			return fmt.Errorf("there was no webhook for the end of task %s", task)
 		}
 	}
 	if len(l.events) < len(ids)+int(subscribe.succeeded) {
-		return fmt.Errorf("webhooks came for the ends of %d of %d tasks", len(l.events), len(ids)+int(subscribe.succeeded))
+		return fmt.Errorf("there were webhooks for the ends of %d of %d tasks", len(l.events), len(ids)+int(subscribe.succeeded))
 	}
 	return l.CheckReceived()
 }

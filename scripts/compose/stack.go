@@ -36,7 +36,7 @@ type stack struct {
 	stopPodman func()
 }
 
-// service is what `docker compose config` says of a service.
+// service is a service in `docker compose config`.
 type service struct {
 	Profiles []string `json:"profiles"`
 }

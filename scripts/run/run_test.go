@@ -283,7 +283,7 @@ func TestRunFails(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("make run: another one is running in %s already, started by process %d: stop that first or use another directory\n", h.home, first.Pid()), p.Output())
 		h.ready(t, first)
 	})
-	t.Run("a Postgres that dies", func(t *testing.T) {
+	t.Run("a Postgres that is killed", func(t *testing.T) {
 		t.Parallel()
 		h := newTestRun(t)
 		p := h.start(t)

@@ -22,10 +22,10 @@ func isServiceLink(pair string) bool {
 	return regexp.MustCompile(pattern).MatchString(pair) // most starts do not need it
 }
 
-// Unknown finds misspelt settings: a start must not go on with the default of what somebody
-// believes to have set. A variable is one if its name begins as only settings do, or if it
-// resembles a setting that is not set. Who uses such a name for something else sets that
-// setting too.
+// Unknown finds misspelt settings, so that a process does not start with a default in place
+// of the value that was meant. A variable is one if its name has the prefix of settings, or
+// if it resembles a setting that is not set. To use such a name for something else, set
+// that setting too.
 func Unknown(environ []string, settings []Setting) []task.Field {
 	set := map[string]bool{}
 	for _, pair := range environ {

@@ -1,5 +1,5 @@
-// Package sandbox gives `make run` and the tests a private Postgres, real
-// processes and a faulty network between them. Nothing that serves requests
+// Package sandbox has a private Postgres, NATS, processes and a faulty network for
+// `make run` and the tests. Nothing that serves requests
 // imports it.
 //
 //   - Everything it starts ends with the process that started it, kill -9

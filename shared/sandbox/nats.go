@@ -108,7 +108,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 
 // natsOptions reads a configuration; the server reads it only from a file.
 func natsOptions(config string) (*server.Options, error) {
-	file, err := os.CreateTemp("", "so-nats-*.conf") // nobody else may read it
+	file, err := os.CreateTemp("", "so-nats-*.conf") // only this user may read it
 	if err != nil {
 		return nil, err
 	}

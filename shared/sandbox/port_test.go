@@ -13,10 +13,10 @@ func TestFreePortIsBelowSystemPorts(t *testing.T) {
 	port, err := FreePort()
 	require.NoError(t, err)
 	ours, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-	require.NoError(t, err, "nobody listens there")
+	require.NoError(t, err, "the port is free")
 	defer ours.Close()
 	others, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer others.Close()
-	require.Greater(t, others.Addr().(*net.TCPAddr).Port, port, "the system gives higher ones")
+	require.Greater(t, others.Addr().(*net.TCPAddr).Port, port, "the system assigns higher ports")
 }

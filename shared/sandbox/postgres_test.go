@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newDir gives a directory that the user of Postgres may enter.
+// newDir returns a directory that the user of Postgres may enter.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "so-test-")
@@ -135,7 +135,7 @@ func TestServerEndsWithKilledParent(t *testing.T) {
 		require.NoError(t, p.Kill())
 		require.Eventually(t, gone(postmaster), 20*time.Second, 20*time.Millisecond)
 	})
-	t.Run("the next start takes over at once", func(t *testing.T) {
+	t.Run("the next start ends its server", func(t *testing.T) {
 		t.Parallel()
 		dir := newDir(t)
 		p, postmaster := startParent(t, "postgres", dir)
@@ -144,7 +144,7 @@ func TestServerEndsWithKilledParent(t *testing.T) {
 		require.True(t, gone(postmaster)())
 		remember(t, next)
 	})
-	t.Run("a temporary directory goes too", func(t *testing.T) {
+	t.Run("a temporary directory is removed", func(t *testing.T) {
 		t.Parallel()
 		p, postmaster := startParent(t, "temporary")
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "/so-"))
@@ -163,7 +163,7 @@ func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
 	remember(t, first)
-	// The lock goes with the owner; the server is still there.
+	// As if the owner had died, and its watcher too.
 	require.NoError(t, syscall.Flock(int(first.dir.lock.Fd()), syscall.LOCK_UN))
 	require.NoError(t, first.dir.lock.Close())
 	first.dir.closed = true
@@ -263,7 +263,7 @@ func TestStartErrors(t *testing.T) {
 		_, err := StartPostgres(t.Context(), Options{Dir: dir})
 		require.ErrorContains(t, err, "the data was written by PostgreSQL 12, which is not on this machine")
 	})
-	t.Run("a socket directory of somebody else", func(t *testing.T) {
+	t.Run("a socket path that is no directory", func(t *testing.T) {
 		t.Parallel()
 		dir := newDir(t)
 		require.NoError(t, os.MkdirAll(dir, 0o755))

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parent names what this test binary does when it is started by a test that
-// kills it: the part of a process that dies without ending its children.
+// parent is the environment variable that makes this test binary a parent process, for
+// tests that kill it.
 const parent = "SANDBOX_TEST_PARENT"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,7 @@ func hold(child *Process, err error) {
 	fmt.Printf("child %d.\n", child.Pid())
 }
 
-// startParent starts this binary as such a parent and gives its child's pid.
+// startParent starts this binary as a parent and returns the pid of its child.
 func startParent(t *testing.T, what string, args ...string) (p *Process, child int) {
 	t.Helper()
 	self, err := os.Executable()
@@ -73,8 +73,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// gone tells whether process pid has ended; one that nobody has waited for yet
-// has ended too.
+// gone returns a function that reports whether a process has ended. A zombie process has
+// ended too.
 func gone(pid int) func() bool {
 	return func() bool { return commandLine(context.Background(), pid) == "" }
 }
@@ -85,7 +85,7 @@ func TestProcess(t *testing.T) {
 		return StartProcess(t, "/bin/sh", []string{"WHO=you"}, "-c", script)
 	}
 
-	t.Run("gives its output and its exit code", func(t *testing.T) {
+	t.Run("returns its output and exit code", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, "echo to stdout for $WHO; echo to stderr >&2; exit 7")
 		require.Equal(t, 7, p.ExitCode())
@@ -117,7 +117,7 @@ func TestProcess(t *testing.T) {
 		require.NoError(t, p.WaitReady(within(t, 10*time.Second), server.URL))
 		require.Equal(t, 3, calls)
 	})
-	t.Run("is asked to end and gives its own exit code", func(t *testing.T) {
+	t.Run("is terminated and returns its exit code", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, `trap "echo drained; exit 5" TERM; echo ready; while :; do sleep 0.05; done`)
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "ready"))
@@ -126,7 +126,7 @@ func TestProcess(t *testing.T) {
 		require.Equal(t, 5, code)
 		require.Contains(t, p.Output(), "drained")
 	})
-	t.Run("that does not listen is killed, which is an error", func(t *testing.T) {
+	t.Run("that ignores SIGTERM is killed, which is an error", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, `trap "" TERM; echo ready; while :; do sleep 0.05; done`)
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "ready"))
@@ -149,7 +149,7 @@ func TestProcess(t *testing.T) {
 		require.Len(t, p.Output(), outputKept)
 		require.True(t, strings.HasSuffix(p.Output(), "39\nend\n"))
 	})
-	t.Run("finds a listener as its descriptor 3, which no guard keeps open", func(t *testing.T) {
+	t.Run("has the listener as descriptor 3, which the watcher does not keep open", func(t *testing.T) {
 		t.Parallel()
 		listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		require.NoError(t, err)
@@ -170,12 +170,12 @@ func TestProcess(t *testing.T) {
 			return false
 		}, 10*time.Second, 20*time.Millisecond)
 	})
-	t.Run("that was given no listener has only its three", func(t *testing.T) {
+	t.Run("without a listener has only three descriptors", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, `[ ! -e /dev/fd/3 ] && [ ! -e /dev/fd/4 ]`)
 		require.Zero(t, p.ExitCode())
 	})
-	t.Run("that cannot start says so", func(t *testing.T) {
+	t.Run("that cannot start writes why", func(t *testing.T) {
 		t.Parallel()
 		p := StartProcess(t, "/no/such/program", nil)
 		require.Equal(t, 127, p.ExitCode())

@@ -216,7 +216,7 @@ func (p *Proxy) waitWhileStalled() {
 	}
 }
 
-// takeLoss gives the first loss that matches and forgets it.
+// takeLoss returns the first loss that matches and removes it.
 func (p *Proxy) takeLoss(statement string) *loss {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +239,7 @@ type proxyConn struct {
 
 	mu      sync.Mutex
 	open    int   // exchanges sent and not yet answered by ReadyForQuery
-	loss    *loss // set once an answer is to be lost; nothing goes to the client then
+	loss    *loss // set once an answer is to be lost; nothing is sent to the client then
 	lossEnd int   // how many of open must be answered until the loss is complete; 0 = its end is not sent yet
 }
 
@@ -392,8 +392,8 @@ func (c *proxyConn) exchangeSent(n int) {
 	}
 }
 
-// observeAnswer sees each message of the server: lost says that the client must not
-// have it, complete is the loss that this message ends.
+// observeAnswer is called for each message of the server: lost means that the client must
+// not receive it, complete is the loss that this message ends.
 func (c *proxyConn) observeAnswer(kind byte) (lost bool, complete *loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

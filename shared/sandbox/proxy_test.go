@@ -15,7 +15,7 @@ import (
 func TestProxy(t *testing.T) {
 	t.Parallel()
 
-	t.Run("forwards what it is not told to break", func(t *testing.T) {
+	t.Run("forwards everything by default", func(t *testing.T) {
 		t.Parallel()
 		conn := newConn(t, NewProxy(t, NewEmptyDatabase(t)).URL())
 		batch := &pgx.Batch{}
@@ -116,7 +116,7 @@ func TestLostAnswerIsCommitted(t *testing.T) {
 			err = exchange.run(t.Context(), conn)
 			require.Error(t, err)
 			var answered *pgconn.PgError
-			require.False(t, errors.As(err, &answered), "the server's answer came through: %v", err)
+			require.False(t, errors.As(err, &answered), "the client received the server's answer: %v", err)
 			<-fired
 
 			var rows int

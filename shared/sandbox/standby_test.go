@@ -21,7 +21,7 @@ func TestPromotedStandbyHasAnsweredCommits(t *testing.T) {
 	pair.KillPrimary()
 	require.Error(t, conn.Ping(t.Context()))
 	_, err = pgx.Connect(t.Context(), pair.URL("postgres"))
-	require.ErrorContains(t, err, "read only", "a standby takes no writes")
+	require.ErrorContains(t, err, "read only", "a standby refuses writes")
 	pair.Promote()
 	conn, err = pgx.Connect(t.Context(), pair.URL("postgres"))
 	require.NoError(t, err)

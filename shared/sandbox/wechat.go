@@ -338,7 +338,7 @@ type wechatRefusal struct {
 	message string
 }
 
-// MarshalJSON gives it the id of a request, as WeChat does.
+// MarshalJSON adds the id of a request, as WeChat does.
 func (r wechatRefusal) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"errcode": r.code, "errmsg": r.message + " rid: " + strings.ToLower(rand.Text()[:16])})
 }

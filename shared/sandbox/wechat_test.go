@@ -137,8 +137,8 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 		after bool
 		end   func(*WeChat) error
 	}{
-		"cleared before delivery":  {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
-		"cleared after delivery":   {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
+		"cleared before delivery": {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
+		"cleared after delivery":  {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
 		"stopped before delivery": {false, (*WeChat).Stop},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 			call.Wait()
 			require.NoError(t, c.end(w))
 			require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, time.Millisecond,
-				"what arrived is delivered though nobody waits for the answer")
+				"it is delivered although the caller is gone")
 		})
 	}
 }

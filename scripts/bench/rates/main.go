@@ -1,6 +1,6 @@
-// Command rates is `make bench`: how many tasks one server accepts, hands out and
-// has reported per second over HTTP, and how long work in one process takes to
-// reach another through NATS. Each measurement follows that of its floor, in rounds;
+// Command rates is `make bench`: the rates of submissions, claims and reports of one
+// server over HTTP, and how long a wake-up through NATS takes from one process to
+// another. Each measurement follows that of its floor, in rounds;
 // a first round is not counted. In the end the database must have what was answered,
 // once.
 package main
@@ -74,7 +74,7 @@ func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table)
 	return strings.Join(lines, "\n"), nil
 }
 
-// measureTasks takes tasks through their lives in one server without NATS.
+// measureTasks measures submissions, claims and reports in one server without NATS.
 func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	address, err := s.Start(ctx, "", "NATS_URL=")
 	if err != nil {

@@ -33,7 +33,8 @@ const (
 	finishLimit = time.Minute
 )
 
-// phases takes tasks through their lives. Each is asked for when its turn comes.
+// phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
+// depend on the phases before.
 func (t *tasks) phases(o options) (list []func() bench.Phase) {
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
@@ -119,8 +120,8 @@ func (t *tasks) submitOne(c *bench.Client, keyed bool) (id string, err error) {
 	return id, t.ledger.Submitted(string(key), id)
 }
 
-// claim takes up to n tasks. None is no failure: the rest may be locked by another
-// claim.
+// claim claims up to n tasks. An empty answer is no failure: other claims may have locked
+// the rest.
 func (t *tasks) claim(c *bench.Client, n int) (int, error) {
 	answer, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
 	if err != nil {

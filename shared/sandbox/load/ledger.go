@@ -107,7 +107,7 @@ func (l *Ledger) TaskIDs() map[string]string {
 }
 
 // Messages is how many messages were acknowledged and received, and how many of the
-// received ones came more than once.
+// received ones were received more than once.
 func (l *Ledger) Messages() (sent, received, repeated int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

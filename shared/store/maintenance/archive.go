@@ -25,19 +25,18 @@ type ArchiveRun struct {
 	DryRun bool      // nothing is changed
 }
 
-// ArchiveStep is what one transaction of a run did, or would have done: to a
-// table, or to a partition of a log. Each table that a run takes has a step at
-// least.
+// ArchiveStep is what one transaction of a run did, or would have done, to a table or to
+// a partition of a log. Each archived table has at least one step.
 type ArchiveStep struct {
-	Before    time.Time // what is older is looked for
-	Table     string    // the table that rows leave; "" = the step is about a partition
+	Before    time.Time // only older rows are archived
+	Table     string    // from which rows were removed; "" = the step is about a partition
 	Deleted   bool      // the rows are deleted, not moved to the table's archive
-	Rows      int       // so many
+	Rows      int       // that were removed
 	Failed    []UnarchivedRow
-	Partition string // this one of a log was dropped
-	InUse     bool   // or was not, because it or its log is in use; the next run tries again
+	Partition string // of a log, which was dropped
+	InUse     bool   // the partition was not dropped, as it or its log is in use; the next run tries again
 
-	place archivePlace // where the next step goes on
+	place archivePlace // where the next step begins
 	more  bool         // the same table or the logs may have another step
 }
 
@@ -49,23 +48,23 @@ type UnarchivedRow struct {
 	Err   error
 }
 
-// archivePlace is where an archive goes on: in a table, after a row. The zero
-// place is the beginning.
+// archivePlace is where an archive continues: in a table, after a row. The zero place is
+// the beginning.
 type archivePlace struct {
 	Table string    `json:"table"`
-	At    time.Time `json:"at"` // when the row was over, where a table is looked through in that order
+	At    time.Time `json:"at"` // when the row was finished, if the table is read in that order
 	Key   string    `json:"key"`
 }
 
-// archiveCutoffs is what must be older than what. Zero = nothing goes.
+// archiveCutoffs has the times before which rows are archived. Zero = none are.
 type archiveCutoffs struct {
 	moved, deleted time.Time
 	closed         time.Time // the end of the last day whose results are counted
 	waiting        time.Time // when the oldest event that waits to be published was written, or now
 }
 
-// cutoffsSQL gives before when something must be over to be moved, and to be
-// deleted. Nothing of the last day goes.
+// cutoffsSQL returns the times before which rows must have finished to be moved, and to
+// be deleted. Rows of the last day stay.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
@@ -111,14 +110,14 @@ func (a *Archived) add(s ArchiveStep) {
 	a.Failed = append(a.Failed, s.Failed...)
 }
 
-// archiveSome is a part of an Archive that begins at a place; more says that there
-// are others, from the next place on. When there are none the next begins anew.
+// archiveSome does a part of an Archive, beginning at a place; more means that it can
+// continue at next. Otherwise the next part begins anew.
 func (st *Store) archiveSome(ctx context.Context, from archivePlace) (done Archived, next archivePlace, more bool, err error) {
 	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
 		done.add(s)
-		next, more = s.place, s.more && time.Now().After(end) // a table's end costs next to nothing
+		next, more = s.place, s.more && time.Now().After(end) // the last step of a table is cheap
 		return !more
 	})
 	if !more {
@@ -127,8 +126,7 @@ func (st *Store) archiveSome(ctx context.Context, from archivePlace) (done Archi
 	return done, next, more, err
 }
 
-// runArchive takes steps until there is nothing more to do or step returns
-// false.
+// runArchive does steps until everything is done or step returns false.
 func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePlace, step func(ArchiveStep) bool) error {
 	var cut archiveCutoffs
 	err := st.db.Retention.QueryRow(ctx, cutoffsSQL, store.TimeOrNull(run.Before), st.keep.TaskDays, st.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
@@ -194,8 +192,8 @@ func (st *Store) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step fun
 	return true, nil
 }
 
-// archiveTable looks through what may be old of one table, page by page; goOn is
-// what the last step returned.
+// archiveTable archives the old rows of one table, page by page; goOn is what the last
+// step returned.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
 	for {
 		old, last, looked, err := st.archivePage(ctx, a, s.place, s.Before)
@@ -220,8 +218,8 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s Arc
 	}
 }
 
-// archivePage reads the keys of the next rows that may be old, and gives those
-// that are; last is the place of the last row.
+// archivePage reads a page of rows that may be old, and returns the keys of those that
+// are; last is the place of the last row.
 func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, looked int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
@@ -238,8 +236,8 @@ func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlac
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys, together, or one by one when
-// some of them is at fault.
+// archiveKeys archives the rows with these keys, all at once, or one by one if one of
+// them fails.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, bad []UnarchivedRow, err error) {
 	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {
@@ -266,7 +264,7 @@ func mayBeOneRow(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }
 
-// parsePlace reads a place as upkeep keeps it. What is none is the beginning.
+// parsePlace reads a place from the table upkeep. Any other text is the beginning.
 func parsePlace(text *string) (p archivePlace) {
 	if text == nil || json.Unmarshal([]byte(*text), &p) != nil {
 		return archivePlace{}
@@ -274,7 +272,7 @@ func parsePlace(text *string) (p archivePlace) {
 	return p
 }
 
-// stored is the place as upkeep keeps it: null for the beginning.
+// stored is the place for the table upkeep: null for the beginning.
 func (p archivePlace) stored() *string {
 	if p == (archivePlace{}) {
 		return nil

@@ -52,7 +52,7 @@ const (
 
 // CloseDays stores the totals of every UTC day that is over for closeAfter, so
 // that Statistics need not count them again. It counts a day in parts, each in a
-// transaction of its own: after an error the next call goes on with the part that
+// transaction of its own: after an error the next call continues with the part that
 // failed. Any number may run at once.
 func (st *Store) CloseDays(ctx context.Context) error {
 	_, err := st.closeDaysUntil(ctx, time.Time{})
@@ -81,9 +81,9 @@ type dayPart struct{ day, from time.Time }
 
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
-// firstUncounted gives what remains of the first day that is not closed, and the
-// database's now: the day after the last closed one, else one that has no result
-// before it. The day is zero when nothing was ever reported.
+// firstUncounted returns what remains of the first day that is not closed, and the
+// database's time: the day after the last closed one, else a day before the oldest
+// result. The day is zero if there are no results.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, begun, countedTo *time.Time
 	var oldest *task.ID

@@ -37,9 +37,10 @@ where e.id = n.id`
 	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
 )
 
-// Reencrypt encrypts with the first key everything that another key encrypted, or
-// none, or that is bound to the id of its row alone. Run it after a new first key is set everywhere; when it reports no failure
-// the older keys can be removed. It may be broken off and run again.
+// Reencrypt encrypts with the first key all secrets that are encrypted with another key or
+// not at all, or that are bound only to the id of their row. Run it after a new first key is
+// set everywhere; if it reports no failure the older keys can be removed. It can be
+// interrupted and run again.
 func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if st.db.Keys.IsEmpty() {
 		return done, errors.New("no encryption key is set")
@@ -61,8 +62,8 @@ func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	return done, store.Wrap("reencrypt", err)
 }
 
-// reencryptEndpoints does the page after an id and gives its last id, zero when
-// there is nothing left.
+// reencryptEndpoints encrypts the page after an id and returns its last id, or zero if
+// there are no more rows.
 func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
 	var ids []task.ID
 	var secrets []string

@@ -14,12 +14,12 @@ type archivable struct {
 	first   string // a key before all others
 	rows    int    // in one transaction
 
-	// page gives the next rows ($4 at most) after the one that was over at $1 and has
-	// the key $2: key as text, when it was over, and whether it was so before $3.
+	// page returns the next rows ($4 at most) after the one that finished at $1 and has
+	// the key $2: key as text, when it finished, and whether that was before $3.
 	page string
-	// archive takes the rows with the keys $1 that were over before $2, except
-	// locked ones, and returns their number. It checks the rows again: those that changed since
-	// the page was read stay.
+	// archive archives the rows with the keys $1 that finished before $2, except locked
+	// ones, and returns their number. It checks the rows again, as they may have changed
+	// since the page was read.
 	archive string
 
 	cutoff func(archiveCutoffs) time.Time
@@ -28,12 +28,11 @@ type archivable struct {
 func moved(c archiveCutoffs) time.Time   { return c.moved }
 func deleted(c archiveCutoffs) time.Time { return c.deleted }
 
-// counted keeps the rows of days that are not closed: statistics count them one by
-// one.
+// counted excludes the days that are not closed: statistics still count their rows.
 func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// published keeps the rows of events that wait to be published: such an event is
-// made from the row.
+// published excludes rows of events that are not published yet: the event is made from
+// the row.
 func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
@@ -61,9 +60,9 @@ var archivables = []archivable{
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
 
-// pageTasksSQL goes by id, which is in the order in which tasks were made: no
-// index on the age of results is worth its writes. A task that was made after the
-// cutoff, whose ids begin with its milliseconds, was not finished before it.
+// pageTasksSQL reads by id, which is in the order of creation: an index on the time of
+// results would cost more writes than it is worth. Ids begin with the milliseconds of
+// their creation, so tasks with later ids than the cutoff need not be read.
 const pageTasksSQL = `
 select id::text as key, $1::timestamptz, reported_at < $3::timestamptz
 from task_done
@@ -122,8 +121,8 @@ with c as materialized (
 )
 select count(*) from a`
 
-// pageSubscribeLogsSQL also looks at the day that each message counts for, and at
-// its tasks: none may be in the main tables after this run.
+// pageSubscribeLogsSQL also checks the day for which each message counts, and its tasks:
+// none may be in the main tables after this run.
 const pageSubscribeLogsSQL = `
 select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
     select from subscribe_message_sends s join tasks t on t.id = s.task_id
@@ -187,7 +186,7 @@ with c as materialized (
 )
 select count(*) from d`
 
-// pageEventsSQL also looks at the deliveries of each event: none may be left after this run.
+// pageEventsSQL also checks the deliveries of each event: none may be left after this run.
 const pageEventsSQL = `
 select e.id as key, e.recorded_at, not exists (
     select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
@@ -196,9 +195,9 @@ where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
 order by e.recorded_at, e.id
 limit $4`
 
-// deleteOldEventsSQL leaves events that insertDeliveriesSQL records again, whose new
-// deliveries this statement may not see: it skips those that are locked, and those that
-// are young again once it has locked them.
+// deleteOldEventsSQL must keep events that insertDeliveriesSQL records again, whose new
+// deliveries may not be visible to it: it skips locked events, and checks their time once
+// it has locked them.
 const deleteOldEventsSQL = `
 with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
@@ -224,9 +223,8 @@ with c as materialized (
 )
 select count(*) from d`
 
-// pagePanicsSQL finds the events that a function panicked over and took in the
-// end. What is dead waits for an operator; what was dismissed is in
-// operator_actions.
+// pagePanicsSQL finds events that a function accepted after panics. Dead ones wait for an
+// operator; dismissed ones are in operator_actions.
 const pagePanicsSQL = `
 select id::text as key, created_at, true
 from dead_letters

@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// oldRows puts rows that were over 100 days ago into each table that is archived,
-// and one in each that is not over.
+// oldRows inserts rows that finished 100 days ago into each archived table, and one row
+// in each that has not finished.
 func oldRows(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.SettledBooking(t, 1, task.SentOK)
@@ -70,11 +70,11 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	deletes := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 30)
 	oldRows(t, deletes)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4}, deletes.ArchivedRows(t, maintenance.ArchiveRun{}))
-	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date given by hand is meant for all")
+	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
 }
 
-// An event that no stream takes for months keeps nothing from being archived, and
-// publishes all its events when one does.
+// Other rows are archived while an event waits for months to be published, and then the
+// event is complete.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
@@ -158,8 +158,7 @@ func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	require.Equal(t, []int{1, 1, 2}, []int{rows["tasks"], rows["subscribe_message_logs"], rows["webhook_deliveries"]})
 }
 
-// A part of an archive that was left begins where it was left, whatever cannot be
-// moved stands before that.
+// The next part begins where the last one ended, after rows that could not be moved.
 func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -253,7 +252,7 @@ func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	}.Require(t)
 }
 
-// What an archive that finds nothing costs does not grow with the tables.
+// The cost of an archive that finds nothing does not grow with the tables.
 func TestArchiveWithNothingOldReadsFewPages(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
