@@ -65,6 +65,6 @@ func eventData(d events.Due) any {
 	state, _ := task.ParseState(name)
 	return api.TaskEventData{
 		TaskID: d.Subject.String(), State: name, Status: state.Status(), Reason: d.Reason.String(),
-		Result: d.Result, ErrorCode: d.ErrorCode, Source: d.Source, Metadata: d.Metadata, SentAt: fn.UTC(d.SentAt),
+		Result: d.Result, ErrorCode: d.ErrorCode, Source: d.Source, Metadata: d.Metadata, SentAt: fn.Instant(d.SentAt),
 	}
 }

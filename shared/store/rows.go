@@ -3,11 +3,16 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // maxPage bounds the rows of a page, in bytes as the database sends them. A page
@@ -64,6 +69,85 @@ func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.
 		return err
 	})
 	return page, more, err
+}
+
+// RowByName returns a function that reads the rows of one query into values of T: each column
+// into the field of its name, such as retry_count into RetryCount, and null as the zero value.
+// Every column must have a field and every field a column.
+func RowByName[T any]() pgx.RowToFunc[T] {
+	var row T
+	var targets []any
+	return func(from pgx.CollectableRow) (T, error) {
+		if targets == nil {
+			var err error
+			if targets, err = fieldsByName(reflect.ValueOf(&row).Elem(), from.FieldDescriptions()); err != nil {
+				return row, err
+			}
+		}
+		err := from.Scan(targets...)
+		return row, err
+	}
+}
+
+// fieldIndexes has for each type that RowByName reads the index of each field by its name, in
+// lower case and without underscores.
+var fieldIndexes sync.Map
+
+func fieldsByName(row reflect.Value, columns []pgconn.FieldDescription) ([]any, error) {
+	known, ok := fieldIndexes.Load(row.Type())
+	if !ok {
+		indexes := map[string][]int{}
+		for _, f := range reflect.VisibleFields(row.Type()) {
+			if f.IsExported() && !f.Anonymous {
+				indexes[strings.ToLower(f.Name)] = f.Index
+			}
+		}
+		known, _ = fieldIndexes.LoadOrStore(row.Type(), indexes)
+	}
+	indexes := known.(map[string][]int)
+	if len(columns) != len(indexes) {
+		return nil, fmt.Errorf("%d columns for the %d fields of %s", len(columns), len(indexes), row.Type())
+	}
+	targets := make([]any, len(columns))
+	for i, c := range columns {
+		index, ok := indexes[strings.ReplaceAll(c.Name, "_", "")]
+		if !ok {
+			return nil, fmt.Errorf("%s has no field for the column %s", row.Type(), c.Name)
+		}
+		switch field := row.FieldByIndex(index).Addr().Interface().(type) {
+		case *string:
+			targets[i] = (*zeroText)(field)
+		case *int64:
+			targets[i] = (*zeroInt)(field)
+		case *time.Time:
+			targets[i] = (*zeroTime)(field)
+		default:
+			targets[i] = field
+		}
+	}
+	return targets, nil
+}
+
+// These read null as the zero value.
+type (
+	zeroText string
+	zeroInt  int64
+	zeroTime time.Time
+)
+
+func (z *zeroText) ScanText(v pgtype.Text) error {
+	*z = zeroText(v.String)
+	return nil
+}
+
+func (z *zeroInt) ScanInt64(v pgtype.Int8) error {
+	*z = zeroInt(v.Int64)
+	return nil
+}
+
+func (z *zeroTime) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*z = zeroTime(v.Time)
+	return nil
 }
 
 // Querier is a pool or a transaction.

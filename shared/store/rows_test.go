@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,32 @@ func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
+}
+
+func TestRowByNameNeedsAColumnForEachField(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		ErrorCode string
+		SentAt    time.Time
+		ClaimID   int64
+		CallerID  *int64
+	}
+	conn := storetest.Owner(t, sandbox.NewDatabase(t))
+	read := func(sql string) ([]row, error) {
+		rows, err := conn.Query(t.Context(), sql)
+		require.NoError(t, err)
+		return pgx.CollectRows(rows, store.RowByName[row]())
+	}
+	found, err := read(`values (7::bigint, 8::bigint, 'e'::text, now()), (null, null, null, null)`)
+	require.ErrorContains(t, err, "no field for the column column1")
+	require.Empty(t, found)
+	found, err = read(`select * from (values (7::bigint, 8::bigint, 'e'::text, now()), (null, null, null, null)) v (claim_id, caller_id, error_code, sent_at)`)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, []any{int64(7), int64(8), "e", false}, []any{found[0].ClaimID, *found[0].CallerID, found[0].ErrorCode, found[0].SentAt.IsZero()})
+	require.Zero(t, found[1], "null is the zero value")
+	_, err = read(`select 7::bigint as claim_id, 8::bigint as caller_id, 'e' as error_code`)
+	require.ErrorContains(t, err, "3 columns for the 4 fields")
 }
 
 func TestAPageEndsAtOneMebibyte(t *testing.T) {

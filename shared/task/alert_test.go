@@ -119,10 +119,10 @@ func TestAlertCheckInterval(t *testing.T) {
 func TestWhichFailuresCountForAlerts(t *testing.T) {
 	t.Parallel()
 	require.True(t, Task{State: Failed, Reason: Rejected}.FailureCounts())
-	require.True(t, Task{State: Failed, Reason: TimedOut, ErrorCode: "-1"}.FailureCounts())
+	require.True(t, Task{State: Failed, Reason: TimedOut, Attempt: Attempt{ErrorCode: "-1"}}.FailureCounts())
 	for _, none := range []Task{
 		{State: Succeeded}, {State: Failed, Reason: Cancelled}, {State: Failed, Reason: Expired},
-		{State: Failed, Reason: Rejected, ErrorCode: NoConsent}, {State: Pending, ErrorCode: "-1"},
+		{State: Failed, Reason: Rejected, Attempt: Attempt{ErrorCode: NoConsent}}, {State: Pending, Attempt: Attempt{ErrorCode: "-1"}},
 	} {
 		require.False(t, none.FailureCounts(), none)
 	}

@@ -41,6 +41,6 @@ func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 
 // withResult sets the original API's text as result and the verdict as error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
-	t.Result, t.ErrorCode = result, string(v)
+	t.Attempt = Attempt{Result: result, ErrorCode: string(v)}
 	return t, v
 }

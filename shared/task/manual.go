@@ -34,7 +34,7 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	t.Ended, t.Result = EndedByOperator, Cut(reason, MaxResult)
 	switch how {
 	case ResolveSucceeded:
-		t.SentAt, t.ErrorCode = now, ""
+		t.Attempt = Attempt{Result: t.Result, SentAt: now}
 		return t.succeed(now), nil
 	case ResolveFailed:
 		return t.fail(UnknownOutcome, now), nil

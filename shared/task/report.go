@@ -95,7 +95,8 @@ func (t Task) outcomeOpen() bool {
 }
 
 func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
-	t.Ended, t.Result, t.ErrorCode = r.Outcome.ending(), Cut(r.Message, MaxResult), r.ErrorCode
+	t.Ended = r.Outcome.ending()
+	t.Attempt = Attempt{Result: Cut(r.Message, MaxResult), ErrorCode: r.ErrorCode}
 	switch r.Outcome {
 	case SentOK:
 		t.SentAt = r.SentAt

@@ -151,10 +151,8 @@ type Task struct {
 	Reason     Reason
 	RetryCount int16
 	DueAt      time.Time // send time, end of the lease, or expiry; zero if none
-	Result     string    // at most MaxResult characters
-	ErrorCode  string    // the sender's, or the Verdict or Reason behind Result
-	SentAt     time.Time
 	FinishedAt time.Time // when a final state was reached
+	Attempt
 
 	// The newest claim. It is kept after it ended, to distinguish late reports from stale ones.
 	ClaimID      int64
@@ -163,6 +161,14 @@ type Task struct {
 	Ended        Ending
 	MarksSending bool
 	SendingAt    time.Time
+}
+
+// Attempt is what was last reported or decided about sending the task. The end of a claim replaces all of
+// it, so that nothing of an earlier attempt is shown as the newest one's.
+type Attempt struct {
+	Result    string // at most MaxResult characters
+	ErrorCode string // the sender's, or the Verdict or Reason behind Result
+	SentAt    time.Time
 }
 
 // ServiceCaller is the caller of claims by a function of the service itself. No caller has this id.

@@ -15,6 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -71,10 +72,10 @@ with recursive ` + eventCallers + `, due as materialized (
     ) x
     where f.fits
 )
-select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
-    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
-    coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0),
-    to_jsonb(x)::text, o.stream, o.room, o.failures
+select o.id as seq, o.kind, o.reason, o.created_at as at, i.id as subject, t.source, t.metadata,
+    ` + tasks.AttemptNames + `, d.sent_at, w.url, w.disabled_reason, w.failing_since,
+    coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, m.accept_seq) as accept_seq,
+    to_jsonb(x)::text as alert, o.stream, o.room, o.failures
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (
     select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
@@ -83,9 +84,9 @@ left join lateral (
     offset 0
 ) t on true
 left join lateral (
-    select status, reason, result, error_code, sent_at from task_done where task_done.id = i.id and o.kind like 'task.%'
+    select ` + tasks.DoneNames + ` from task_done where task_done.id = i.id and o.kind like 'task.%'
     union all
-    select status, reason, result, error_code, sent_at from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
+    select ` + tasks.DoneNames + ` from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
     offset 0
 ) d
     on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
@@ -110,9 +111,7 @@ type Due struct {
 	Source   string          // of a task, as it was submitted
 	Metadata json.RawMessage // of a task, as it was submitted; JSON, nil = none
 
-	Result    string     // of a finished task, while this is still its outcome
-	ErrorCode string     // likewise
-	SentAt    *time.Time // likewise; nil = not known
+	task.Attempt // of a finished task, while this is still its outcome
 
 	URL            string // of an endpoint
 	DisabledReason string
@@ -127,6 +126,15 @@ type Due struct {
 	stream string
 }
 
+// eventRow is a row of lockEventsSQL.
+type eventRow struct {
+	Due
+	Alert    *string // JSON
+	Stream   string
+	Room     int
+	Failures *int32
+}
+
 // ID identifies the event. It stays the same when the event is published again.
 func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
@@ -135,27 +143,17 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams s
 	if err != nil {
 		return nil, nil, err
 	}
+	found, err := pgx.CollectRows(rows, store.RowByName[eventRow]())
 	streams = store.StreamStates{}
-	var e Due
-	var metadata, url, disabled, alert *string
-	var room int
-	var failures *int32
-	_, err = pgx.ForEachRow(rows, []any{
-		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
-		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq, &alert,
-		&e.stream, &room, &failures,
-	}, func() error {
-		e.Metadata, e.URL, e.DisabledReason = nil, store.OrEmpty(url), store.OrEmpty(disabled)
-		if metadata != nil {
-			e.Metadata = json.RawMessage(*metadata)
-		}
-		e.Alert = alerts.AtEvent(alert, e.Kind)
-		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
-			streams.AddRow(e.stream, 0, room, failures)
+	for i, row := range found {
+		e := row.Due
+		e.stream = row.Stream
+		e.Alert = alerts.AtEvent(row.Alert, e.Kind)
+		if i == 0 || due[i-1].Seq != e.Seq {
+			streams.AddRow(e.stream, 0, row.Room, row.Failures)
 		}
 		due = append(due, e)
-		return nil
-	})
+	}
 	return due, streams, err
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
 // archivable is a table of which old rows are archived, and how.
@@ -79,13 +80,8 @@ with c as materialized (
 ), t as (
     delete from tasks where id = any(array(select id from c)) returning *
 ), a as (
-    insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, send_at, expires_at,
-        callback_url, metadata, created_at, status, reason, retry_count, ended, claim_id, app_id, reported_at, sent_at, result, error_code,
-        claimed_by)
-    select t.id, t.seq, t.caller_id, t.queue, t.priority, t.max_retries, t.on_unknown, t.phone_number, t.content, t.source, t.send_at, t.expires_at,
-        t.callback_url, t.metadata, t.created_at, d.status, d.reason, d.retry_count, d.ended, d.claim_id, d.app_id, d.reported_at, d.sent_at,
-        d.result, d.error_code, d.claimed_by
-    from t join d on d.id = t.id
+    insert into archived_tasks (` + tasks.BodyNames + `, ` + tasks.DoneNames + `)
+    select ` + tasks.BodyNames + `, ` + tasks.DoneNames + ` from t join d using (id)
     returning id
 )
 select count(*) from a`

@@ -20,59 +20,6 @@ func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
 	}
 }
 
-func TestTaskPlansFromEmptyTablesUseIndexes(t *testing.T) {
-	t.Parallel()
-	storetest.Plans{
-		Burst: `
-insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
-insert into task_live (id, state, priority, max_retries, on_unknown, queue)
-	select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
-insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
-insert into submission_keys select id, id, id from tasks;
-insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, '', '', true from generate_series(1, 1000) g;
-insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
-	select id, 1, 't', 'o', '{}' from tasks;
-insert into template_pauses (template_id, caller_id, strikes, reason) select 't' || g, 1, 1, '' from generate_series(1, 1000) g;
-insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
-		Tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
-		Cases: map[string]string{
-			"claimSQL":                `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
-			"claimWithEventsSQL":      `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
-			"hasWorkSQL":              `'default'`,
-			"claimAboveSQL":           `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"claimAboveWithEventsSQL": `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"lockDueSQL":              `100, 'default'`,
-			"queuePauseSQL":           `'q1'`,
-			"endPauseSQL":             `'q1'`,
-			"releasedSQL":             `'t', 'wechat', null, 100`,
-			"pausedTemplatesSQL":      `array['t1'], array[1]`,
-			"clearTemplateSQL":        `'t1', 1`,
-			"tokenSQL":                `'wechat', '1'`,
-			"dueSQL":                  "",
-			"lockLiveSQL":             storetest.SomeIDs,
-			"lockDoneSQL":             storetest.SomeIDs,
-			"tasksExistSQL":           storetest.SomeIDs,
-			"deleteLiveSQL":           storetest.SomeIDs,
-			"updateLiveSQL":           storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
-			"extendSQL":               storetest.AnID + `, 'app', 0, 60, false, array[]::text[], 0`,
-			"detailSQL":               storetest.AnID,
-			"firstCallsSQL":           storetest.SomeIDs + `, ` + storetest.SomeIDs,
-			"knownKeysSQL":            storetest.SomeIDs,
-			"knownTasksSQL":           storetest.SomeIDs,
-			"callerByNameSQL":         `'x', '\x00'`,
-			"existingCallersSQL":      `array['x']`,
-			"lockDefaultsSQL":         `array['13800138000']::varchar[]`,
-		},
-		Index: map[string]string{
-			"claimSQL": "task_live_ready", "claimWithEventsSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveWithEventsSQL": "task_live_ready",
-			"hasWorkSQL": "task_live_ready",
-			"lockDueSQL": "task_live_due_queues", "dueSQL": "task_live_due",
-		},
-		Sorted: []string{"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL"},
-	}.Require(t)
-}
-
 func TestMessagePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const one = `, array[1]::smallint[]`
@@ -155,7 +102,6 @@ insert into webhook_events (id, payload) select id, '{}' from tasks;
 insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
 		Tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
 		Cases: map[string]string{
-			"insertEventsSQL":     storetest.SomeIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
 			"anyEventSQL":         "",
 			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0",

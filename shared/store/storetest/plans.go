@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -87,6 +88,7 @@ type Plans struct {
 	Tables []string          // that must never be read as a whole
 	Index  map[string]string // by which a statement must go
 	Sorted []string          // statements that must not sort
+	Bulks  map[string]string // the texts of statements that are no constants
 
 	Presorted []string // statements that may sort only what an index gives as equal
 }
@@ -97,6 +99,7 @@ func (p Plans) Require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
 	conn, all := PlanAs(t, url, sandbox.Roles.Hot), Statements(t)
+	maps.Copy(all, p.Bulks)
 	execute := func(name string) string {
 		if args := p.Cases[name]; args != "" {
 			return "execute " + name + "(" + args + ")"

@@ -12,6 +12,8 @@ const (
 	TemplateStrikes  = templateStrikes
 )
 
+func SettleLogsSQL() string { return settleLogs.SQL() }
+
 func RatesBetween(since, firstOpen time.Time, of *int64) []any {
 	return ratesBetween(since, firstOpen, of)
 }

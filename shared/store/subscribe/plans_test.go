@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
 )
 
 func TestSubscribePlansFromEmptyTablesUseIndexes(t *testing.T) {
@@ -20,7 +21,7 @@ insert into subscribe_message_logs (template_id, template_type, business_type, b
 insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data) select task_id, id, 'x', 'o', '{}' from subscribe_message_logs`,
 		Tables: []string{"tasks", "task_live", "task_done", "subscribe_message_logs", "subscribe_message_sends"},
 		Cases: map[string]string{
-			"settleLogsSQL":   storetest.SomeIDs + `, array[1]::smallint[], array[0]::smallint[], array[false], array[''], array[''], array[now()]`,
+			"settleLogs":      storetest.SomeIDs + `, array[1]::smallint[], array[0]::smallint[], array[false], array[''], array[''], array[now()]`,
 			"lockNewestSQL":   storetest.AnID,
 			"logOfSQL":        message,
 			"messageLogSQL":   message,
@@ -35,6 +36,7 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"failedLogsOfSQL": `now(), 7, 10, 7`,
 			"businessLogsSQL": `'b', '7', 0, null, 10`,
 		},
+		Bulks: map[string]string{"settleLogs": subscribe.SettleLogsSQL()},
 		Index: map[string]string{
 			"logOfSQL": "uk_business_template_receiver", "messageLogSQL": "uk_business_template_receiver", "recordedSendSQL": "subscribe_message_sends_log",
 			"historySQL": "subscribe_message_sends_log", "failedLogsSQL": "subscribe_message_logs_failed",

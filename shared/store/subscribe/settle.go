@@ -16,47 +16,51 @@ import (
 // TaskHooks keep the rows of subscribe messages equal to the tasks that send them.
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, MayRevive: mayRevive} }
 
-// settleLogsSQL takes over into the rows what became of their tasks. A message
-// that is sent stays so, whichever of its sends it was: a late success may be that
-// of an earlier one.
-const settleLogsSQL = `
+// settleLogs copies the outcome of tasks to the rows of their messages. A message that is sent
+// stays sent: a late success may be that of an earlier send.
+var settleLogs = store.Bulk[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
     doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),
     send_time = coalesce(t.sent_at, now()), updated_at = now()
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::boolean[], $5::text[], $6::text[], $7::timestamptz[])
-    as t (task_id, send_status, retry_count, doubtful, error_code, error_message, sent_at)
+from unnest(@arrays) as t (@columns)
 join subscribe_message_sends s on s.task_id = t.task_id
-where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.send_status = 1)`
+where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.send_status = 1)`,
+	Columns: func() []store.BulkColumn[tasks.Change] {
+		type change = tasks.Change
+		failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
+		return []store.BulkColumn[change]{
+			store.Array("task_id uuid", func(c change) task.ID { return c.After.ID }),
+			store.Array("send_status smallint", func(c change) int16 { return int16(c.After.SendStatus()) }),
+			store.Array("retry_count smallint", func(c change) int16 { return c.After.RetryCount }),
+			// Only the end of a claim raises a doubt.
+			store.Array("doubtful boolean", func(c change) bool { return c.Before.State == task.Processing && c.After.Doubtful() }),
+			store.Array("error_code text", func(c change) string {
+				if failed(c.After) && (c.After.ErrorCode == "" || c.After.ErrorCode == c.After.Reason.String()) {
+					return task.SendFailedCode
+				}
+				return c.After.ErrorCode
+			}),
+			store.Array("error_message text", func(c change) string {
+				if failed(c.After) {
+					return cmp.Or(c.After.Result, task.SendFailedMessage)
+				}
+				return c.After.Result
+			}),
+			store.Array("sent_at timestamptz", func(c change) *time.Time { return store.TimeOrNull(c.After.SentAt) }),
+		}
+	},
+}
 
-// queueSubscriptions adds what the changes of tasks mean for the rows of their
-// subscribe messages.
+// queueSubscriptions adds the statements that settle the subscribe messages of the tasks.
 func queueSubscriptions(batch *pgx.Batch, changes []tasks.Change) {
-	var changed []task.Task
-	var doubtful []bool // a doubt is raised by the end of a claim alone
+	var settled []tasks.Change
 	for _, c := range changes {
 		if task.IsSubscription(c.After.Queue) && c.Before != c.After {
-			changed, doubtful = append(changed, c.After), append(doubtful, c.Before.State == task.Processing && c.After.Doubtful())
+			settled = append(settled, c)
 		}
 	}
-	if len(changed) == 0 {
-		return
-	}
-	failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
-	batch.Queue(settleLogsSQL, store.Column(changed, func(t task.Task) task.ID { return t.ID }), store.Column(changed, func(t task.Task) int16 { return int16(t.SendStatus()) }), store.Column(changed, func(t task.Task) int16 { return t.RetryCount }),
-		doubtful,
-		store.Column(changed, func(t task.Task) string {
-			if failed(t) && (t.ErrorCode == "" || t.ErrorCode == t.Reason.String()) {
-				return task.SendFailedCode
-			}
-			return t.ErrorCode
-		}),
-		store.Column(changed, func(t task.Task) string {
-			if failed(t) {
-				return cmp.Or(t.Result, task.SendFailedMessage)
-			}
-			return t.Result
-		}), store.Column(changed, func(t task.Task) *time.Time { return store.TimeOrNull(t.SentAt) }))
+	settleLogs.Queue(batch, settled)
 }
 
 // lockNewestSQL locks the row of a send, after its task.

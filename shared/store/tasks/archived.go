@@ -6,25 +6,22 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // archivedSQL finds archived tasks by their ids.
 const archivedSQL = `
-select ` + bodyColumns + `, ` + doneColumns + `, now()
-from archived_tasks t cross join lateral (select t.*) d
-where t.id = any($1::uuid[])`
+select ` + archivedColumns + `
+from archived_tasks d cross join lateral (select ` + BodyNames + `) t
+where d.id = any($1::uuid[])`
 
 func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error) {
 	rows, err := st.db.Hot.Query(ctx, archivedSQL, ids)
 	if err != nil {
 		return nil, err
 	}
-	found, err := scanDetails(rows)
-	for i := range found {
-		found[i].Archived = true
-	}
-	return found, err
+	return pgx.CollectRows(rows, store.RowByName[Detail]())
 }
 
 // reportArchived answers reports on archived tasks, which do not change. A report that would

@@ -16,13 +16,23 @@ func publishes(m store.EventMode, c Change) bool {
 	return changed && (m == store.AllEvents || m == store.FinalEvents && c.After.State.Final())
 }
 
-// insertEventsSQL writes one row for each caller and kind of change in the flush.
-const insertEventsSQL = `
+// insertEvents writes one row for each caller and kind of change in the flush.
+var insertEvents = store.Bulk[task.Task]{Text: `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
-from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as changed (id, kind, reason, caller_id, callback)
+from unnest(@arrays) as changed (@columns)
 where callback or ` + store.HasEndpoint + `
-group by kind, reason, caller_id`
+group by kind, reason, caller_id`,
+	Columns: func() []store.BulkColumn[task.Task] {
+		return []store.BulkColumn[task.Task]{
+			store.Array("id uuid", taskID),
+			store.Array("kind text", func(t task.Task) string { return kindOf(t.State) }),
+			store.Array("reason smallint", reason),
+			store.Array("caller_id bigint", func(t task.Task) int64 { return t.CallerID }),
+			store.Array("callback boolean", func(t task.Task) bool { return t.Callback }),
+		}
+	},
+}
 
 // queueEvents adds the events of the changes to the batch. Changes that nobody subscribed to
 // write no row.
@@ -37,10 +47,8 @@ func (st *Store) queueEvents(batch *pgx.Batch, changes []Change) *store.Notifier
 			n.CountFailure()
 		}
 	}
-	if len(published) > 0 {
-		kind := func(t task.Task) string { return kindOf(t.State) }
-		n.CountRows(batch.Queue(insertEventsSQL, store.Column(published, taskID), store.Column(published, kind), store.Column(published, reason),
-			store.Column(published, callerID), store.Column(published, callback)))
+	if inserted := insertEvents.Queue(batch, published); inserted != nil {
+		n.CountRows(inserted)
 	}
 	return n
 }

@@ -17,6 +17,16 @@ const (
 	WalkIndexSQL = walkIndexSQL
 )
 
+// Bulks are the statements of this package that are no constants.
+func Bulks() map[string]string {
+	return map[string]string{
+		"insertDone": insertDone.SQL(), "updateLive": updateLive.SQL(), "insertEvents": insertEvents.SQL(),
+		"logVerdicts": logVerdicts.SQL(), "logForeign": logForeign.SQL(), "logReceived": logReceived.SQL(),
+		"insertPlain": plainInserts[0].SQL(), "insertPlainWithEvents": plainInserts[1].SQL(),
+		"insertKeyed": keyedInserts[0].SQL(), "insertKeyedWithEvents": keyedInserts[1].SQL(),
+	}
+}
+
 func (st *Store) ClaimDirectly(r ClaimRequest) bool { return st.claimDirectly(r) }
 
 // LastClaimID is the last id that this process took; 0 = none.

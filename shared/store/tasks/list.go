@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -41,7 +40,7 @@ const scanRows = 10_000
 // listColumns and listTail surround what drives a list: a from clause that
 // gives bodies t in the order of the index it walks. The lateral subqueries
 // keep the planner from walking anything else.
-const listColumns = `select ` + bodyColumns + `, s.*, now() `
+const listColumns = `select ` + bodyColumns + `, s.* `
 
 const listTail = `
 cross join lateral (
@@ -49,8 +48,7 @@ cross join lateral (
     union all
     select ` + doneColumns + ` from task_done d where d.id = t.id
     offset 0
-) s (id, queue, priority, max_retries, on_unknown, expires_at, state, reason, retry_count, due_at, result, error_code,
-    sent_at, reported_at, claim_id, app_id, ended, marks_sending, sending_at)
+) s
 where c.id >= $1 and c.id < $2
     and ($3::text is null or t.phone_number = $3)
     and ($4::integer is null or s.state = $4)
@@ -142,7 +140,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	found, more, err := store.CollectPage(ctx, rows, f.Limit, scanDetail)
+	found, more, err := store.CollectPage(ctx, rows, f.Limit, store.RowByName[Detail]())
 	if more {
 		next = found[len(found)-1].ID
 	}
@@ -182,96 +180,4 @@ func (f *Filter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
 // args are the parameters of a list.
 func (f *Filter) args(low, high task.ID) []any {
 	return []any{low, high, store.OrNull(f.Phone), f.State, store.OrNull(f.Reason), store.OrNull(f.Source), store.OrNull(f.Queue), f.CallerID, f.Limit + 1, store.NotNull(f.Queues)}
-}
-
-// Event is one line of a task's history.
-type Event struct {
-	At         time.Time
-	Event      EventKind
-	AppID      string
-	ClaimID    int64
-	CallerID   *int64
-	Status     int    // what a sender reported: 2, 3, or 0 for neither
-	StatusCode int    // the HTTP status that a submission was answered with
-	Verdict    string // what became of a report, or of a task that fell due
-	ErrorCode  string
-	Message    string
-	RequestID  string
-	SourceIP   string
-	UserAgent  string
-}
-
-// EventKind says which log an event is from.
-type EventKind string
-
-// The kinds of events.
-const (
-	EventReceived EventKind = "received" // the submission that made the task
-	EventReplayed EventKind = "replayed" // the same submission again
-	EventClaimed  EventKind = "claimed"  // handed to a sender app
-	EventReport   EventKind = "report"   // a sender app's report
-	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or somebody decided by hand
-)
-
-// timelineSQL reads the newest lines of each log before a place, in turns, so that a
-// flood of one kind hides none of the others: n counts the lines of a log.
-const timelineSQL = `
-select log, id, n, at, event, coalesce(app_id, ''), coalesce(claim_id, 0), caller_id, coalesce(status, 0), coalesce(status_code, 0),
-    coalesce(verdict, ''), coalesce(error_code, ''), coalesce(message, ''), coalesce(request_id, ''), coalesce(source_ip, ''),
-    coalesce(user_agent, '')
-from ((
-    select 1 as log, id, row_number() over (order by id desc) as n, created_at as at, case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
-        null::text as app_id, null::bigint as claim_id, caller_id, null::integer as status, status_code,
-        null::text as verdict, null::text as error_code, null::text as message, request_id, source_ip, user_agent
-    from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2
-) union all (
-    select 2, id, row_number() over (order by id desc), created_at, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
-    from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
-) union all (
-    select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, caller_id, status, null,
-        verdict, error_code, error_message, null, null, null
-    from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2
-)) e
-order by n, log`
-
-// TimelinePlace is the id of the oldest line that a page of Timeline has, or pages
-// before it had, of receive_logs, send_logs and report_logs; 0 = none.
-type TimelinePlace [3]int64
-
-// timelineLine is a row of timelineSQL.
-type timelineLine struct {
-	Log int32
-	ID  int64
-	N   int64
-	Event
-}
-
-// Timeline gives a page of a task's history, in time order: at most the limit newest
-// lines of each log, as far as logs are kept. The next page has older ones; next is
-// zero on the last.
-func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelinePlace, limit int) (events []Event, next TimelinePlace, err error) {
-	rows, err := st.db.Read.Query(ctx, timelineSQL, id, limit+1, before[0], before[1], before[2])
-	if err != nil {
-		return nil, next, store.Wrap("timeline", err)
-	}
-	lines, more, err := store.CollectPage(ctx, rows, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine])
-	if err != nil {
-		return nil, next, store.Wrap("timeline", err)
-	}
-	place := before
-	page := lines[:0]
-	for _, l := range lines {
-		if l.N > int64(limit) {
-			more = true
-			continue
-		}
-		page, place[l.Log-1] = append(page, l), l.ID
-	}
-	slices.SortFunc(page, func(a, b timelineLine) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Log, b.Log), cmp.Compare(a.ID, b.ID))
-	})
-	if more {
-		next = place
-	}
-	return store.Column(page, func(l timelineLine) Event { return l.Event }), next, nil
 }

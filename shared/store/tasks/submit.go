@@ -256,7 +256,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logs := newReceiveLogs(f.store.statusOf)
+	var logs []receivedLog
 	for i, s := range f.rows {
 		if f.act[i] != resolve {
 			continue
@@ -270,8 +270,12 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
 		}
 		if first.id != s.ID {
-			logs.add(s, f.out[i])
+			logs = append(logs, f.store.receivedLog(s, f.out[i]))
 		}
 	}
-	return logs.write(ctx, f.store.db.Hot)
+	var batch pgx.Batch
+	if logReceived.Queue(&batch, logs) == nil {
+		return nil
+	}
+	return f.store.db.Hot.SendBatch(ctx, &batch).Close()
 }

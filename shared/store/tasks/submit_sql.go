@@ -125,63 +125,97 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	return &f.templates[i]
 }
 
+// readyRow is a submission whose text is final.
+type readyRow struct {
+	*Submission
+	task.Composed
+	used *task.DefaultContent // nil = none
+}
+
+// plainColumns are for rows with neither a key nor default content.
+func plainColumns() []store.BulkColumn[readyRow] {
+	type r = readyRow
+	return []store.BulkColumn[r]{
+		store.Array("id uuid", func(s r) task.ID { return s.ID }),
+		store.Array("caller_id bigint", func(s r) int64 { return s.CallerID }),
+		store.Array("queue text", func(s r) string { return s.Queue }),
+		store.Array("priority smallint", func(s r) int16 { return s.Priority }),
+		store.Array("max_retries smallint", func(s r) int16 { return s.MaxRetries }),
+		store.Array("on_unknown smallint", func(s r) int16 { return int16(s.OnUnknown) }),
+		store.Array("phone_number text", func(s r) string { return s.Phone }),
+		store.Array("content text", func(s r) string { return s.Text }),
+		store.Array("source text", func(s r) *string { return store.OrNull(s.Source) }),
+		store.Array("callback_url text", func(s r) *string { return store.OrNull(s.CallbackURL) }),
+		store.Array("metadata jsonb", func(s r) *string { return store.OrNull(string(s.Metadata)) }),
+		store.Array("send_at timestamptz", func(s r) *time.Time { return store.TimeOrNull(s.SendAt) }),
+		store.Array("expiry timestamptz", func(s r) *time.Time { return store.TimeOrNull(s.ExpiresAt) }),
+		store.Array("ttl interval", func(s r) *time.Duration { return store.OrNull(s.TTL) }),
+		store.Array("request_id text", func(s r) string { return s.RequestID }),
+		store.Array("use_template boolean", func(s r) bool { return s.UseTemplate }),
+		store.Array("source_ip text", func(s r) string { return s.SourceIP }),
+		store.Array("user_agent text", func(s r) string { return s.loggedAgent() }),
+		store.Array("request_data jsonb", func(s r) string { return store.LogJSON(s.Request) }),
+	}
+}
+
+func keyedColumns() []store.BulkColumn[readyRow] {
+	return append(plainColumns(),
+		store.Array("key uuid", func(s readyRow) *task.Hash { return s.Key }),
+		store.Array("fingerprint uuid", func(s readyRow) (print *task.Hash) {
+			if s.Key != nil {
+				print = &s.Fingerprint
+			}
+			return print
+		}),
+		store.Array("default_id integer", func(s readyRow) (id *int32) {
+			if s.used != nil {
+				id = &s.used.ID
+			}
+			return id
+		}))
+}
+
 // insertRows creates tasks: body, live row and log row. If an id exists, an earlier try of it
 // is still being committed: the statement waits for it, fails, and is run again.
 const (
-	insertColumns = `
+	insertInput = `
 with i as materialized (
-    select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[], $8::text[],
-        $9::text[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::timestamptz[], $14::interval[], $15::text[], $16::boolean[],
-        $17::text[], $18::text[], $19::jsonb[]`
-	insertNames = `id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content,
-        source, callback_url, metadata, send_at, expires_at, ttl, request_id, use_template,
-        source_ip, user_agent, request_data`
-	insertTimes = `
-w as materialized (
-    select i.*, case when send_at > now() then send_at end as run_at, coalesce(expires_at, greatest(send_at, now()) + ttl) as ends_at
+    select * from unnest(@arrays) as t (@columns)
+)`
+	insertTimes = `, w as materialized (
+    select i.*, case when send_at > now() then send_at end as run_at, coalesce(expiry, greatest(send_at, now()) + ttl) as expires_at
     from i`
 	insertRows = `
 ), b as (
-    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
-        send_at, expires_at, callback_url, metadata)
-    select id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, send_at, ends_at, callback_url, metadata
-    from w
+    insert into tasks (` + submittedNames + `) select ` + submittedNames + ` from w
 ), l as (
-    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback)
-    select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
-        coalesce(run_at, ends_at), ends_at, caller_id, callback_url is not null
+    insert into task_live (` + liveBodyNames + `, state, due_at, callback)
+    select ` + liveBodyNames + `, case when run_at is null then 1 else 0 end, coalesce(run_at, expires_at), callback_url is not null
     from w
     returning id, state
 ), r as (
-    insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
-        request_data, response_data, status_code)
-    select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data,
-        jsonb_build_object('task_id', id, 'status', 0), 200
+    insert into receive_logs (` + receivedNames + `, task_id, response_data, status_code)
+    select ` + receivedNames + `, id, jsonb_build_object('task_id', id, 'status', 0), 200
     from w
 )`
 )
 
-// insertPlain is for rows with neither a key nor default content.
-const insertPlain = insertColumns + `)
-    as t (` + insertNames + `)
-),` + insertTimes + insertRows
+const insertPlain = insertInput + insertTimes + insertRows
 
 // insertKeyed also writes the keys and marks default content as sent. A row whose key exists
 // is left out, in the answer too. Rows are sorted by key, so that two flushes never deadlock.
-const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
-    as t (` + insertNames + `, key, fingerprint, default_id)
-), k as (
+const insertKeyed = insertInput + `, k as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from i where key is not null
     on conflict (key) do nothing
     returning id
-),` + insertTimes + ` where key is null or id in (select id from k)` + insertRows + `, d as (
+)` + insertTimes + ` where key is null or id in (select id from k)` + insertRows + `, d as (
     update default_sms_data set is_sent = true, updated_at = now()
     where id in (select default_id from w)
 )`
 
-// insertEvents writes the events of insertRows.
-const insertEvents = `, e as (
+// insertTaskEvents writes the events of insertRows.
+const insertTaskEvents = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id)
     from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) changed
@@ -192,11 +226,17 @@ const insertEvents = `, e as (
 const insertAnswer = `
 select id, state from l`
 
-const (
-	insertPlainSQL           = insertPlain + insertAnswer
-	insertPlainWithEventsSQL = insertPlain + insertEvents + insertAnswer
-	insertKeyedSQL           = insertKeyed + insertAnswer
-	insertKeyedWithEventsSQL = insertKeyed + insertEvents + insertAnswer
+// inserts are the statements without and with events. A flush without keys and default
+// content, as the first one of a process often is, does not plan them.
+var (
+	plainInserts = [2]store.Bulk[readyRow]{
+		{Columns: plainColumns, Text: insertPlain + insertAnswer},
+		{Columns: plainColumns, Text: insertPlain + insertTaskEvents + insertAnswer},
+	}
+	keyedInserts = [2]store.Bulk[readyRow]{
+		{Columns: keyedColumns, Text: insertKeyed + insertAnswer},
+		{Columns: keyedColumns, Text: insertKeyed + insertTaskEvents + insertAnswer},
+	}
 )
 
 // insert runs the rows that are ready, logs the refused ones, and marks those whose key or id
@@ -204,13 +244,13 @@ const (
 // transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
 	var order []int
-	logs := newReceiveLogs(f.store.statusOf)
+	var logs []receivedLog
 	for i, s := range f.rows {
 		switch f.act[i] {
 		case insert:
 			order = append(order, i)
 		case refuse:
-			logs.add(s, f.out[i])
+			logs = append(logs, f.store.receivedLog(s, f.out[i]))
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
@@ -222,8 +262,7 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	}
 	if len(order) > 0 {
 		batch.Queue(store.PlanOnceSQL)
-		sql, columns := f.statement(order)
-		batch.Queue(sql, columns...).Query(func(rows pgx.Rows) error {
+		f.queueInsert(&batch, order).Query(func(rows pgx.Rows) error {
 			var id task.ID
 			var state task.State
 			_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
@@ -233,7 +272,7 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 			return err
 		})
 	}
-	logs.queue(&batch)
+	logReceived.Queue(&batch, logs)
 	if inTx {
 		batch.Queue("commit")
 	}
@@ -272,45 +311,16 @@ func compareKeys(a, b *Submission) int {
 	}
 }
 
-// statement returns the insert statement and its arrays. A flush with neither keys nor default
-// content, as the first one of a process often is, does not plan them.
-func (f *submitFlush) statement(order []int) (sql string, columns []any) {
-	n := len(order)
-	var (
-		ids                                         = make([]task.ID, n)
-		callers                                     = make([]int64, n)
-		queues, phones, contents                    = make([]string, n), make([]string, n), make([]string, n)
-		sources, callbacks, metadata                = make([]*string, n), make([]*string, n), make([]*string, n)
-		priorities, retries, policies               = make([]int16, n), make([]int16, n), make([]int16, n)
-		sendAt, expiresAt                           = make([]*time.Time, n), make([]*time.Time, n)
-		ttls                                        = make([]*time.Duration, n)
-		requestIDs, sourceIPs, userAgents, requests = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		useTemplate                                 = make([]bool, n)
-		keys, prints                                = make([]*task.Hash, n), make([]*task.Hash, n)
-		defaults                                    = make([]*int32, n)
-		plain                                       = true
-	)
+func (f *submitFlush) queueInsert(batch *pgx.Batch, order []int) *pgx.QueuedQuery {
+	ready, inserts := make([]readyRow, len(order)), &plainInserts
 	for n, i := range order {
-		s := f.rows[i]
-		ids[n], callers[n], queues[n], phones[n] = s.ID, s.CallerID, s.Queue, s.Phone
-		priorities[n], retries[n], policies[n] = s.Priority, s.MaxRetries, int16(s.OnUnknown)
-		contents[n], sources[n], callbacks[n] = f.final[i].Text, store.OrNull(s.Source), store.OrNull(s.CallbackURL)
-		metadata[n] = store.OrNull(string(s.Metadata))
-		sendAt[n], expiresAt[n] = store.TimeOrNull(s.SendAt), store.TimeOrNull(s.ExpiresAt)
-		ttls[n] = store.OrNull(s.TTL)
-		requestIDs[n], sourceIPs[n], userAgents[n] = s.RequestID, s.SourceIP, s.loggedAgent()
-		useTemplate[n], requests[n] = f.final[i].UseTemplate, store.LogJSON(s.Request)
-		if s.Key != nil {
-			keys[n], prints[n], plain = s.Key, &s.Fingerprint, false
-		}
-		if used := f.taken[i]; used != nil {
-			defaults[n], plain = &used.ID, false
+		ready[n] = readyRow{f.rows[i], f.final[i], f.taken[i]}
+		if f.rows[i].Key != nil || f.taken[i] != nil {
+			inserts = &keyedInserts
 		}
 	}
-	columns = []any{ids, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks, metadata,
-		sendAt, expiresAt, ttls, requestIDs, useTemplate, sourceIPs, userAgents, requests}
-	if plain {
-		return f.store.db.EventMode.Pick(insertPlainSQL, insertPlainWithEventsSQL), columns
+	if f.store.db.EventMode == store.AllEvents {
+		return inserts[1].Queue(batch, ready)
 	}
-	return f.store.db.EventMode.Pick(insertKeyedSQL, insertKeyedWithEventsSQL), append(columns, keys, prints, defaults)
+	return inserts[0].Queue(batch, ready)
 }

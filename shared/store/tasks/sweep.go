@@ -141,14 +141,16 @@ func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending
 	var batch pgx.Batch
 	batch.Queue("begin")
 	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
-		return scanTasks(rows, func(t task.Task, now time.Time) {
-			after, verdict := t.Due(st.backoff, now)
-			changes = append(changes, Change{t, after})
+		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+		for _, t := range found {
+			after, verdict := t.Due(st.backoff, t.Now)
+			changes = append(changes, Change{t.Task, after})
 			if verdict != task.Promoted {
 				logs = append(logs, VerdictLog{ID: t.ID, claimID: t.ClaimID, appID: t.AppID, Verdict: verdict, Message: after.Result})
 			}
 			swept.Verdicts[verdict]++
-		})
+		}
+		return err
 	})
 	if err := conn.Conn().SendBatch(ctx, &batch).Close(); err != nil {
 		return swept, store.RollbackOn(conn.Conn(), err)

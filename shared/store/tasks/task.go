@@ -13,9 +13,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bodyColumns are the columns of tasks t that complete a Detail.
-const bodyColumns = `t.phone_number, t.content, coalesce(t.source, ''), coalesce(t.callback_url, ''), t.metadata, t.send_at, t.created_at`
-
 // Detail is a task with its body.
 type Detail struct {
 	task.Task
@@ -30,18 +27,17 @@ type Detail struct {
 }
 
 const detailSQL = `
-select ` + bodyColumns + `, ` + liveColumns + `, now() from tasks t join task_live l on l.id = t.id where t.id = $1
+select ` + bodyColumns + `, ` + liveColumns + ` from tasks t join task_live l on l.id = t.id where t.id = $1
 union all
-select ` + bodyColumns + `, ` + doneColumns + `, now() from tasks t join task_done d on d.id = t.id where t.id = $1`
+select ` + bodyColumns + `, ` + doneColumns + ` from tasks t join task_done d on d.id = t.id where t.id = $1`
 
-// ByID finds a task by its id, live, final or archived; task.CodeNotFound when
-// there is none.
+// ByID finds a task by its id, live, final or archived; task.CodeNotFound when there is none.
 func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	rows, err := st.db.Hot.Query(ctx, detailSQL, id)
 	if err != nil {
 		return Detail{}, store.Wrap("task", err)
 	}
-	found, err := scanDetails(rows)
+	found, err := pgx.CollectRows(rows, store.RowByName[Detail]())
 	if err == nil && len(found) == 0 {
 		found, err = st.archived(ctx, id)
 	}
@@ -55,21 +51,7 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	}
 }
 
-// scanDetails reads rows of bodyColumns, liveColumns or doneColumns, and now().
-func scanDetails(rows pgx.Rows) ([]Detail, error) { return pgx.CollectRows(rows, scanDetail) }
-
-func scanDetail(row pgx.CollectableRow) (d Detail, err error) {
-	var sendAt *time.Time
-	body := []any{&d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
-	scan := newTaskScan(&d.Task)
-	err = row.Scan(append(body, scan.targets()...)...)
-	scan.settle()
-	d.SendAt = store.OrZero(sendAt)
-	return d, err
-}
-
-// ByKey finds the task that a submission's key stands for;
-// task.CodeNotFound when no such call was committed.
+// ByKey finds the task of a submission's key; task.CodeNotFound when no such call was committed.
 func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID
 	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Bulk is a statement over many rows. It gets an array for each column, so its text and its
+// plan are the same for any number of rows. The columns are declared once: their order in the
+// text and in the parameters is that of Columns. Nothing is put together before the first use.
+type Bulk[R any] struct {
+	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)"; @set
+	// stands for "name = t.name" of each column but the first.
+	Text    string
+	Columns func() []BulkColumn[R]
+
+	once    sync.Once
+	sql     string
+	columns []BulkColumn[R]
+}
+
+// BulkColumn is a column of the rows of a Bulk.
+type BulkColumn[R any] struct {
+	name, kind string
+	array      func(rows []R) any
+}
+
+// Array is the column with this name and type ("retry_count smallint") and its value in a row.
+func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
+	name, kind, _ := strings.Cut(column, " ")
+	return BulkColumn[R]{name, kind, func(rows []R) any { return Column(rows, value) }}
+}
+
+// SQL is the statement as Postgres gets it.
+func (b *Bulk[R]) SQL() string {
+	b.once.Do(func() {
+		b.columns = b.Columns()
+		var names, arrays, set []string
+		for i, c := range b.columns {
+			names = append(names, c.name)
+			arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, c.kind))
+			set = append(set, c.name+" = t."+c.name)
+		}
+		b.sql = strings.NewReplacer("@columns", strings.Join(names, ", "), "@arrays", strings.Join(arrays, ", "),
+			"@set", strings.Join(set[1:], ", ")).Replace(b.Text)
+	})
+	return b.sql
+}
+
+// Queue adds the statement to a batch; nil = there are no rows, and no statement.
+func (b *Bulk[R]) Queue(batch *pgx.Batch, rows []R) *pgx.QueuedQuery {
+	if len(rows) == 0 {
+		return nil
+	}
+	sql := b.SQL()
+	args := make([]any, len(b.columns))
+	for i, c := range b.columns {
+		args[i] = c.array(rows)
+	}
+	return batch.Queue(sql, args...)
+}

@@ -1,0 +1,99 @@
+package tasks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// lockLiveSQL locks in id order, so that two transactions never deadlock.
+const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
+
+// lockDoneSQL runs after lockLiveSQL, and finds tasks that were finished while that waited.
+const lockDoneSQL = `
+select ` + doneColumns + `, now()
+from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
+where d.id = any($1::uuid[])
+order by d.id
+for update of d`
+
+// tasksExistSQL finds the tasks that are live or done. One statement sees one state of both
+// tables, so it finds a task that another transaction moves, too.
+const tasksExistSQL = `
+select id from task_live where id = any($1::uuid[])
+union all
+select id from task_done where id = any($1::uuid[])`
+
+// Locked is the set of tasks that a transaction has locked, and its now.
+type Locked struct {
+	tasks map[task.ID]task.Task
+	exist map[task.ID]bool // the other tasks that are live or done
+	Now   time.Time
+}
+
+// Of returns one task. found is false when it is archived, does not exist, or has lost its
+// state. The error is server_busy when the task changed tables each time before it could be
+// locked.
+func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
+	t, found = l.tasks[id]
+	if !found && l.exist[id] {
+		err = store.Busy()
+	}
+	return t, found, err
+}
+
+// missing returns the tasks that are not locked.
+func (l Locked) missing(ids []task.ID) []task.ID {
+	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, held := l.tasks[id]; return held })
+}
+
+// How long a flush waits for locked rows. A row that is run alone has waited before.
+const (
+	LockTimeout      = "250ms"
+	lockTimeoutAlone = "20ms"
+)
+
+// lockRounds limits how often lockTasks searches both tables. It misses a task that moves
+// twice in each round.
+const lockRounds = 5
+
+// Lock begins a transaction and locks the tasks, in one round trip when all are live. It
+// searches both tables for the others, again for those that moved between the tables while it
+// waited for their locks.
+func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
+	held := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
+	keep := func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+		for _, t := range found {
+			held.tasks[t.ID] = t.Task
+		}
+		return err
+	}
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(store.SetLockTimeoutSQL, timeout)
+	batch.Queue(lockLiveSQL, ids).Query(keep)
+	batch.Queue("select now()").QueryRow(func(row pgx.Row) error { return row.Scan(&held.Now) })
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return held, err
+	}
+	missing := held.missing(ids)
+	for round := 0; round < lockRounds && len(missing) > 0; round++ {
+		held.exist = map[task.ID]bool{}
+		var batch pgx.Batch
+		batch.Queue(lockDoneSQL, missing).Query(keep)
+		batch.Queue(lockLiveSQL, missing).Query(keep)
+		batch.Queue(tasksExistSQL, missing).Query(store.CollectSet(held.exist))
+		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+			return held, err
+		}
+		missing = held.missing(slices.Collect(maps.Keys(held.exist)))
+	}
+	return held, nil
+}

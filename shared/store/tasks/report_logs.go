@@ -1,0 +1,69 @@
+package tasks
+
+import (
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// VerdictLog is one row of report_logs.
+type VerdictLog struct {
+	ID        task.ID
+	claimID   int64
+	appID     string
+	status    int // the status number that the sender reported; 0 = none
+	Verdict   task.Verdict
+	errorCode string
+	Message   string
+	request   string // JSON
+	foreign   *int64 // caller of a stale report that is not known to have made a claim; else nil
+}
+
+var logVerdicts = store.Bulk[VerdictLog]{Columns: verdictColumns, Text: `
+insert into report_logs (@columns)
+select * from unnest(@arrays) as t (@columns)`}
+
+// logForeign logs only the first stale report of a caller on a task that it is not known to
+// have claimed. Otherwise any caller with a task's id could fill the log.
+var logForeign = store.Bulk[VerdictLog]{Text: `
+insert into report_logs (@columns)
+select t.* from unnest(@arrays) as t (@columns)
+where not exists (select from report_logs l where l.task_id = t.task_id and l.caller_id = t.caller_id)`,
+	Columns: func() []store.BulkColumn[VerdictLog] {
+		return append(verdictColumns(), store.Array("caller_id bigint", func(l VerdictLog) *int64 { return l.foreign }))
+	},
+}
+
+func verdictColumns() []store.BulkColumn[VerdictLog] {
+	return []store.BulkColumn[VerdictLog]{
+		store.Array("task_id uuid", func(l VerdictLog) task.ID { return l.ID }),
+		store.Array("claim_id bigint", func(l VerdictLog) *int64 { return store.OrNull(l.claimID) }),
+		store.Array("app_id text", func(l VerdictLog) *string { return store.OrNull(l.appID) }),
+		store.Array("status integer", func(l VerdictLog) *int32 { return store.OrNull(int32(l.status)) }),
+		store.Array("verdict text", func(l VerdictLog) string { return string(l.Verdict) }),
+		store.Array("error_code text", func(l VerdictLog) *string { return store.OrNull(l.errorCode) }),
+		store.Array("error_message text", func(l VerdictLog) *string { return store.OrNull(task.Cut(l.Message, task.MaxResult)) }),
+		store.Array("request_data jsonb", func(l VerdictLog) *string { return store.OrNull(l.request) }),
+	}
+}
+
+// QueueVerdicts adds the statements that write the logs.
+func QueueVerdicts(batch *pgx.Batch, logs []VerdictLog) {
+	type stranger struct {
+		task   task.ID
+		caller int64
+	}
+	var own, foreign []VerdictLog
+	seen := map[stranger]bool{}
+	for _, l := range logs {
+		if l.foreign == nil {
+			own = append(own, l)
+		} else if by := (stranger{l.ID, *l.foreign}); !seen[by] {
+			seen[by] = true
+			foreign = append(foreign, l)
+		}
+	}
+	logVerdicts.Queue(batch, own)
+	logForeign.Queue(batch, foreign)
+}

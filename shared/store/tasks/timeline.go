@@ -1,0 +1,117 @@
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Event is one line of a task's timeline. Each log has some of the fields.
+type Event struct {
+	At    time.Time `json:"-"`
+	Event EventKind `json:"-"`
+
+	AppID      string `json:"app_id"`
+	ClaimID    int64  `json:"claim_id"`
+	CallerID   *int64 `json:"caller_id"`
+	Status     int    `json:"status"`      // what a sender reported: 2, 3, or 0 for neither
+	StatusCode int    `json:"status_code"` // the HTTP status of the answer to a submission
+	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
+	ErrorCode  string `json:"error_code"`
+	Message    string `json:"message"`
+	RequestID  string `json:"request_id"`
+	SourceIP   string `json:"source_ip"`
+	UserAgent  string `json:"user_agent"`
+}
+
+// EventKind says which log an event is from.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventReceived EventKind = "received" // the submission that made the task
+	EventReplayed EventKind = "replayed" // the same submission again
+	EventClaimed  EventKind = "claimed"  // handed to a sender app
+	EventReport   EventKind = "report"   // a sender app's report
+	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or an operator or the submitter decided
+)
+
+// timelineSQL reads the newest lines of each log before a place, in turns, so that many lines
+// of one log do not hide those of the others: n counts the lines of a log.
+const timelineSQL = `
+select log, id, n, at, event, fields
+from ((
+    select 1 as log, id, row_number() over (order by id desc) as n, created_at as at,
+        case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
+        jsonb_build_object('caller_id', caller_id, 'status_code', status_code, 'request_id', request_id, 'source_ip', source_ip,
+            'user_agent', user_agent) as fields
+    from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2
+) union all (
+    select 2, id, row_number() over (order by id desc), created_at, 'claimed',
+        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'request_id', request_data ->> 'request_id')
+    from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
+) union all (
+    select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end,
+        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'caller_id', caller_id, 'status', status, 'verdict', verdict,
+            'error_code', error_code, 'message', error_message)
+    from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2
+)) e
+order by n, log`
+
+// TimelinePlace has the ids of the oldest lines that this page and the pages before it have of
+// receive_logs, send_logs and report_logs; 0 = none.
+type TimelinePlace [3]int64
+
+// timelineLine is a row of timelineSQL.
+type timelineLine struct {
+	Log    int32
+	ID     int64
+	N      int64
+	At     time.Time
+	Event  EventKind
+	Fields json.RawMessage
+}
+
+// Timeline returns a page of a task's history in the order of time: at most the limit newest
+// lines of each log, as far as logs are kept. The next page has older ones; next is zero on
+// the last page.
+func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelinePlace, limit int) (events []Event, next TimelinePlace, err error) {
+	rows, err := st.db.Read.Query(ctx, timelineSQL, id, limit+1, before[0], before[1], before[2])
+	if err != nil {
+		return nil, next, store.Wrap("timeline", err)
+	}
+	lines, more, err := store.CollectPage(ctx, rows, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine])
+	if err != nil {
+		return nil, next, store.Wrap("timeline", err)
+	}
+	place := before
+	page := lines[:0]
+	for _, l := range lines {
+		if l.N > int64(limit) {
+			more = true
+			continue
+		}
+		page, place[l.Log-1] = append(page, l), l.ID
+	}
+	slices.SortFunc(page, func(a, b timelineLine) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Log, b.Log), cmp.Compare(a.ID, b.ID))
+	})
+	if more {
+		next = place
+	}
+	events = make([]Event, len(page))
+	for i, l := range page {
+		events[i] = Event{At: l.At, Event: l.Event}
+		if err := json.Unmarshal(l.Fields, &events[i]); err != nil {
+			return nil, next, store.Wrap("timeline", err)
+		}
+	}
+	return events, next, nil
+}
