@@ -11,18 +11,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	maxTemplateName    = 100
-	maxTemplateContent = 200
-)
-
 // templateRequest is api.TemplateRequest with its rules.
 type templateRequest api.TemplateRequest
 
 func (r *templateRequest) Validate() []task.Field {
 	var bad decode.Rules
-	bad.Text("template_name", r.TemplateName, maxTemplateName)
-	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
+	bad.Text("template_name", r.TemplateName, task.MaxTemplateName)
+	bad.Text("template_content", r.TemplateContent, task.MaxContent)
 	return bad
 }
 
@@ -57,10 +52,10 @@ func (r *templateChange) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
 	if r.TemplateName != nil {
-		bad.Text("template_name", *r.TemplateName, maxTemplateName)
+		bad.Text("template_name", *r.TemplateName, task.MaxTemplateName)
 	}
 	if r.TemplateContent != nil {
-		bad.Text("template_content", *r.TemplateContent, maxTemplateContent)
+		bad.Text("template_content", *r.TemplateContent, task.MaxContent)
 	}
 	return bad
 }
@@ -105,6 +100,7 @@ type previewRequest api.PreviewRequest
 func (r *previewRequest) Validate() []task.Field {
 	_, fields := r.values()
 	bad := decode.Rules(fields)
+	bad.AtMost("content", r.Content, task.MaxEncoded)
 	bad.When(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
 	return bad
 }
@@ -115,7 +111,8 @@ type draftRequest api.PreviewRequest
 func (r *draftRequest) Validate() []task.Field {
 	_, fields := (*previewRequest)(r).values()
 	bad := decode.Rules(fields)
-	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
+	bad.AtMost("content", r.Content, task.MaxEncoded)
+	bad.Text("template_content", r.TemplateContent, task.MaxContent)
 	return bad
 }
 

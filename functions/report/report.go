@@ -71,7 +71,7 @@ func (r *batchRequest) Validate() []task.Field {
 func (r *reportRequest) validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.TaskID == "", "task_id", "is required")
-	bad.AtMost("error_code", r.ErrorCode, 50)
+	bad.AtMost("error_code", r.ErrorCode, task.MaxErrorCode)
 	bad.When(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
 	bad.When(r.Status == nil && r.Outcome == "", "status", "is required: 2 (SUCCESS) or 3 (FAILED), unless outcome is given")
 	bad.When(r.Status != nil && r.Outcome != "", "outcome", "must not be given together with status")

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	maxEncoded     = 4000 // characters of content with URL-encoded parameters
 	maxMetadata    = 4 << 10
 	maxNumberChars = 40
 	maxExponent    = 300
@@ -40,7 +39,7 @@ func (r *batchRequest) Validate() []task.Field {
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
-	bad.AtMost("source", r.Source, 50)
+	bad.AtMost("source", r.Source, task.MaxSource)
 	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", task.KeyRule)
 	bad.SMSQueue("queue", r.Queue, "POST /api/v1/subscribe/send")
 	bad.Between("priority", r.Priority, 0, task.LowestPriority)
@@ -57,7 +56,7 @@ func (r *sendRequest) validateText(bad *decode.Rules) {
 	named := r.TemplateID != 0 || r.TemplateName != ""
 	templated := named || r.Params != nil
 	bad.When(r.TemplateID > math.MaxInt32, "template_id", "must be the id of a template")
-	bad.AtMost("template_name", r.TemplateName, 100)
+	bad.AtMost("template_name", r.TemplateName, task.MaxTemplateName)
 	bad.When(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
 	bad.When(templated && r.UseTemplate != nil && !*r.UseTemplate, "use_template", "must not be false when a template or params are given")
 	bad.When(r.Params != nil && r.Content != "", "params", "must not be given together with content")
@@ -66,7 +65,7 @@ func (r *sendRequest) validateText(bad *decode.Rules) {
 	}
 	switch {
 	case r.draft().UseTemplate:
-		bad.AtMost("content", r.Content, maxEncoded)
+		bad.AtMost("content", r.Content, task.MaxEncoded)
 	case r.Content != "" && strings.TrimSpace(r.Content) == "":
 		bad.When(true, "content", "must not be blank; leave it out to send the number's default content")
 	default:

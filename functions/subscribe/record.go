@@ -50,7 +50,7 @@ func (r *statusRequest) Validate() []task.Field {
 	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 1 (sent), 2 (failed) or 0 (extends the lease)")
 	bad.When(r.Outcome != "" && r.Outcome != "unknown", "outcome", "must be unknown")
 	bad.When(r.Outcome != "" && r.SendStatus != nil, "outcome", "must not be given together with send_status")
-	bad.AtMost("error_code", r.ErrorCode, maxErrorCode)
+	bad.AtMost("error_code", r.ErrorCode, task.MaxErrorCode)
 	bad.When(r.ShouldRetry && !r.hasStatus(task.SubscribeFailed), "should_retry", "needs send_status 2")
 	bad.Lease(r.LeaseSeconds)
 	bad.When(r.LeaseSeconds != nil && !r.hasStatus(task.SubscribeSending), "lease_seconds", "needs send_status 0")

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	maxType      = 50 // characters; these limits are those of the columns
-	maxWeChatID  = 100
-	maxPage      = 1024
-	maxErrorCode = 50
-	maxReason    = 500
+	maxType     = 50 // characters; these limits are those of the columns
+	maxWeChatID = 100
+	maxPage     = 1024
+	maxReason   = 500
 )
 
 // noMetadata is the metadata of the tasks of subscribe messages.

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/functions/internal/contract"
+)
+
+// A limit is checked by a value on it and one beyond it: the service must complain of the
+// second about something that it does not complain of the first. So the limits and words of
+// openapi.yaml are those of the code, whatever else is wrong with the call.
+func TestContractLimitsAreThoseOfTheService(t *testing.T) {
+	t.Parallel()
+	s, c := cluster.Serve(t), contract.Read(t)
+	checked := 0
+	for _, pattern := range slices.Sorted(maps.Keys(c.Operations)) {
+		operation := c.Operations[pattern]
+		if strings.Contains(pattern, "/events/") || strings.Contains(pattern, "/stream/") {
+			continue // what the trigger posts, and streams
+		}
+		body := map[string]any{}
+		example := c.ExampleCall(t, s.URL, pattern)
+		if example.ContentLength > 0 {
+			text, err := io.ReadAll(example.Body)
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(text, &body))
+		}
+		inBody := func(name string, value any) []string {
+			changed := maps.Clone(body)
+			changed[name] = value
+			text, err := json.Marshal(changed)
+			require.NoError(t, err)
+			return complaints(s, example, example.URL.RawQuery, string(text), name)
+		}
+		inQuery := func(name string, value any) []string {
+			query := example.URL.Query()
+			query.Set(name, fmt.Sprint(value))
+			return complaints(s, example, query.Encode(), "", name)
+		}
+		check := func(name string, schema contract.Object, call func(string, any) []string) {
+			for _, l := range limits(name, schema) {
+				if refusedThere[pattern+" "+name] {
+					continue
+				}
+				checked++
+				complaint := call(name, l.beyond)
+				for _, within := range l.within {
+					assert.NotSubset(t, call(name, within), complaint, "%s: %s: %.60v is refused as %.60v is, or both are accepted", pattern, name, within, l.beyond)
+				}
+			}
+		}
+		if schema, ok := c.Child(operation, "requestBody", "content", "application/json", "schema"); ok {
+			properties, _ := schema.Node["properties"].(contract.Object)
+			for name := range properties {
+				property, _ := c.Child(schema, "properties", name)
+				check(name, property.Node, inBody)
+			}
+		}
+		for _, p := range c.Parameters(operation, "query") {
+			schema, _ := c.Child(contract.Place{Node: p}, "schema")
+			check(p["name"].(string), schema.Node, inQuery)
+		}
+	}
+	require.Greater(t, checked, 100)
+}
+
+// refusedThere are fields that these examples must not have, or not so long.
+var refusedThere = map[string]bool{
+	"POST /api/v1/admin/template/{id}/preview template_content": true, // the template of the path is previewed
+	"POST /api/v1/sms/send content":                             true, // 4000 characters of parameters, 200 of text
+}
+
+// limit is a bound or a list of words: values that it allows, and one that it does not.
+type limit struct {
+	within []any
+	beyond any
+}
+
+func limits(name string, schema contract.Object) (all []limit) {
+	number := func(name string) (n int, ok bool) {
+		text, ok := schema[name].(json.Number)
+		n, err := strconv.Atoi(text.String())
+		return n, ok && err == nil
+	}
+	if n, ok := number("maxLength"); ok && schema["format"] == nil && schema["pattern"] == nil {
+		prefix := ""
+		if strings.HasSuffix(name, "url") {
+			prefix = "https://shop.test/"
+		}
+		within := prefix + strings.Repeat("x", n-len(prefix))
+		all = append(all, limit{[]any{within}, within + "x"})
+	}
+	if n, ok := number("maximum"); ok {
+		all = append(all, limit{[]any{n}, n + 1})
+	}
+	if n, ok := number("minimum"); ok {
+		all = append(all, limit{[]any{n}, n - 1})
+	}
+	if words, ok := schema["enum"].([]any); ok && schema["type"] == "string" {
+		all = append(all, limit{words, "no-such-word"})
+	}
+	return all
+}
+
+// complaints returns what a call's answer says about one field.
+func complaints(s *cluster.Client, example *http.Request, query, body, name string) (all []string) {
+	s.T.Helper()
+	got := s.Do(example.Method, example.URL.Path+"?"+query, body)
+	fields, _ := got.Body["fields"].([]any)
+	for _, f := range fields {
+		if field := f.(map[string]any); field["field"] == name {
+			all = append(all, field["message"].(string))
+		}
+	}
+	return all
+}
