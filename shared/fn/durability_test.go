@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"log/slog"
@@ -47,10 +48,15 @@ func oldNATS(t *testing.T) string {
 			go func() { defer up.Close(); _, _ = io.Copy(up, client) }()
 			go func() {
 				defer client.Close()
-				info := make([]byte, 16<<10)
-				n, _ := up.Read(info)
-				_, _ = client.Write(bytes.Replace(info[:n], []byte(`"version":"`+natsserver.VERSION), []byte(`"version":"2.11.9`), 1))
-				_, _ = io.Copy(client, up)
+				lines := bufio.NewReader(up)
+				for {
+					// The server sends what it is again after a client has logged in.
+					line, err := lines.ReadBytes('\n')
+					_, _ = client.Write(bytes.Replace(line, []byte(`"version":"`+natsserver.VERSION), []byte(`"version":"2.11.9`), 1))
+					if err != nil {
+						return
+					}
+				}
 			}()
 		}
 	}()
