@@ -50,7 +50,7 @@ faults: ## the tests of functions and store with NATS away for 30 s, Postgres fa
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -parallel 8 -timeout 900s ./functions/... ./shared/store/...
 
 cluster: ## the tests of functions and bus, with those on three nats-servers that lose the leader of a stream
-	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
+	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -parallel 8 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
