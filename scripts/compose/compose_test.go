@@ -92,6 +92,16 @@ func TestLedger(t *testing.T) {
 			require.False(t, done == nil && once == nil)
 		})
 	}
+	t.Run("accepts a held subscribe message of an earlier kill", func(t *testing.T) {
+		t.Parallel()
+		l, now, _ := filled(t)
+		before := api.StatisticsResponse{}
+		before.Subscribe.ProcessingTasks = 1
+		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 1, 1
+		require.NoError(t, l.done(before, now, false))
+		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 2, 2
+		require.Error(t, l.done(before, now, false))
+	})
 	t.Run("accepts a held subscribe message after kills", func(t *testing.T) {
 		t.Parallel()
 		l, now, delivered := filled(t)
