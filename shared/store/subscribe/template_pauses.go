@@ -58,8 +58,7 @@ func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 
 const pausedTemplatesSQL = `
 select t.template_id, t.caller_id from unnest($1::varchar[], $2::bigint[]) t (template_id, caller_id)
-where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = t.caller_id and p.paused_at is not null)
-    or exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = -1 and p.paused_at is not null)`
+where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id in (t.caller_id, -1) and p.paused_at is not null)`
 
 // PausedTemplates gives those of the templates that are paused for their caller, or
 // for all.
