@@ -35,7 +35,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+			"shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/command": {ours: []string{"shared/fn", "shared/config"}},

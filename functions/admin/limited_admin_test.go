@@ -257,3 +257,32 @@ func TestQueueAdminLimitsFollowChanges(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from callers`))
 	require.Equal(t, 200, s.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`).Status, "the built-in admin has no limits")
 }
+
+func TestAdminsHaveNoBusinessTypes(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const callers = "/api/v1/admin/callers"
+	made := s.Post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
+	require.Equal(t, 400, made.Status, made.Text)
+	require.Equal(t, []string{"business_types"}, made.Fields())
+	bad := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":[""," ","a","a"]}`)
+	require.Equal(t, []string{"business_types[0]", "business_types[1]", "business_types[3]"}, bad.Fields())
+	shop := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":["coupon"]}`)
+	at := fmt.Sprintf("%s/%v", callers, shop.Data("id"))
+	promoted := s.Do("PUT", at, `{"roles":["admin"]}`)
+	require.Equal(t, 400, promoted.Status, promoted.Text)
+	require.Equal(t, []string{"business_types"}, promoted.Fields())
+	require.Equal(t, []any{"coupon"}, s.Get(at).Data("business_types"), "nothing was changed")
+	require.Equal(t, []any{}, s.Do("PUT", at, `{"roles":["admin"],"business_types":[]}`).Data("business_types"))
+}
+
+func TestOnlyAdminsListAlerts(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	refused := s.NewCaller("shop", "submitter").Post(cluster.EndpointsPath, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
+	require.Equal(t, 400, refused.Status)
+	require.Equal(t, []string{"events[1]"}, refused.Fields())
+	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
+	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(cluster.EndpointsPath, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
+	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
+}

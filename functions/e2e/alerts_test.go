@@ -145,14 +145,3 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	}
 	require.Equal(t, want, logged, "one process logs each change once")
 }
-
-func TestOnlyAdminsListAlerts(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	refused := s.NewCaller("shop", "submitter").Post(cluster.EndpointsPath, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
-	require.Equal(t, 400, refused.Status)
-	require.Equal(t, []string{"events[1]"}, refused.Fields())
-	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
-	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(cluster.EndpointsPath, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
-	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
-}

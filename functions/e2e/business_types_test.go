@@ -94,21 +94,3 @@ func TestCallerWithoutBusinessTypesSeesNoOthersData(t *testing.T) {
 	require.Contains(t, shop.Get(at).Text, "瑜伽课")
 	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may")
 }
-
-func TestAdminsHaveNoBusinessTypes(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	const callers = "/api/v1/admin/callers"
-	made := s.Post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
-	require.Equal(t, 400, made.Status, made.Text)
-	require.Equal(t, []string{"business_types"}, made.Fields())
-	bad := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":[""," ","a","a"]}`)
-	require.Equal(t, []string{"business_types[0]", "business_types[1]", "business_types[3]"}, bad.Fields())
-	shop := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":["coupon"]}`)
-	at := fmt.Sprintf("%s/%v", callers, shop.Data("id"))
-	promoted := s.Do("PUT", at, `{"roles":["admin"]}`)
-	require.Equal(t, 400, promoted.Status, promoted.Text)
-	require.Equal(t, []string{"business_types"}, promoted.Fields())
-	require.Equal(t, []any{"coupon"}, s.Get(at).Data("business_types"), "nothing was changed")
-	require.Equal(t, []any{}, s.Do("PUT", at, `{"roles":["admin"],"business_types":[]}`).Data("business_types"))
-}
