@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
-// Every list of the contract answers a cursor that no page ever gave with a page or a 400.
+// A cursor that no page returned is answered with a page or a 400.
 func TestHugeCursorsAreNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -49,7 +49,7 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 		}
 	}
 	slices.Sort(refusing)
-	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, refusing, "only these look the cursor up")
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, refusing, "only these read the row of the cursor")
 }
 
 func TestCallsWithoutCredentialsAreRefused(t *testing.T) {
@@ -61,5 +61,5 @@ func TestCallsWithoutCredentialsAreRefused(t *testing.T) {
 		require.Equal(t, 401, got.Status)
 		require.Contains(t, got.Header.Get("WWW-Authenticate"), "Basic")
 	}
-	require.Zero(t, s.Count(`select count(*) from receive_logs`), "a stranger leaves nothing behind")
+	require.Zero(t, s.Count(`select count(*) from receive_logs`), "nothing is stored")
 }

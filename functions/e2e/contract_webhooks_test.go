@@ -66,7 +66,7 @@ func (s story) webhooks() {
 	s.post(409, fmt.Sprintf("%s/%v/enable", cluster.EndpointsPath, closed.Data("id")), "")
 }
 
-// insertIncident makes an alert that is over, or is still open, and gives its id.
+// insertIncident inserts a cleared or an open alert and returns its id.
 func insertIncident(s *cluster.Client, queue string, over bool) task.ID {
 	id := task.NewID()
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
@@ -91,12 +91,12 @@ func (s story) deadLetters() {
 	s.get(200, fmt.Sprintf("%sdead-letters?after=%v", cluster.AdminPath, page.Data("next_after")))
 	at := fmt.Sprintf("%sdead-letters/%v/dismiss", cluster.AdminPath, page.Data("next_after"))
 	s.post(400, at, `{"reason":" "}`)
-	s.post(204, at, `{"reason":"told by phone"}`)
-	s.post(404, at, `{"reason":"told by phone"}`)
+	s.post(204, at, `{"reason":"handled by phone"}`)
+	s.post(404, at, `{"reason":"handled by phone"}`)
 	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", cluster.AdminPath, page.Data("next_after")))
 }
 
-// relayEvent takes the n events of the stream to deliver, as a trigger would.
+// relayEvent posts the n events of the stream to deliver, as a trigger does.
 func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
 	s.T.Helper()
 	js, err := jetstream.New(nc)
@@ -158,5 +158,5 @@ func TestContractCoversEvents(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
 		"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
-	}, delivered, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
+	}, delivered, "outcomes go to the endpoint and the callback URL; the disabled endpoint and the alerts to the endpoint that is left")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// With the default safety tick, and with the reporting process gone before NATS
-// is back, nothing but the trigger's own look can bring the outcomes.
+// The safety tick is 15 minutes, and the reporting process is killed before NATS is back,
+// so only the trigger's check when it connects can bring the outcomes.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach(cluster.AllowLoopback)
@@ -37,7 +37,7 @@ func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	c.StartNATS()
 	back := time.Now()
 	waitDelivered(c, len(finished))
-	t.Logf("%d outcomes waited when NATS came back, told %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
+	t.Logf("%d outcomes waited when NATS came back, delivered %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
 	requireEachOnce(shop, t, finished)
 }
 
@@ -62,18 +62,18 @@ func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
 	require.Zero(t, waitingEvents(c))
 	require.Equal(t, 4, undeliveredEvents(c), "the same again is the same to the broker")
 	repeatEvents(c)
-	require.Equal(t, 8, undeliveredEvents(c), "but not for ever")
+	require.Equal(t, 8, undeliveredEvents(c), "but not once the stream has forgotten their ids")
 	waitDelivered(c, 2*4)
 	requireEachOnce(shop, t, finished)
 	requireEachOnce(bank, t, finished)
 }
 
-// waitingEvents counts the events that no stream has taken yet.
+// waitingEvents counts the events that no stream has stored yet.
 func waitingEvents(c *cluster.Cluster) int {
 	return c.Admin.Count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
 }
 
-// undeliveredEvents is how many the stream of events holds.
+// undeliveredEvents counts the events in the stream.
 func undeliveredEvents(c *cluster.Cluster) int {
 	c.T.Helper()
 	stream, err := c.JetStream().Stream(c.T.Context(), "EVENTS")
@@ -81,8 +81,8 @@ func undeliveredEvents(c *cluster.Cluster) int {
 	return int(stream.CachedInfo().State.Msgs)
 }
 
-// repeatEvents publishes all events again, as if the stream had forgotten their
-// ids, and waits until all are taken.
+// repeatEvents publishes all events again without their Nats-Msg-Id, and waits until
+// deliver has acknowledged them.
 func repeatEvents(c *cluster.Cluster) {
 	c.T.Helper()
 	js := c.JetStream()
@@ -102,8 +102,8 @@ func repeatEvents(c *cluster.Cluster) {
 	})
 }
 
-// Nothing but the lease is left of a deliver that was killed, and nothing but a
-// wake-up at its end brings the delivery back: the tick is an hour away.
+// A killed deliver leaves only its lease. The wake-up at its end repeats the delivery, as
+// the safety tick is an hour away.
 func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
@@ -122,7 +122,7 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	require.NoError(t, c.Process("deliver").Kill())
 	c.StartFunctions("deliver")
 	cluster.Eventually(t, func() bool { return shop.Calls() == 2 }, "delivered again")
-	t.Logf("told again %v after the kill", time.Since(killed).Round(time.Millisecond))
+	t.Logf("delivered again %v after the kill", time.Since(killed).Round(time.Millisecond))
 	require.Equal(t, first, shop.Event(t, 2, secret))
 	waitDelivered(c, 1)
 	require.Equal(t, 2, shop.Calls())

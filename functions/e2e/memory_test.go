@@ -78,7 +78,7 @@ type call struct {
 type target struct {
 	t       *testing.T
 	url     string
-	db      *cluster.Client // looks into its database
+	db      *cluster.Client // reads and writes its database
 	process *sandbox.Process
 	nats    *sandbox.NATS
 	wechat  *sandbox.WeChat // nil where it is not needed

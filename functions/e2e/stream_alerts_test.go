@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// fillStream publishes to a stream past the functions, so that no quota counts.
+// fillStream publishes to a stream directly, so that no quota applies.
 func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	o.T.Helper()
 	js := o.JetStream()
@@ -49,7 +49,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Empty(t, alerts(), "it is half full")
 
-	// Nothing but the stream's refusal has deliver look.
+	// Only the stream's refusal makes deliver measure it.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	trimNow(o)
@@ -65,7 +65,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 		alerts()[0].(map[string]any)["id"], alerts()[0].(map[string]any)["kind"], alerts()[0].(map[string]any)["queue"]})
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // other streams go on
 
-	// Who does not reach NATS changes nothing, and does not fail.
+	// A deliver without NATS changes nothing and does not fail.
 	lonely := o.At(o.Start("deliver", "NATS_URL=nats://127.0.0.1:1"))
 	for range 2 {
 		trimNow(o)
@@ -113,7 +113,7 @@ func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 			}
 		}
 		return false
-	}, "it looks again after a minute")
+	}, "it is woken after a minute")
 	dead, err := o.JetStream().Stream(t.Context(), "DEADLETTERS")
 	require.NoError(t, err)
 	require.NoError(t, dead.Purge(t.Context()))

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// insertAcks has n acknowledgements to a user wait, each in a row of its own.
+// insertAcks inserts n acknowledgements to a user, each as an event of its own.
 func insertAcks(s *cluster.Client, user string, n int) {
 	s.T.Helper()
 	s.Exec(`with m as (
@@ -28,7 +28,7 @@ func insertAcks(s *cluster.Client, user string, n int) {
 		insert into event_outbox (kind, ids) select 'message.saved', array[id] from m`, user, n)
 }
 
-// createLimited makes a stream that is full with n messages.
+// createLimited creates a stream that holds n messages at most.
 func createLimited(o *cluster.Cluster, name, subjects string, n int64) jetstream.StreamConfig {
 	o.T.Helper()
 	limits := jetstream.StreamConfig{
@@ -39,7 +39,7 @@ func createLimited(o *cluster.Cluster, name, subjects string, n int64) jetstream
 	return limits
 }
 
-// removeLimit gives a stream room again.
+// removeLimit removes the limit of a stream.
 func removeLimit(o *cluster.Cluster, limits jetstream.StreamConfig) {
 	o.T.Helper()
 	limits.MaxMsgs = -1
@@ -129,7 +129,7 @@ func TestFullInboxDelaysNoOther(t *testing.T) {
 	require.Equal(t, 3, messagesIn(o, "USERS"), "carl's acknowledgement is there")
 }
 
-// A stream that is full of what is over makes room for what waits for it.
+// A stream that is full of finished messages makes room for waiting ones.
 func TestFullStreamsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	for stream, c := range map[string]struct{ subjects, to string }{
@@ -162,7 +162,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			require.Equal(t, more, o.Admin.Count(`select count(*) from message_live`))
 			tick("relay")
 			tick("deliver")
-			require.Less(t, messagesIn(o, stream), 10, "what is over and old is gone")
+			require.Less(t, messagesIn(o, stream), 10, "finished and old messages are removed")
 			tick("relay")
 			for _, id := range waiting {
 				require.Equal(t, "sent", o.Message(id).State, "without waiting for the end of a pause")
@@ -218,7 +218,7 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	finished = append(finished, c.FinishTasks(1)...)
 	began := time.Now()
 	cluster.Eventually(t, func() bool { return shop.Calls() == 5 })
-	t.Logf("an outcome was told %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
+	t.Logf("an outcome was delivered %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
 	requireEachOnce(shop, t, finished)
 
 	host.Start()

@@ -25,7 +25,7 @@ func scheduleInAnHour(s *cluster.Client, queues ...string) {
 	}
 }
 
-// makeTasksDue has the time of all that waits for one come.
+// makeTasksDue makes every scheduled task due.
 func makeTasksDue(s *cluster.Client) {
 	s.Exec(`update task_live set due_at = now() - interval '1 second'`)
 }
@@ -42,14 +42,14 @@ func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscript
 	return nc, wakeUps
 }
 
-// awaitTask is the answer to a poll that would wait for longer.
+// awaitTask returns the answer to a waiting claim once it is woken.
 func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
 	select {
 	case r := <-waits:
 		return r
 	case <-time.After(cluster.WaitLimit):
-		s.T.Fatal("nobody woke the poll")
+		s.T.Fatal("the waiting claim was not woken")
 		panic("unreachable")
 	}
 }
@@ -64,7 +64,7 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
 	answer := awaitTask(s, waits)
-	if answer.Status == 500 { // it woke so early that it could not claim either
+	if answer.Status == 500 { // it was woken before the grant
 		answer = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
 	require.Len(t, answer.List(), 1)
@@ -157,7 +157,7 @@ func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
 
-	for _, when := range []string{"it listens for the first time", "NATS comes back"} {
+	for _, when := range []string{"it subscribes for the first time", "NATS comes back"} {
 		waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 		submit()
 		require.Empty(t, waits, when)
@@ -177,24 +177,24 @@ func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
 	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
 	w.Restart()
 	w.StartTrigger(w.Client.BaseURL)
-	hand := func(key string) {
+	submit := func(key string) {
 		_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})
 		require.NoError(t, err)
 	}
-	hand("before")
+	submit("before")
 	<-wakeUps
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
-	hand("lost")
+	submit("lost")
 	<-fired
 	select {
 	case <-wakeUps:
 	case <-time.After(cluster.WaitLimit):
-		t.Fatal("it is saved, and nobody is told")
+		t.Fatal("it is saved but not delivered")
 	}
 }
 
-// The first call of each was to a process that published nothing, as one that died at once.
+// The first call of each goes to a process that publishes nothing, as if it died at once.
 func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
