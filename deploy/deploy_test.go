@@ -49,7 +49,7 @@ type setting struct {
 
 func describeBinary(t *testing.T) binary {
 	t.Helper()
-	h := binary{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false)}
+	h := binary{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce")}
 	for _, row := range h.table(t, "routes") {
 		method, path, _ := strings.Cut(row[1], " ")
 		h.calls = append(h.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})

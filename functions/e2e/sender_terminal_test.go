@@ -17,7 +17,7 @@ import (
 
 func TestSenderReportsProgressAndErrors(t *testing.T) {
 	t.Parallel()
-	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false)
+	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender")
 	handler := cluster.Handler(t, sandbox.NewDatabase(t))
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)

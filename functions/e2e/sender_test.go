@@ -66,7 +66,7 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	t.Helper()
 	h := &senderRun{
 		t: t, service: service, queue: "q-" + strings.ToLower(api.NewKey()[:12]), journal: filepath.Join(t.TempDir(), "journal"),
-		bin: sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false), trap: trap,
+		bin: sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender"), trap: trap,
 		caught: make(chan struct{}), dead: make(chan struct{}), ledger: map[string][]int64{},
 	}
 	h.took = sync.NewCond(&h.mu)

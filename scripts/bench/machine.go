@@ -84,7 +84,7 @@ func Prepare(ctx context.Context, progress io.Writer, measure func(*Machine) err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	m := &Machine{Binary: filepath.Join(dir, "sendonce")}
-	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", m.Binary, false); err != nil {
+	if err := sandbox.Compile(ctx, m.Binary, "github.com/sendonce/sendonce/functions/sendonce"); err != nil {
 		return err
 	}
 	fmt.Fprintln(progress, "starting Postgres")

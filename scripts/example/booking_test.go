@@ -14,7 +14,7 @@ import (
 
 func TestBookingIsSentOnce(t *testing.T) {
 	t.Parallel()
-	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false), sandbox.NewDatabase(t)
+	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.NewDatabase(t)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL(), "WECHAT_BASE_URL="+wechat.URL(),
@@ -29,7 +29,7 @@ func TestBookingIsSentOnce(t *testing.T) {
 	require.NoError(t, file.Close())
 
 	for n := 1; n <= 2; n++ {
-		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example", false), []string{"SENDONCE_HOME=" + home}, "booking")
+		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "booking")
 		require.Zero(t, p.ExitCode(), p.Output())
 		require.Regexp(t, `^booking (\d+) ordered: message (\d+) will be sent
 booking \d+ ordered: message \d+ skipped, as it is (being )?sent
@@ -45,7 +45,7 @@ func TestBookingNeedsFakeWeChat(t *testing.T) {
 	t.Parallel()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(sendonce.Close)
-	p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example", false), []string{"SENDONCE_HOME=" + runHome(t, sendonce.URL, "", "")}, "booking")
+	p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + runHome(t, sendonce.URL, "", "")}, "booking")
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run sends through the WeChat of WECHAT_APP_ID")
 }

@@ -41,7 +41,7 @@ func requirePrivateServer(t *testing.T) {
 
 func startDemo(t *testing.T, home string) *sandbox.Process {
 	t.Helper()
-	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example", false), []string{"SENDONCE_HOME=" + home}, "demo")
+	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "demo")
 }
 
 // natsWithUsers is a server as that of `make run`, at the operator's URL.
@@ -81,7 +81,7 @@ func waitForStreams(t *testing.T, trigger *sandbox.Process) {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	requirePrivateServer(t)
-	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce", false)
+	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce")
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+natsAs(t, nats, bus.UserAll))
 	database := sandbox.NewDatabase(t)
 	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, database)

@@ -165,7 +165,7 @@ func pointsOf(t *testing.T, service, user string) string {
 
 func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	t.Parallel()
-	nats, functions, example := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false), sandbox.Build(t, module+"scripts/example", false)
+	nats, functions, example := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.Build(t, module+"scripts/example")
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 

@@ -84,7 +84,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
 		return err
 	}
-	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", binary, false); err != nil {
+	if err := sandbox.Compile(ctx, binary, "github.com/sendonce/sendonce/functions/sendonce"); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
 	database, postgres, err := startPostgres(ctx, s, out)

@@ -39,7 +39,9 @@ func newTestRun(t *testing.T) testRun {
 	h := newEmptyTestRun(t)
 	// With the binary in place, the run's build has nothing to link.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
-	require.NoError(t, os.Link(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false), filepath.Join(h.home, "bin", "sendonce")))
+	built, err := os.ReadFile(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(h.home, "bin", "sendonce"), built, 0o755))
 	return h
 }
 
@@ -52,7 +54,7 @@ func newEmptyTestRun(t *testing.T) testRun {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
+	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run")}
 }
 
 func (h testRun) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }

@@ -95,7 +95,7 @@ func TestUsage(t *testing.T) {
 
 func TestBadFlagsAreAllReported(t *testing.T) {
 	t.Parallel()
-	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false)
+	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender")
 	p := sandbox.StartProcess(t, bin, []string{"SENDER_TIMEOUT=soon"}, "-typo", "-rate", "-1", "-concurrency", "many", "-gateway", "http",
 		"-http-url", "ftp://x", "-http-outcome", "9xx=ok", "-lease", "5s", "-url", "here", "-app", " ", "stray", "-http-ok", "code")
 	select {

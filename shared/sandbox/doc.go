@@ -10,4 +10,6 @@
 //   - The private server listens on a Unix socket in a directory that only its
 //     user may enter; that permission is its whole authentication.
 //   - Postgres refuses to run as root, so root starts it as another user.
+//   - A test package that runs alone starts its own server and builds the binaries that it
+//     starts; those that RunShared runs share them. Each test has a database of its own.
 package sandbox

@@ -38,7 +38,7 @@ func NewNATSServer(t testing.TB) *NATSServer {
 // two later.
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
-	bin := Build(t, "github.com/nats-io/nats-server/v2", false)
+	bin := Build(t, "github.com/nats-io/nats-server/v2")
 	hosts := freeHosts(t, 2*n) // for clients, then for the other servers
 	dir := t.TempDir()
 	cluster := make(NATSCluster, n)

@@ -41,7 +41,7 @@ server_login_retry = 1
 func NewPgBouncer(t testing.TB) *PgBouncer {
 	t.Helper()
 	server := SharedPostgres(t)
-	if server.dir == nil {
+	if !server.private {
 		t.Skip("DATABASE_URL is set: pgbouncer cannot log in to that server")
 	}
 	return NewPgBouncerTo(t, server.URL("postgres"))

@@ -29,6 +29,7 @@ const (
 type Options struct {
 	Dir     string    // "" = temporary, removed by Stop, in memory unless Durable
 	Durable bool      // commits survive a crash of the machine; false (tests) = only kill -9 of Postgres
+	Many    bool      // many more connections: for several test packages at once
 	Log     io.Writer // for the server's log; nil = none
 }
 
@@ -36,6 +37,7 @@ type Options struct {
 // Stop does nothing for the zero value, or for a server that DATABASE_URL names.
 type Postgres struct {
 	base    string // a connection string whose database is replaced by URL
+	private bool   // tests may change it; false = DATABASE_URL names it
 	dir     *serverDir
 	process *Process
 }
@@ -67,7 +69,7 @@ func startPrivate(ctx context.Context, o Options, start func(context.Context, *P
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	p := &Postgres{dir: place, base: "postgres://" + Owner + "@/postgres?host=" + place.socket}
+	p := &Postgres{dir: place, private: true, base: "postgres://" + Owner + "@/postgres?host=" + place.socket}
 	if err := start(ctx, p); err != nil {
 		place.close()
 		return nil, fmt.Errorf("start postgres: %w", err)
@@ -248,9 +250,13 @@ func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
 }
 
 func (p *Postgres) command(bin binaries, o Options) Command {
+	connections := "300"
+	if o.Many {
+		connections = "1000"
+	}
 	settings := []string{
-		"listen_addresses=", "port=5432", "unix_socket_directories=" + p.dir.socket,
-		"max_connections=300", "autovacuum_naptime=10s", "max_wal_size=4GB", "checkpoint_timeout=15min",
+		"listen_addresses=", "port=5432", "unix_socket_directories=" + p.dir.socket, "max_connections=" + connections,
+		"autovacuum_naptime=10s", "max_wal_size=4GB", "checkpoint_timeout=15min",
 		"timezone=UTC", "log_timezone=UTC", "lc_messages=C", "log_destination=stderr", "logging_collector=off",
 	}
 	if o.Durable {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -245,19 +244,15 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// Compile builds the package with the import path pkg into the file binary, as
-// `make build` does, commit included, so that what is tested and measured is what
-// is released; race turns the race detector on instead.
-func Compile(ctx context.Context, pkg, binary string, race bool) error {
+// Compile builds packages as `make build` does, commit included, so that what is tested
+// and measured is what is released. output is the binary, or the directory of the
+// binaries when it ends with a slash; what is there and up to date is left as it is.
+func Compile(ctx context.Context, output string, pkgs ...string) error {
 	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
-	flags, env := []string{"-trimpath", stamp}, append(os.Environ(), "CGO_ENABLED=0")
-	if race {
-		flags, env = []string{"-race"}, nil
-	}
-	build := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{pkg})...)
-	build.Env = env
+	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", stamp}, pkgs...)...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(pkgs, " "), err, text)
 	}
 	return nil
 }

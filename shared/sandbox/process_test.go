@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 		server, err := StartPostgres(context.Background(), Options{})
 		hold(server.Process(), err)
 		fmt.Println(server.dir.root)
+	case "shared":
+		os.Exit(useShared())
 	}
 	select {}
 }
@@ -215,9 +217,8 @@ func TestEndedChildLeavesNoWatcher(t *testing.T) {
 
 func TestStartProcessHasCleanEnvironment(t *testing.T) {
 	t.Setenv("GOPATH", filepath.Join(os.Getenv("HOME"), "go"))
-	const pkg = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
-	bin := Build(t, pkg, false)
-	require.Equal(t, bin, Build(t, pkg, false), "it is built once")
+	bin := Build(t, hello)
+	require.Equal(t, bin, Build(t, hello), "it is built once")
 	p := StartProcess(t, bin, []string{"WHO=you"}, "a", "b")
 	require.Zero(t, p.ExitCode())
 	require.Equal(t, "hello you  2\n", p.Output())

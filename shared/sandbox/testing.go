@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -143,11 +144,8 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	must(t, err)
 	from, err := template(ctx, p)
 	must(t, err)
-	strategy, err := p.cloning()
-	must(t, err)
 	name := "test_" + strings.ToLower(rand.Text()[:12])
-	// Privileges on the template itself are not copied.
-	must(t, p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy, "REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"))
+	must(t, p.clone(ctx, name, from))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
 		defer cancel()
@@ -158,22 +156,13 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	return p.URL(name)
 }
 
-// cloning returns the option of CREATE DATABASE that copies files, which is fastest
-// without fsync. Postgres before 15 has no other way.
-func (p *Postgres) cloning() (string, error) {
-	if p.process == nil {
-		return "", nil
-	}
-	major, err := p.dataMajor()
-	if err != nil || major < 15 {
-		return "", err
-	}
-	return " STRATEGY FILE_COPY", nil
-}
-
-// sharedServer starts the shared server once. The caller holds f.mu.
+// sharedServer starts the shared server once, or takes that of RunShared. The caller holds f.mu.
 func (f *fixtures) sharedServer() (*Postgres, error) {
 	if f.postgres != nil {
+		return f.postgres, nil
+	}
+	if url := sharedSetting(postgresVariable); url != "" && os.Getenv("DATABASE_URL") == "" {
+		f.postgres = &Postgres{base: url, private: true}
 		return f.postgres, nil
 	}
 	p, err := StartPostgres(context.Background(), Options{})
@@ -182,6 +171,25 @@ func (f *fixtures) sharedServer() (*Postgres, error) {
 	}
 	f.postgres = p
 	return p, nil
+}
+
+// clone makes a database as a copy of another one. On a private server it copies files,
+// which is fastest without fsync. Postgres before 15 has no other way.
+func (p *Postgres) clone(ctx context.Context, name, from string) error {
+	conn, err := pgx.Connect(ctx, p.base)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	strategy := ""
+	if major, err := strconv.Atoi(majorOf(conn.PgConn().ParameterStatus("server_version"))); err == nil && major >= 15 && p.private {
+		strategy = " STRATEGY FILE_COPY"
+	}
+	if _, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy); err == nil {
+		// Privileges on the template itself are not copied.
+		_, err = conn.Exec(ctx, "REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC")
+	}
+	return err
 }
 
 // connect logs in to a server and out again.
@@ -243,7 +251,7 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	if err := migrate(ctx, p.URL(name)); err != nil {
 		return "", err
 	}
-	if p.process != nil {
+	if p.private {
 		if err := quickLogins(ctx, conn); err != nil {
 			return "", err
 		}
@@ -277,20 +285,22 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// Build compiles the package with the import path pkg, once per test process, and
-// returns the path of the binary. race turns the race detector on.
-func Build(t testing.TB, pkg string, race bool) string {
+// Build compiles the package with the import path pkg, once per test process unless
+// RunShared has it, and returns the path of the binary.
+func Build(t testing.TB, pkg string) string {
 	t.Helper()
+	if bin := sharedBinary(pkg); bin != "" {
+		return bin
+	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	bin, err := shared.build(pkg, race)
+	bin, err := shared.build(pkg)
 	must(t, err)
 	return bin
 }
 
-func (f *fixtures) build(pkg string, race bool) (string, error) {
-	key := fmt.Sprintf("%s race=%t", pkg, race)
-	if bin, ok := f.built[key]; ok {
+func (f *fixtures) build(pkg string) (string, error) {
+	if bin, ok := f.built[pkg]; ok {
 		return bin, nil
 	}
 	if f.bin == "" {
@@ -301,10 +311,10 @@ func (f *fixtures) build(pkg string, race bool) (string, error) {
 		f.bin, f.built = dir, map[string]string{}
 	}
 	bin := filepath.Join(f.bin, fmt.Sprintf("%s-%d", filepath.Base(pkg), len(f.built)))
-	if err := Compile(context.Background(), pkg, bin, race); err != nil {
+	if err := Compile(context.Background(), bin, pkg); err != nil {
 		return "", err
 	}
-	f.built[key] = bin
+	f.built[pkg] = bin
 	return bin, nil
 }
 

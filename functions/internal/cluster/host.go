@@ -121,7 +121,7 @@ func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, strin
 	t.Helper()
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := StartProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
+	p := StartProcess(t, sandbox.Build(t, module+"functions/framework"), append(settings, fmt.Sprintf("PORT=%d", port)))
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -19,7 +19,7 @@ const module = "github.com/sendonce/sendonce/"
 // Binary builds functions/sendonce, once for all tests of a package.
 func Binary(t testing.TB) string {
 	t.Helper()
-	return sandbox.Build(t, module+"functions/sendonce", false)
+	return sandbox.Build(t, module+"functions/sendonce")
 }
 
 // Settings are those of a process on a database; it listens on a free port.

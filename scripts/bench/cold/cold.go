@@ -64,7 +64,7 @@ func unpacked(binary string) (_ string, err error) {
 // measure starts every function, or the named ones, by itself, again and again.
 func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, progress io.Writer) (rows []row, err error) {
 	floor := stack.Machine.Binary + "-floor"
-	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/scripts/bench/cold/floor", floor, false); err != nil {
+	if err := sandbox.Compile(ctx, floor, "github.com/sendonce/sendonce/scripts/bench/cold/floor"); err != nil {
 		return nil, err
 	}
 	if floor, err = unpacked(floor); err != nil {

@@ -1,0 +1,99 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// RunShared hands these to the test packages.
+const (
+	postgresVariable = "SENDONCE_TEST_POSTGRES" // the connection string of the server that all may use
+	binariesVariable = "SENDONCE_TEST_BINARIES" // the directory of the binaries that all may start
+)
+
+// RunShared runs a command such as go test, and returns its exit code. The test packages that
+// it starts share one Postgres, and binaries of the packages with the import paths pkgs, which
+// it builds in the directory bin; a package that is tested alone makes both for itself.
+func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
+	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
+		return 1, err
+	}
+	for _, pkg := range pkgs {
+		if err := dateByContent(filepath.Join(bin, binaryName(pkg))); err != nil {
+			return 1, err
+		}
+	}
+	server, err := StartPostgres(ctx, Options{Many: true})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+
+	run := exec.Command(command[0], command[1:]...)
+	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
+	run.Env = append(os.Environ(), binariesVariable+"="+bin)
+	if server.private {
+		run.Env = append(run.Env, postgresVariable+"="+server.base)
+	}
+	var exit *exec.ExitError
+	if err := run.Run(); errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	} else if err != nil {
+		return 1, err
+	}
+	return 0, nil
+}
+
+// sharedSetting reads a setting of RunShared. Not with os.Getenv, which would make the name of
+// the server an input of the test, and go test would run again what it has a result of.
+func sharedSetting(name string) string {
+	for _, pair := range os.Environ() {
+		if value, found := strings.CutPrefix(pair, name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// sharedBinary returns the binary of a package that RunShared has built, or "". Looking at
+// it makes it an input of the test: go test runs it again when the binary has changed.
+func sharedBinary(pkg string) string {
+	dir := sharedSetting(binariesVariable)
+	if dir == "" {
+		return ""
+	}
+	bin := filepath.Join(dir, binaryName(pkg))
+	if _, err := os.Stat(bin); err != nil {
+		return ""
+	}
+	return bin
+}
+
+// dateByContent gives a file a time that depends on nothing but its content. go build sets
+// that of a binary even where it leaves it as it is, and go test takes a file of another
+// time for another file.
+func dateByContent(file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(content)
+	at := time.Unix(int64(binary.BigEndian.Uint32(sum[:4])>>2), 0)
+	return os.Chtimes(file, at, at)
+}
+
+// binaryName is what go build names the binary of a package.
+func binaryName(pkg string) string {
+	if parent, last := path.Split(pkg); len(last) > 1 && last[0] == 'v' && strings.Trim(last[1:], "0123456789") == "" {
+		return path.Base(parent)
+	}
+	return path.Base(pkg)
+}

@@ -1,0 +1,57 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const hello = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
+
+func TestRunSharedHandsOverServerAndBinaries(t *testing.T) {
+	t.Setenv(parent, "shared")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	bin := t.TempDir()
+	for range 2 {
+		code, err := RunShared(t.Context(), bin, []string{hello}, self)
+		require.NoError(t, err)
+		require.Equal(t, 7, code)
+	}
+}
+
+// useShared is the command of the test: it exits with 7 if it was given both.
+func useShared() int {
+	server, err := shared.sharedServer()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	if err := server.admin(context.Background(), "SELECT"); err != nil || server.Process() != nil {
+		fmt.Println("the server is not the shared one:", err)
+		return 1
+	}
+	if bin := sharedBinary(hello); filepath.Base(bin) != "hello" {
+		fmt.Printf("the binary is %q\n", bin)
+		return 1
+	}
+	return 7
+}
+
+func TestBinaryTimeDependsOnContentOnly(t *testing.T) {
+	t.Parallel()
+	times := map[string]bool{}
+	for i, content := range []string{"one", "one", "two"} {
+		file := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		require.NoError(t, dateByContent(file))
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		times[content+info.ModTime().String()] = true
+	}
+	require.Len(t, times, 2)
+}
