@@ -27,7 +27,7 @@ func longestSubmit(n int) string {
 
 func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := cluster.Serve(t)
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
 	s.Exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
 	items := make([]string, 1000)
 	for i := range items {
@@ -44,7 +44,7 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 // Only the length of the whole batch is bounded: error_message is cut, never refused.
 func TestBatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := cluster.Serve(t)
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
 	answer := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
 	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
