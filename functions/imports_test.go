@@ -11,11 +11,10 @@ import (
 
 const module = "github.com/sendonce/sendonce/"
 
-// rooms says what a package may import of ours and from outside the standard
-// library. The longest prefix of a package's path decides; "" in ours or
-// outside allows nothing. Arrows point one way:
+// layers has what a package may import, of ours and from outside the standard library.
+// The longest prefix of a package's path decides. Imports point one way:
 // functions -> fn -> store -> domain.
-var rooms = map[string]struct{ ours, outside []string }{
+var layers = map[string]struct{ ours, outside []string }{
 	"functions": {
 		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/settings", "shared/trigger", "shared/task", "migrations"},
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the command migrate
@@ -87,7 +86,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/text"},
+		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "github.com/valyala/fasthttp", "go.yaml.in/yaml/v4",
 			"golang.org/x/sync/errgroup"},
 	},
@@ -105,39 +104,39 @@ func TestImportsPointOneWay(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		pkg := strings.TrimPrefix(fields[0], module)
-		room := roomOf(pkg)
-		require.NotEmpty(t, room, "%s stands in no room of this test: say what it may import", pkg)
-		seen[room] = true
+		layer := layerOf(pkg)
+		require.NotEmpty(t, layer, "add %s to layers with what it may import", pkg)
+		seen[layer] = true
 		for _, imported := range fields[1:] {
-			require.True(t, allowed(room, pkg, imported), "%s must not import %s", pkg, imported)
+			require.True(t, allowed(layer, pkg, imported), "%s must not import %s", pkg, imported)
 		}
 	}
-	for room := range rooms {
-		require.True(t, seen[room], "no package is left in room %s: remove it from this test", room)
+	for layer := range layers {
+		require.True(t, seen[layer], "no package is left in %s: remove it from layers", layer)
 	}
 }
 
-func roomOf(pkg string) string {
+func layerOf(pkg string) string {
 	best := ""
-	for room := range rooms {
-		if (pkg == room || strings.HasSuffix(room, "/") && strings.HasPrefix(pkg, room)) && len(room) > len(best) {
-			best = room
+	for layer := range layers {
+		if (pkg == layer || strings.HasSuffix(layer, "/") && strings.HasPrefix(pkg, layer)) && len(layer) > len(best) {
+			best = layer
 		}
 	}
 	return best
 }
 
-func allowed(room, pkg, imported string) bool {
+func allowed(layer, pkg, imported string) bool {
 	if ours, ok := strings.CutPrefix(imported, module); ok {
 		if slices.Contains(testsOnly, imported) && !strings.HasPrefix(pkg, "scripts/") && !slices.Contains(testsOnly, module+pkg) {
 			return false
 		}
-		return slices.ContainsFunc(rooms[room].ours, func(p string) bool { return matches(p, ours) })
+		return slices.ContainsFunc(layers[layer].ours, func(p string) bool { return matches(p, ours) })
 	}
 	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
 		return true // the standard library
 	}
-	return slices.ContainsFunc(rooms[room].outside, func(p string) bool { return imported == p || strings.HasPrefix(imported, p+"/") })
+	return slices.ContainsFunc(layers[layer].outside, func(p string) bool { return imported == p || strings.HasPrefix(imported, p+"/") })
 }
 
 func matches(prefix, pkg string) bool {

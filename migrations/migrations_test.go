@@ -186,3 +186,11 @@ func TestDatabasesMigrateConcurrently(t *testing.T) {
 	}
 	require.NoError(t, all.Wait())
 }
+
+func TestOriginalNamesOfIndexesAreKept(t *testing.T) {
+	t.Parallel()
+	require.Subset(t, queryStrings(t, connect(t, sandbox.NewDatabase(t)), `SELECT relname::text FROM `+ours+` c WHERE relkind IN ('i', 'I')`), []string{
+		"idx_sms_tasks_phone", "idx_sms_templates_active", "idx_default_sms_sent", "idx_receive_logs_created_at", "idx_send_logs_task_id",
+		"idx_report_logs_task_id", "uk_business_template_receiver",
+	})
+}

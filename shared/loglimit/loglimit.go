@@ -39,9 +39,10 @@ const maxKeys = 1024
 // when there are very many, new ones share one Limit until others have been quiet for a minute.
 // The zero value is ready. It is safe for concurrent use.
 type ByKey[K comparable] struct {
-	mu     sync.Mutex
-	limits map[K]*Limit
-	others Limit
+	mu        sync.Mutex
+	limits    map[K]*Limit
+	others    Limit
+	cleanedAt time.Time
 }
 
 // Next is Limit.Next for a key.
@@ -53,8 +54,9 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	if l := b.limits[key]; l != nil {
 		return l
 	}
-	if len(b.limits) >= maxKeys {
+	if len(b.limits) >= maxKeys && time.Since(b.cleanedAt) >= time.Second { // a flood of keys must not cost a scan for each
 		maps.DeleteFunc(b.limits, func(_ K, l *Limit) bool { return l.isQuiet() })
+		b.cleanedAt = time.Now()
 	}
 	if len(b.limits) >= maxKeys {
 		return &b.others
@@ -67,11 +69,11 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	return l
 }
 
-// isQuiet reports whether the next event would be logged and none waits to be counted.
+// isQuiet reports whether the next event would be logged: an interval has passed since the last line.
 func (l *Limit) isQuiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unlogged == 0 && time.Since(l.loggedAt) >= l.interval()
+	return time.Since(l.loggedAt) >= l.interval()
 }
 
 func (l *Limit) interval() time.Duration { return cmp.Or(l.Every, time.Minute) }
