@@ -15,8 +15,8 @@ import (
 
 // RunShared hands these to the test packages.
 const (
-	postgresVariable = "SENDONCE_TEST_POSTGRES" // the connection string of the server that all may use
-	binariesVariable = "SENDONCE_TEST_BINARIES" // the directory of the binaries that all may start
+	postgresVariable = "SANDBOX_POSTGRES" // the connection string of the server that all may use
+	binariesVariable = "SANDBOX_BINARIES" // the directory of the binaries that all may start
 )
 
 // RunShared runs a command such as go test, and returns its exit code. The test packages that

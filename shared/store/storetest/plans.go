@@ -5,8 +5,8 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,8 +32,11 @@ func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
 // Statements is every SQL constant of the store and its packages, by name.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	root := filepath.Dir(filepath.Dir(here))
+	root, err := os.Getwd() // of the test: shared/store, or a package in it
+	require.NoError(t, err)
+	if filepath.Base(root) != "store" {
+		root = filepath.Dir(root)
+	}
 	kernel, err := filepath.Glob(filepath.Join(root, "*.go"))
 	require.NoError(t, err)
 	subjects, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
