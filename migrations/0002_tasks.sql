@@ -50,7 +50,6 @@ CREATE TABLE task_live (
     caller_id     bigint NOT NULL DEFAULT 0,
     callback      boolean NOT NULL DEFAULT false,
     claimed_by    bigint,
-    owned_claim   bigint,
     CHECK (state <> 0 OR due_at IS NOT NULL),
     CHECK (state <> 2 OR (due_at IS NOT NULL AND claim_id IS NOT NULL AND app_id IS NOT NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
@@ -72,8 +71,7 @@ COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) en
 COMMENT ON COLUMN task_live.due_at IS 'When sweep must look: the send time, the end of the lease, or the expiry.';
 COMMENT ON COLUMN task_live.caller_id IS 'That of tasks.';
 COMMENT ON COLUMN task_live.callback IS 'tasks.callback_url is given.';
-COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the claim owned_claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
-COMMENT ON COLUMN task_live.owned_claim IS 'The claim that claimed_by made. If it is not claim_id, nobody knows who made that: a process of an older version claimed the task.';
+COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the newest claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
 
 CREATE TABLE task_done (
     id          uuid PRIMARY KEY,
@@ -100,7 +98,7 @@ COMMENT ON COLUMN task_done.reason IS 'Why it failed: 0 none (it succeeded), 1 r
 COMMENT ON COLUMN task_done.retry_count IS 'Retries begun in all.';
 COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as task_live.ended.';
 COMMENT ON COLUMN task_done.subscribe IS 'The task was a send of a subscribe message (queues wechat and wechat.recorded), not an SMS. Statistics need not read the bodies.';
-COMMENT ON COLUMN task_done.claimed_by IS 'The caller that made the newest claim, as in task_live; null: not known.';
+COMMENT ON COLUMN task_done.claimed_by IS 'The caller that made the newest claim, as in task_live; null: it was never claimed.';
 
 CREATE TABLE archived_tasks (
     id           uuid PRIMARY KEY,

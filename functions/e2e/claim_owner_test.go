@@ -95,7 +95,7 @@ func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	s := cluster.Serve(t)
 	made := s.Subscribe(cluster.Booking(1, ""))
 	// As the function wechat leaves it while it sends.
-	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1, owned_claim = 77`, task.ServiceCaller)
+	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1`, task.ServiceCaller)
 	hostile := s.NewCaller("hostile", "sender")
 	for _, by := range []*cluster.Client{hostile, s} {
 		for name, r := range foreignCalls(by, made.Data("task_id").(string), "wechat-x", "77") {

@@ -161,7 +161,7 @@ type Task struct {
 	// The newest claim. It is kept after it ended, to distinguish late reports from stale ones.
 	ClaimID      int64
 	AppID        string
-	ClaimedBy    *int64 // the caller that claimed; nil = unknown (claimed by an older version)
+	ClaimedBy    *int64 // the caller that claimed; nil = never claimed
 	Ended        Ending
 	MarksSending bool
 	SendingAt    time.Time

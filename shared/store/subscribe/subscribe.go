@@ -109,9 +109,9 @@ const subscribeBody = `
     select $1, $8, $9, 5, $10, $11, '', $18, $13, ends_at, $12, $19::jsonb || jsonb_build_object('subscribe_id', id::text) from w
 ), l as (
     insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback, claim_id, app_id,
-        claimed_by, owned_claim)
+        claimed_by)
     select $1, state, 5, $10, $11, $9, case state when 2 then lease_until when 0 then $13 else ends_at end, ends_at, $8, $12 is not null,
-        $16, $15, case when $16::bigint is not null then $8::bigint end, $16
+        $16, $15, case when $16::bigint is not null then $8::bigint end
     from w
 )`
 

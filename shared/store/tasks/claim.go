@@ -46,7 +46,7 @@ const claimBody = `
     select $7::bigint as claim_id, now() + $4::interval as lease_until
 ), u as (
     update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
-        sending_at = null, ended = 0, updated_at = now(), claimed_by = $8, owned_claim = k.claim_id
+        sending_at = null, ended = 0, updated_at = now(), claimed_by = $8
     from k where id = any (array(select id from c))
 ), b as materialized (
     select c.id, c.priority, c.retry_count, t.phone_number, t.content, t.caller_id, t.callback_url
@@ -299,7 +299,7 @@ func (c *claimIDs) drop() {
 type Extension struct {
 	TaskID task.ID
 	AppID  string
-	// CallerID must be the caller that claimed, if the claim recorded it.
+	// CallerID must be the caller that claimed.
 	CallerID int64
 	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
 	Lease    time.Duration
@@ -311,7 +311,7 @@ const extendSQL = `
 update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
     sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
 where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
-    and (claimed_by = $7 or claimed_by is null or owned_claim is distinct from claim_id)
+    and claimed_by = $7
 returning claim_id, due_at, sending_at is not null`
 
 // Extended is a lease after its extension.

@@ -85,30 +85,6 @@ func TestClaimIsOwnedByWhoClaimedLast(t *testing.T) {
 	})
 }
 
-// A process of an older version writes neither claimed_by nor owned_claim.
-func TestClaimOfAnOlderVersionIsOpenToItsApp(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	s := storetest.Submission()
-	db.MustSubmit(t, s)
-	oldClaim := func(id int64) tasks.Claimed {
-		db.Exec(t, `update task_live set state = 2, claim_id = $1, app_id = 'app', due_at = now() + interval '1 minute', ended = 0`, id)
-		return tasks.Claimed{ID: s.ID, ClaimID: id}
-	}
-	c := oldClaim(1 << 40)
-	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", CallerID: claimant, Lease: time.Hour}, nil)
-	require.NoError(t, err)
-	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.Released))
-
-	require.Equal(t, task.Applied, reportAs(t, db, stranger, claimAs(t, db, stranger), task.Released))
-	c = oldClaim(1<<40 + 1) // claimed_by is still the stranger
-	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", CallerID: claimant, Lease: time.Hour}, nil)
-	require.NoError(t, err)
-	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
-	require.Equal(t, 1, db.Count(t, `select count(*) from task_done where claimed_by is null and status = 2`))
-	require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
-}
-
 func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

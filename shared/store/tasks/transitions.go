@@ -39,8 +39,8 @@ where l.id = t.id`}
 
 // reviveSQL makes finished tasks live again, as they were; updateLive then changes them.
 const reviveSQL = `
-insert into task_live (` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, state, callback, owned_claim)
-select ` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, 1, callback_url is not null, claim_id
+insert into task_live (` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, state, callback)
+select ` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, 1, callback_url is not null
 from task_done join tasks using (id)
 where id = any($1::uuid[])`
 
