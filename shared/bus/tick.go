@@ -14,7 +14,6 @@ import (
 // stored in advance, where they could be evicted.
 func (b *Bus) Tick(ctx context.Context, l *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
-	b.removeOldTick(ctx, l, subject)
 	for {
 		at := time.Now().Truncate(interval).Add(interval)
 		select {
@@ -30,18 +29,5 @@ func (b *Bus) Tick(ctx context.Context, l *Connection, subject, name string, int
 			b.keepUnsent(wakeUp{subject: subject})
 			b.log.Warn("tick", "subject", subject, "error", err)
 		}
-	}
-}
-
-// removeOldTick removes the repeating schedule of earlier versions.
-func (b *Bus) removeOldTick(ctx context.Context, l *Connection, subject string) {
-	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
-	defer cancel()
-	s, err := l.js.Stream(ctx, StreamWake)
-	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSubject(scheduleName(subject, "tick")))
-	}
-	if err != nil && ctx.Err() == nil {
-		b.log.Warn("remove the tick of an earlier version", "subject", subject, "error", err)
 	}
 }

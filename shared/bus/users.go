@@ -87,7 +87,7 @@ func Users(accepted string, subjects ...string) []User {
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
 	carried := []string{StreamWake, accepted, StreamEvents}
 	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", names},
-		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...), api("STREAM.PURGE", StreamWake),
+		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...),
 		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>")), Subscribe: []string{headersPrefix + "*"}}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
 		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", carried, ".>")...)
