@@ -315,8 +315,8 @@ func mergeSubjects(has, wants []string) []string {
 }
 
 // EnsureConsumer creates a durable consumer. If it exists and differs, it is returned with a
-// *MismatchError. Only a MaxAckPending of oldAckPending, unless 0, is changed to the wanted one.
-func (l *Connection) EnsureConsumer(ctx context.Context, stream string, wants jetstream.ConsumerConfig, oldAckPending int) (jetstream.Consumer, error) {
+// *MismatchError.
+func (l *Connection) EnsureConsumer(ctx context.Context, stream string, wants jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	name := stream + "/" + wants.Durable
 	c, err := l.js.Consumer(ctx, stream, wants.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -328,14 +328,7 @@ func (l *Connection) EnsureConsumer(ctx context.Context, stream string, wants je
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
 	}
-	has := c.CachedInfo().Config
-	if oldAckPending > 0 && has.MaxAckPending == oldAckPending {
-		has.MaxAckPending = wants.MaxAckPending
-		if c, err = l.js.UpdateConsumer(ctx, stream, has); err != nil {
-			return nil, fmt.Errorf("update consumer %s: %w", name, err)
-		}
-	}
-	return c, mismatch(compare(name, consumerFields(has), consumerFields(wants)))
+	return c, mismatch(compare(name, consumerFields(c.CachedInfo().Config), consumerFields(wants)))
 }
 
 func mismatch(differences []Difference) error {

@@ -20,8 +20,6 @@ type Route struct {
 	Timeout      time.Duration // of one delivery; 0 = the trigger's
 	TickInterval time.Duration // of a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects of WAKE
 
-	OldInFlight int // InFlight of older versions: a consumer that still has it is updated, any other value is an operator's
-
 	InactiveThreshold time.Duration // NATS deletes the consumer when unused for so long; 0 = never
 
 	// Above 1: up to so many available messages go in one POST, in no order, and are settled one by
@@ -44,7 +42,7 @@ func Routes(tick time.Duration) []Route {
 		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		// While one call waits for WeChat, others send new tasks.
 		{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
-		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, OldInFlight: 32, UnorderedBatch: 64, AckWait: 30 * time.Second},
+		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, UnorderedBatch: 64, AckWait: 30 * time.Second},
 	}
 }
 

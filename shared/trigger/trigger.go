@@ -322,7 +322,7 @@ func (t *Trigger) setUp(ctx context.Context, l *bus.Connection, r *route) (jetst
 	}
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	consumer, err := l.EnsureConsumer(bounded, r.Stream, r.consumer(), r.OldInFlight)
+	consumer, err := l.EnsureConsumer(bounded, r.Stream, r.consumer())
 	return consumer, t.logMismatch(err)
 }
 

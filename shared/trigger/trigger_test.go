@@ -291,15 +291,6 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	c, err := js.Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
 	require.Equal(t, 2, c.CachedInfo().Config.MaxAckPending)
-
-	trigger.stop()
-	route.OldInFlight = 2
-	publishAll(t, b, eventMessage("2"))
-	trigger = runTrigger(t, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	c, err = js.Consumer(t.Context(), route.Stream, route.Durable)
-	require.NoError(t, err)
-	require.Equal(t, 4, c.CachedInfo().Config.MaxAckPending, "no operator's, but that of an older version")
 }
 
 func TestBaseURLPerFunction(t *testing.T) {
