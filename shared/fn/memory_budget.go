@@ -308,9 +308,16 @@ func (b *memoryBudget) inUse() int64 {
 	return b.used
 }
 
-// limitMemory has the garbage collector keep to twice what calls may hold, unless
-// GOMEMLIMIT says otherwise.
+// gcPercent lets the heap grow to five times the live data, which is a few megabytes, before
+// it is collected. With the default of 100, a submission costs 15 to 30 % more CPU time.
+const gcPercent = 400
+
+// limitMemory sets gcPercent, and twice what calls may hold as the limit at which garbage is
+// collected more often, unless GOGC and GOMEMLIMIT say otherwise.
 func limitMemory(cfg *settings.Config) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(2 * int64(cfg.MemoryMB) * mebibyte)
 	}

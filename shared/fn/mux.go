@@ -80,7 +80,11 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if p := m.find(r, r.Method); p != nil {
-		m.patterns.ServeHTTP(w, r) // again through the mux: it sets the path values
+		if strings.Contains(p.pattern, "{") {
+			m.patterns.ServeHTTP(w, r) // again through the mux: it sets the path values
+		} else {
+			p.ServeHTTP(w, r)
+		}
 		return
 	}
 	req := newRequest(m.env, w, r, nil)
