@@ -69,7 +69,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // absent or no number: the first
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
-	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && isBatch(kind) {
+	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && kind == trigger.BatchType {
 		events, err := readBatch(c)
 		if err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // eventFunction is an event function that gives each event to take, if there is one.
@@ -114,7 +115,7 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, batchFunction(func([]streamevent.Event) error { return nil }))
 	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
-		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
+		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", trigger.BatchType))
 		require.Equal(t, 400, r.status, body)
 		require.Equal(t, "body", r.Fields[0].Field)
 	}

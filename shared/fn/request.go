@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/text"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // request is one request on its way through fn: what the function sees of it
@@ -127,7 +128,7 @@ func checkContentType(h http.Header, r *Route) error {
 	}
 	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	charset, given := params["charset"]
-	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && isBatch(kind)
+	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && kind == trigger.BatchType
 	if err != nil || !ok || given && !strings.EqualFold(charset, "utf-8") {
 		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
 	}

@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 const (
 	defaultMaxBody = 64 << 10
 	eventMaxBody   = 1 << 20
-	batchMaxBody   = 4<<20 + 512<<10 // older triggers send as much
+	batchMaxBody   = 2 << 20 // 1 MiB of data, perhaps as base64, and the attributes of 500 events
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
 	// maxTimeout leaves the server's WriteTimeout room for the answer itself.
@@ -124,13 +123,6 @@ type mountedRoute struct {
 	function string
 	pattern  string
 }
-
-// What several events are posted as: batchType in the order of their stream,
-// trigger.EventsType in no order. The JSON is the same.
-const batchType = "application/cloudevents-batch+json"
-
-// isBatch reports whether a media type is that of several events in the JSON of CloudEvents.
-func isBatch(kind string) bool { return kind == batchType || kind == trigger.EventsType }
 
 // bodyCharge is what a body of n bytes costs on a route.
 func (r *Route) bodyCharge(n int64) int64 {

@@ -275,7 +275,7 @@ func (a *batchPipeline) post(ctx context.Context, items []*item, tries uint64) v
 	if len(items) == 1 {
 		return a.t.postInTurn(ctx, a.r, items[0].event.withAttempt(items[0].meta.NumDelivered+tries-1))
 	}
-	return a.t.postInTurn(ctx, a.r, postedEvent{headers: map[string]string{contentType: batchType}, data: encodeBatch(items, tries)})
+	return a.t.postInTurn(ctx, a.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
 }
 
 // acknowledge settles items and everything before them.

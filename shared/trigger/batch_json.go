@@ -10,8 +10,10 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 )
 
+// BatchType is the content type of events that are posted together.
+const BatchType = "application/cloudevents-batch+json"
+
 const (
-	batchType      = "application/cloudevents-batch+json"
 	batchBytes     = 1 << 20 // of data in one POST
 	attributeBytes = 512     // estimate for the attributes of one event
 )

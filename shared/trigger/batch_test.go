@@ -52,7 +52,7 @@ func (l *ledger) taken() []string {
 }
 
 func idsOf(t *testing.T, c call) []string {
-	if kind := c.header.Get("Content-Type"); kind != batchType && kind != EventsType {
+	if kind := c.header.Get("Content-Type"); kind != BatchType {
 		return []string{c.id}
 	}
 	var events []cloudevents.Event

@@ -9,11 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// EventsType is the content type of events that are posted together. It differs from batchType because
-// a function of an older version would take a batch for accepted messages and drop it; to an unknown
-// type it answers 400, and each event is posted alone.
-const EventsType = "application/vnd.sendonce.events+json"
-
 // pullUnordered waits for a message and delivers it with those that are available, up to
 // UnorderedBatch.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
@@ -83,7 +78,7 @@ func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var v verdict
 	alone := len(items) == 1
 	if !alone {
-		v = t.postInTurn(ctx, r, postedEvent{headers: map[string]string{contentType: EventsType}, data: encodeBatch(items, 0)})
+		v = t.postInTurn(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 0)})
 		alone = v.kind == verdictRefused || v.status == http.StatusInternalServerError
 	}
 	if !alone && v.kind == verdictDone {

@@ -20,43 +20,33 @@ func togetherRoute() Route {
 
 func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	t.Parallel()
-	for name, older := range map[string]bool{"to a function that takes them": false, "to a function of an older version": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			broker := bustest.NewBroker(t)
-			b, js := newBus(t, broker.URL()), broker.JS()
-			var l ledger
-			f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
-				switch kind := c.header.Get("Content-Type"); {
-				case older && kind == EventsType:
-					w.WriteHeader(http.StatusUnsupportedMediaType)
-				case slices.Contains(idsOf(t, c), "poison"):
-					w.WriteHeader(http.StatusUnprocessableEntity)
-				default:
-					l.take(t, c)
-				}
-			})
-			require.NoError(t, b.Ensure(t.Context()))
-			for _, id := range numbers(1, 100) {
-				publishAll(t, b, eventMessage(id))
-			}
-			trigger := runTrigger(t, b, testConfig(f), togetherRoute())
-			bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
-			taken := l.taken()
-			slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
-			require.Equal(t, numbers(1, 100), taken)
-			if !older {
-				require.LessOrEqual(t, len(f.seen()), 10)
-			}
-			publishAll(t, b, eventMessage("alone"))
-			bustest.Eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
-
-			publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
-			bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
-			require.Subset(t, l.taken(), []string{"101", "102"})
-			require.EqualValues(t, 103, trigger.Counts()["d"].Acked)
-		})
+	broker := bustest.NewBroker(t)
+	b, js := newBus(t, broker.URL()), broker.JS()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		if slices.Contains(idsOf(t, c), "poison") {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	for _, id := range numbers(1, 100) {
+		publishAll(t, b, eventMessage(id))
 	}
+	trigger := runTrigger(t, b, testConfig(f), togetherRoute())
+	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
+	taken := l.taken()
+	slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
+	require.Equal(t, numbers(1, 100), taken)
+	require.LessOrEqual(t, len(f.seen()), 10)
+	publishAll(t, b, eventMessage("alone"))
+	bustest.Eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
+
+	publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
+	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
+	require.Subset(t, l.taken(), []string{"101", "102"})
+	require.EqualValues(t, 103, trigger.Counts()["d"].Acked)
 }
 
 func TestUnorderedEventsAreRetried(t *testing.T) {
