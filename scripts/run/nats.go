@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -67,12 +65,8 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if err := listener.Close(); err != nil {
 		return broker{}, err
 	}
-	dir := filepath.Join(s.home, "nats")
-	if err := moveOldStreams(dir); err != nil {
-		return broker{}, err
-	}
 	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{
-		Dir: dir, Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
+		Dir: filepath.Join(s.home, "nats"), Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
 	})
 	if err != nil {
 		return broker{}, err
@@ -88,18 +82,6 @@ func names(users []bus.User) []string {
 		all[i] = u.Name
 	}
 	return all
-}
-
-// moveOldStreams moves the streams of earlier versions, which had no account, to ours.
-func moveOldStreams(dir string) error {
-	all, account := filepath.Join(dir, "jetstream", "$G"), filepath.Join(dir, "jetstream", bus.Account)
-	if _, err := os.Stat(account); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(all, account); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // as returns env with the credentials of a user.
