@@ -71,11 +71,6 @@ func LockFile(path, what string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Earlier versions made it readable for all.
-	if err := f.Chmod(0o600); err != nil {
-		f.Close()
-		return nil, err
-	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
