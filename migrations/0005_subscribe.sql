@@ -191,7 +191,7 @@ COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
 CREATE TABLE provider_tokens (
     provider   text NOT NULL,
     app_id     text NOT NULL,
-    token      text NOT NULL,
+    token      text NOT NULL CHECK (token LIKE 'enc2.%'),
     expires_at timestamptz NOT NULL,
     version    bigint NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT now(),

@@ -57,7 +57,8 @@ CREATE TABLE webhook_endpoints (
     rotated_at        timestamptz,
     registered_caller bigint GENERATED ALWAYS AS (nullif(caller_id, 0)) STORED REFERENCES callers (id),
     CHECK (enabled = (disabled_reason IS NULL) AND enabled = (disabled_at IS NULL)),
-    CHECK (url IS NOT NULL OR enabled)
+    CHECK (url IS NOT NULL OR enabled),
+    CHECK (secret LIKE 'enc2.%' AND old_secret LIKE 'enc2.%')
 );
 CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) WHERE url IS NULL;
 CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
@@ -65,6 +66,7 @@ COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. 
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it answered 410), failing (nothing but failures for five days), by_hand.';
 COMMENT ON COLUMN webhook_endpoints.failing_since IS 'The first failure since the last success.';
+COMMENT ON COLUMN webhook_endpoints.secret IS 'Encrypted and bound to its row: nobody without the key can put a secret of its own choice there.';
 COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0, which has no row: a caller with endpoints cannot be removed.';
 
 CREATE TABLE webhook_events (
@@ -114,32 +116,3 @@ COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
 COMMENT ON COLUMN webhook_deliveries.claims IS 'The fence: one more with each try begun and with each resend.';
 COMMENT ON COLUMN webhook_deliveries.tried IS 'How often it was tried; the column tries keeps the last 50 of them.';
-
--- Once every secret is encrypted and bound to its row, no other is written: who may write a row cannot put a signing secret or a
--- token of its own choice there without the key. Where others are left, `sendonce reencrypt` encrypts them.
-CREATE FUNCTION refuse_plain_secrets() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
-DECLARE
-    upgraded boolean;
-BEGIN
-    IF TG_TABLE_NAME = 'webhook_endpoints' THEN
-        upgraded := EXISTS (SELECT FROM webhook_endpoints WHERE secret NOT LIKE 'enc2.%' OR old_secret NOT LIKE 'enc2.%');
-    ELSE
-        upgraded := EXISTS (SELECT FROM provider_tokens WHERE token NOT LIKE 'enc2.%');
-    END IF;
-    IF NOT upgraded THEN
-        RAISE EXCEPTION 'a secret of % is not encrypted and bound to its row', TG_TABLE_NAME
-            USING ERRCODE = 'check_violation', HINT = 'replace processes of earlier versions';
-    END IF;
-    RETURN new;
-END
-$$;
-COMMENT ON FUNCTION refuse_plain_secrets() IS 'Refuses a signing secret or provider token that is not encrypted and bound to its row, once all others are.';
-CREATE TRIGGER plain_secrets_added BEFORE INSERT ON webhook_endpoints FOR EACH ROW
-    WHEN (new.secret NOT LIKE 'enc2.%' OR new.old_secret NOT LIKE 'enc2.%')
-    EXECUTE FUNCTION refuse_plain_secrets();
-CREATE TRIGGER plain_secrets_changed BEFORE UPDATE OF secret, old_secret ON webhook_endpoints FOR EACH ROW
-    WHEN (new.secret NOT LIKE 'enc2.%' OR new.old_secret NOT LIKE 'enc2.%')
-    EXECUTE FUNCTION refuse_plain_secrets();
-CREATE TRIGGER plain_token_written BEFORE INSERT OR UPDATE OF token ON provider_tokens FOR EACH ROW
-    WHEN (new.token NOT LIKE 'enc2.%')
-    EXECUTE FUNCTION refuse_plain_secrets();

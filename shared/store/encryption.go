@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	encryptionKeyBytes = 32 // AES-256
-	encryptedPrefix    = "enc2."
-	earlierPrefix      = "enc1." // of values that are bound to the id of their row alone
+	encryptionKeyBytes = 32      // AES-256
+	encryptedPrefix    = "enc2." // the tables refuse other values
 )
 
 // ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
@@ -79,21 +78,17 @@ func (k Keys) Encrypt(row, secret string) (string, error) {
 	return k.NewestPrefix() + base64.RawStdEncoding.EncodeToString(sealed), nil
 }
 
-// newestPrefix is how a value begins that the first key encrypted.
-// isEmpty reports whether no key is set.
+// IsEmpty reports whether no key is set.
 func (k Keys) IsEmpty() bool { return len(k.ids) == 0 }
 
+// NewestPrefix is how a value begins that the first key encrypted.
 func (k Keys) NewestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
-// Decrypt reverses encrypt. Rows that were written before there was encryption hold
-// the secret itself, until Reencrypt.
+// Decrypt reverses Encrypt. Its errors are ErrDecrypt.
 func (k Keys) Decrypt(row, stored string) (string, error) {
 	rest, encrypted := strings.CutPrefix(stored, encryptedPrefix)
 	if !encrypted {
-		if rest, encrypted = strings.CutPrefix(stored, earlierPrefix); !encrypted {
-			return stored, nil
-		}
-		row = RowID(row)
+		return "", fmt.Errorf("%w: it is not encrypted", ErrDecrypt)
 	}
 	id, text, _ := strings.Cut(rest, ".")
 	aead := k.aead[id]

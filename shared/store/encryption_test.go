@@ -13,7 +13,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
@@ -50,9 +49,8 @@ func TestKeysEncryptAndDecryptTheSecretOfARow(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrDecrypt, "a value that was copied to another row")
 	_, err = k.Decrypt("row/1", a[:len(a)-2])
 	require.ErrorIs(t, err, store.ErrDecrypt)
-	secret, err := store.Keys{}.Decrypt("row/1", "whsec_y")
-	require.NoError(t, err, "a row from before encryption")
-	require.Equal(t, "whsec_y", secret)
+	_, err = k.Decrypt("row/1", "whsec_x")
+	require.ErrorIs(t, err, store.ErrDecrypt, "a plain secret")
 	_, err = store.Keys{}.Encrypt("row/1", "x")
 	require.Error(t, err)
 }
@@ -110,41 +108,23 @@ func TestNoStoredSecretIsReadableWithoutTheKey(t *testing.T) {
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_second", "whsec_first"}}, signing[7])
 }
 
-func TestNoPlainSecretIsWrittenOnceAllAreEncrypted(t *testing.T) {
+func TestPlainSecretsAreRefused(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	e := db.MustAddEndpoint(t, 7, "https://shop.example")
+	db := storetest.Open(t)
+	db.MustAddEndpoint(t, 7, "https://shop.example")
 	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
 		return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
 	})
 	require.NoError(t, err)
-	statements := []string{
+	for _, sql := range []string{
 		`update webhook_endpoints set secret = 'whsec_mine'`, `update webhook_endpoints set old_secret = 'whsec_mine'`,
 		`insert into webhook_endpoints (id, caller_id, secret) values (gen_random_uuid(), 0, 'whsec_mine')`,
 		`update provider_tokens set token = 'mine'`,
 		`insert into provider_tokens (provider, app_id, token, expires_at, version) values ('wechat', 'other', 'mine', now(), 1)`,
-	}
-	for _, sql := range statements {
+	} {
 		_, err := db.Hot.Exec(t.Context(), sql)
-		require.ErrorContains(t, err, "is not encrypted", sql)
+		require.ErrorContains(t, err, "violates check constraint", sql)
 	}
-	o := storetest.Owner(t, url)
-	_, err = o.Exec(t.Context(), `create temp table webhook_endpoints (secret text, old_secret text); insert into webhook_endpoints values ('plain')`)
-	require.NoError(t, err)
-	_, err = o.Exec(t.Context(), `update public.webhook_endpoints set secret = 'whsec_mine'`)
-	require.ErrorContains(t, err, "is not encrypted", "a temporary table is not asked")
-
-	_, err = storetest.Owner(t, url).Exec(t.Context(), `alter table webhook_endpoints disable trigger user; alter table provider_tokens disable trigger user;
-		update webhook_endpoints set secret = 'whsec_before'; update provider_tokens set token = 'before';
-		alter table webhook_endpoints enable trigger user; alter table provider_tokens enable trigger user`)
-	require.NoError(t, err)
-	for _, sql := range statements { // of processes that are not replaced yet
-		_, err := db.Hot.Exec(t.Context(), sql)
-		require.NoError(t, err, sql)
-	}
-	_, err = db.Webhooks.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", store.Operator{Name: "shop"})
-	require.NoError(t, err, "the secret before is not encrypted")
 }
 
 func TestSecretIsBoundToItsCaller(t *testing.T) {
@@ -183,52 +163,6 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.Equal(t, webhooks.Signing{Secrets: []string{neighbour}}, signing[0])
 }
 
-func TestReencryptBindsSecretsOfEarlierVersions(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	e := db.MustAddEndpoint(t, 7, "https://shop.example")
-	_, err := db.Webhooks.RotateEndpoint(t.Context(), e.ID, nil, "whsec_rotated", store.Operator{Name: "shop"})
-	require.NoError(t, err)
-	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-		return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
-	})
-	require.NoError(t, err)
-	earlier := func(row, secret string) string { return store.EncryptEarlier(db.Keys, row, secret) }
-	row := "webhook_endpoints/" + e.ID.String()
-	o := storetest.Owner(t, url)
-	_, err = o.Exec(t.Context(), `alter table webhook_endpoints disable trigger user; alter table provider_tokens disable trigger user`)
-	require.NoError(t, err)
-	_, err = o.Exec(t.Context(), `update webhook_endpoints set secret = $1, old_secret = $2`, earlier(row, "whsec_b"), earlier(row, "whsec_a"))
-	require.NoError(t, err)
-	_, err = o.Exec(t.Context(), `update provider_tokens set token = $1`, earlier(subscribe.TokenRow("wechat", "app"), "earlier token"))
-	require.NoError(t, err)
-	_, err = o.Exec(t.Context(), `alter table webhook_endpoints enable trigger user; alter table provider_tokens enable trigger user`)
-	require.NoError(t, err)
-
-	signs := func() webhooks.Signing {
-		s := storetest.Submission(storetest.FromCaller(7))
-		db.MustSubmit(t, s)
-		db.CountEvents(t, s.ID, 1, "task.succeeded")
-		due := db.MustClaimDeliveries(t)
-		require.Len(t, due, 1)
-		return due[0].Signing
-	}
-	both := webhooks.Signing{Secrets: []string{"whsec_b", "whsec_a"}}
-	require.Equal(t, both, signs(), "nothing waits for reencrypt")
-	require.Equal(t, "earlier token", db.MustToken(t).Value)
-	done, err := db.Maintenance.Reencrypt(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, maintenance.Reencrypted{Endpoints: 1, Tokens: 1}, done)
-	for _, text := range stored(t, db) {
-		require.Regexp(t, `^enc2\.`, text)
-	}
-	require.Equal(t, both, signs())
-	require.Equal(t, "earlier token", db.MustToken(t).Value)
-	_, err = db.Hot.Exec(t.Context(), `update webhook_endpoints set secret = $1`, earlier(row, "whsec_b"))
-	require.ErrorContains(t, err, "is not encrypted and bound to its row")
-}
-
 func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -239,11 +173,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	mine := before.MustAddEndpoint(t, 7, "https://shop.example")
 	_, err := before.Webhooks.RotateEndpoint(t.Context(), mine.ID, nil, "whsec_rotated", store.Operator{Name: "shop"})
 	require.NoError(t, err)
-	before.MustAddEndpoint(t, 8, "https://plain.example")
-	_, err = storetest.Owner(t, url).Exec(t.Context(), `alter table webhook_endpoints disable trigger plain_secrets_changed;
-		update webhook_endpoints set secret = 'whsec_plain' where caller_id = 8;
-		alter table webhook_endpoints enable trigger plain_secrets_changed`) // as it was before there was encryption
-	require.NoError(t, err)
+	before.MustAddEndpoint(t, 8, "https://other.example")
 	before.MustAddEndpoint(t, 9, "https://copied.example")
 	before.Exec(t, `update webhook_endpoints set secret = (select secret from webhook_endpoints where caller_id = 7) where caller_id = 9`)
 	_, err = before.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
@@ -274,7 +204,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 		signing[d.URL] = d.Signing
 	}
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_rotated", "whsec_https://shop.example"}}, signing["https://shop.example"])
-	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_plain"}}, signing["https://plain.example"])
+	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_https://other.example"}}, signing["https://other.example"])
 	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "it holds up no other delivery")
 }
 

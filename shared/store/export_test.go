@@ -1,10 +1,6 @@
 package store
 
-import (
-	"encoding/base64"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-)
+import "github.com/jackc/pgx/v5/pgxpool"
 
 func limiterOf(pool *pgxpool.Pool) *fairLimiter {
 	return pool.Config().ConnConfig.Tracer.(connectionLimiter).fairLimiter
@@ -15,9 +11,3 @@ func WaitingForConnections(pool *pgxpool.Pool) int { return limiterOf(pool).Coun
 
 // CallersWithConnections is how many callers have a connection of the pool.
 func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).used) }
-
-// EncryptEarlier encrypts as earlier versions did, bound to the id of the row alone.
-func EncryptEarlier(k Keys, row, secret string) string {
-	sealed := k.aead[k.ids[0]].Seal(nil, nil, []byte(secret), []byte(row))
-	return earlierPrefix + k.ids[0] + "." + base64.RawStdEncoding.EncodeToString(sealed)
-}

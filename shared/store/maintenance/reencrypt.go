@@ -37,10 +37,9 @@ where e.id = n.id`
 	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
 )
 
-// Reencrypt encrypts with the first key all secrets that are encrypted with another key or
-// not at all, or that are bound only to the id of their row. Run it after a new first key is
-// set everywhere; if it reports no failure the older keys can be removed. It can be
-// interrupted and run again.
+// Reencrypt encrypts with the first key all secrets that are encrypted with another one. Run
+// it after a new first key is set everywhere; if it reports no failure the older keys can be
+// removed. It can be interrupted and run again.
 func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if st.db.Keys.IsEmpty() {
 		return done, errors.New("no encryption key is set")

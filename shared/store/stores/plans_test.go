@@ -95,7 +95,7 @@ insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phon
 insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
 insert into event_outbox (kind, ids)
 	select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 400 as n from tasks) t group by n;
-insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 's' from generate_series(1, 20) g;
+insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 'enc2.' from generate_series(1, 20) g;
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
 	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u' from tasks t;
 insert into webhook_events (id, payload) select id, '{}' from tasks;

@@ -26,7 +26,7 @@ insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, ''
 insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
 	select id, 1, 't', 'o', '{}' from tasks;
 insert into template_pauses (template_id, caller_id, strikes, reason) select 't' || g, 1, 1, '' from generate_series(1, 1000) g;
-insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
+insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, 'enc2.', now(), 1 from generate_series(1, 1000) g`,
 		Tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
 		Cases: map[string]string{
 			"claimSQL":                `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
