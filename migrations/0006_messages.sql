@@ -48,7 +48,7 @@ CREATE TABLE message_live (
     updated_at      timestamptz NOT NULL DEFAULT now(),
     last_error      varchar(500),
     kind            smallint NOT NULL CHECK (kind BETWEEN 0 AND 2),
-    lane            text,
+    destination_key text,
     delivered_at    timestamptz,
     stream          text COLLATE "C" NOT NULL DEFAULT '',
     caller_id       bigint NOT NULL DEFAULT 0,
@@ -60,7 +60,7 @@ CREATE TABLE message_live (
 -- is counted there, and the relay takes an equal part of each caller's. _hosts finds some hosts by chance, in the order of hashes.
 CREATE INDEX message_live_due ON message_live (caller_id, stream, next_at, id) WHERE remaining_sends > 0 AND kind <> 1;
 CREATE INDEX message_live_posts ON message_live (caller_id, next_at) WHERE remaining_sends > 0 AND kind = 1;
-CREATE INDEX message_live_hosts ON message_live (caller_id, hashtextextended(lane, 0), lane, next_at) WHERE remaining_sends > 0 AND kind = 1;
+CREATE INDEX message_live_hosts ON message_live (caller_id, hashtextextended(destination_key, 0), destination_key, next_at) WHERE remaining_sends > 0 AND kind = 1;
 CREATE INDEX message_live_stuck ON message_live (status, id) WHERE remaining_sends = 0;
 CREATE INDEX message_live_stuck_caller ON message_live (caller_id) WHERE remaining_sends = 0;
 COMMENT ON TABLE message_live IS 'One narrow row for each message that is not final: the one row to lock.';
@@ -69,7 +69,7 @@ COMMENT ON COLUMN message_live.remaining_sends IS 'Sends left in this epoch; wit
 COMMENT ON COLUMN message_live.send_no IS 'Sends used in this epoch. A redrive begins a new epoch.';
 COMMENT ON COLUMN message_live.next_at IS 'When it must be sent, or sent again; null when no send is left.';
 COMMENT ON COLUMN message_live.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user. Deliver sends those to URLs, relay all others.';
-COMMENT ON COLUMN message_live.lane IS 'Of a URL: its caller and host.';
+COMMENT ON COLUMN message_live.destination_key IS 'Of a URL: its caller and host.';
 COMMENT ON COLUMN message_live.delivered_at IS 'When a stream, or the receiver behind a URL, first had it.';
 COMMENT ON COLUMN message_live.stream IS 'Which stream takes the message, by its address alone: MESSAGES, USERS, or other-<n> by the first token of another subject. Empty: to a URL.';
 COMMENT ON COLUMN message_live.caller_id IS 'That of messages.';

@@ -86,7 +86,7 @@ CREATE TABLE webhook_deliveries (
     caller_id   bigint NOT NULL,
     event_type  text NOT NULL,
     subject     uuid NOT NULL,
-    lane        text NOT NULL DEFAULT '',
+    host        text NOT NULL DEFAULT '',
     url         text NOT NULL,
     own_payload text,
     state       smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2),
@@ -103,14 +103,14 @@ CREATE TABLE webhook_deliveries (
 CREATE UNIQUE INDEX webhook_deliveries_id ON webhook_deliveries (id);
 -- What a caller has to be posted is found by its earliest, and by some hosts of callback URLs chosen by chance, in the order of hashes.
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (caller_id, endpoint_id, next_at) WHERE state = 0;
-CREATE INDEX webhook_deliveries_hosts ON webhook_deliveries (endpoint_id, hashtextextended(lane, 0), lane, next_at) WHERE state = 0 AND lane <> '';
+CREATE INDEX webhook_deliveries_hosts ON webhook_deliveries (endpoint_id, hashtextextended(host, 0), host, next_at) WHERE state = 0 AND host <> '';
 CREATE INDEX webhook_deliveries_caller ON webhook_deliveries (caller_id, id);
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id);
 CREATE INDEX webhook_deliveries_subject ON webhook_deliveries (subject);
 CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id) WHERE state <> 0;
 COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
 COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, as sendonce.task.failed.v1.';
-COMMENT ON COLUMN webhook_deliveries.lane IS 'The host of a callback URL, empty for an endpoint: a slow receiver delays only its own.';
+COMMENT ON COLUMN webhook_deliveries.host IS 'The host of a callback URL, empty for an endpoint: a slow receiver delays only its own.';
 COMMENT ON COLUMN webhook_deliveries.own_payload IS 'The body of each POST, of deliveries recorded before webhook_events was added; null: that of webhook_events.';
 COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';

@@ -24,6 +24,6 @@ CREATE TABLE upkeep (
     seq      bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in whichever process: a fresh instance need not do it again. Migrate inserts the rows.';
-COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance, as house (partitions, closed days, archive), events (trim of the stream) or alerts.';
+COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance, as maintenance (partitions, closed days, archive), events (trim of the stream) or alerts.';
 COMMENT ON COLUMN upkeep.place IS 'Where an archive that was left goes on: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning.';

@@ -114,5 +114,5 @@ func TestUpInsertsMissingJobs(t *testing.T) {
 	require.NoError(t, err)
 	_, err = migrations.Up(t.Context(), conn, roles)
 	require.NoError(t, err)
-	require.Subset(t, queryStrings(t, conn, jobs), []string{"alerts", "events", "house"})
+	require.Subset(t, queryStrings(t, conn, jobs), []string{"alerts", "events", "maintenance"})
 }

@@ -95,7 +95,7 @@ func makeJobs(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('upkeep') IS NOT NULL").Scan(&exists); err != nil || !exists {
 		return err
 	}
-	if _, err := conn.Exec(ctx, "INSERT INTO upkeep (what) VALUES ('house'), ('events'), ('alerts') ON CONFLICT DO NOTHING"); err != nil {
+	if _, err := conn.Exec(ctx, "INSERT INTO upkeep (what) VALUES ('maintenance'), ('events'), ('alerts') ON CONFLICT DO NOTHING"); err != nil {
 		return fmt.Errorf("insert the jobs into upkeep: %w", err)
 	}
 	return nil

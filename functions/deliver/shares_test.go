@@ -25,7 +25,7 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
 				select gen_random_uuid(), gen_random_uuid(), c.id, 'mallory', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
 				from callers c, generate_series(1, 20) where name = 'mallory' returning id, caller_id)
-			insert into message_live (id, caller_id, kind, lane, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
+			insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
 	}
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
 	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)

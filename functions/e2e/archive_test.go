@@ -42,7 +42,7 @@ func finishTask(s *cluster.Client, key string, status int) string {
 // runMaintenance calls sweep until the maintenance has ended.
 func runMaintenance(s *cluster.Client) {
 	s.T.Helper()
-	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'house' and begun_at = '-infinity'`) {
+	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {
 		require.Equal(s.T, 204, s.Tick("sweep").Status)
 	}
 }

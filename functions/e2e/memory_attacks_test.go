@@ -231,7 +231,7 @@ func (o *target) dueToURL() {
 	for n := range 16 {
 		sender := fmt.Sprint("mallory", n)
 		o.db.Exec(`insert into callers (name, token_hash, roles, queues) values ($1::text, sha256(convert_to($1::text, 'UTF8')), '{submitter}', '{}')`, sender)
-		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, lane, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
+		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
 			sender, 1, "http://"+l.Addr().String(), 40)
 	}
 	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places

@@ -19,7 +19,7 @@ const (
 	NoGround    Ground = iota // the message is for another caller
 	IsAddressee               // the addressed user, or granted the subject
 	HasToken                  // knows the token of a delivery to the URL
-	ByHand                    // an admin
+	ByOperator                // an admin
 )
 
 // GroundOf returns the ground on which c may confirm a message to an address. token is the one in the
@@ -35,7 +35,7 @@ func (c Confirmer) GroundOf(to Address, token string) Ground {
 		}
 	}
 	if c.Admin {
-		return ByHand
+		return ByOperator
 	}
 	return NoGround
 }
@@ -57,7 +57,7 @@ func (m Message) FirstSend(g Ground) FirstSend {
 	switch {
 	case g == NoGround:
 		return NotSent
-	case m.Status >= Sent, !m.DeliveredAt.IsZero(), g == HasToken, g == ByHand && m.Kind == URL && tried:
+	case m.Status >= Sent, !m.DeliveredAt.IsZero(), g == HasToken, g == ByOperator && m.Kind == URL && tried:
 		return WasSent
 	case !m.NextAt.IsZero():
 		return MaybeSent

@@ -29,22 +29,22 @@ func TestConfirmPermissions(t *testing.T) {
 		may   map[string]Ground
 	}{
 		"a subject": {Address{Subject, "msg.orders.paid"}, "", map[string]Ground{
-			"a granted caller": IsAddressee, "granted all": IsAddressee, "a granted admin": IsAddressee, "an admin": ByHand, "a user and admin": ByHand,
+			"a granted caller": IsAddressee, "granted all": IsAddressee, "a granted admin": IsAddressee, "an admin": ByOperator, "a user and admin": ByOperator,
 		}},
 		"a subject below": {Address{Subject, "msg.orders.paid.eu"}, "", map[string]Ground{
-			"granted all": IsAddressee, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+			"granted all": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
 		"a subject like the user's name": {Address{Subject, "bob"}, "", map[string]Ground{
-			"granted all": IsAddressee, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+			"granted all": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
 		"a user": {Address{User, "bob"}, "", map[string]Ground{
-			"the user": IsAddressee, "a user and admin": IsAddressee, "an admin": ByHand, "a granted admin": ByHand,
+			"the user": IsAddressee, "a user and admin": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator,
 		}},
 		"a URL": {Address{URL, "https://example.com/bob"}, "", map[string]Ground{
-			"an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+			"an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
 		"a URL that wants the explicit call": {Address{URL, "https://example.com/bob"}, token, map[string]Ground{
-			"the token": HasToken, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+			"the token": HasToken, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
 	} {
 		for caller, who := range callers {
@@ -54,7 +54,7 @@ func TestConfirmPermissions(t *testing.T) {
 			who.Consumer = "somebody else"
 			want := NoGround
 			if who.Admin {
-				want = ByHand
+				want = ByOperator
 			}
 			require.Equal(t, want, who.GroundOf(c.to, c.token), "%s by %s for somebody else", name, caller)
 		}
@@ -80,7 +80,7 @@ func TestConfirmBeforeSendIsRejected(t *testing.T) {
 		of := func(m *Message) { m.Kind = kind }
 		histories := map[string]struct {
 			m    Message
-			want FirstSend // on the grounds IsAddressee and ByHand
+			want FirstSend // on the grounds IsAddressee and ByOperator
 			url  FirstSend // by hand of a URL
 		}{
 			"just saved":             {fresh(of), MaybeSent, MaybeSent},
@@ -97,12 +97,12 @@ func TestConfirmBeforeSendIsRejected(t *testing.T) {
 		}
 		for name, c := range histories {
 			at := fmt.Sprintf("%v: %s", kind, name)
-			byHand := c.want
+			byOperator := c.want
 			if kind == URL {
-				byHand = c.url
+				byOperator = c.url
 			}
 			require.Equal(t, c.want, c.m.FirstSend(IsAddressee), at)
-			require.Equal(t, byHand, c.m.FirstSend(ByHand), at)
+			require.Equal(t, byOperator, c.m.FirstSend(ByOperator), at)
 			require.Equal(t, WasSent, c.m.FirstSend(HasToken), "%s: only a send carries the token", at)
 			require.Equal(t, NotSent, c.m.FirstSend(NoGround), at)
 		}

@@ -65,7 +65,7 @@ func openServerDir(dir, parent string, as *syscall.Credential) (_ *serverDir, er
 
 // LockFile locks a file until it is closed or this process ends. The error names the
 // process that has locked it, and what it runs. Other users may not open the file, as
-// whoever opens it can lock it.
+// a process that can open it can lock it.
 func LockFile(path, what string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

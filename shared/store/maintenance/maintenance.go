@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maintenanceJob   = "house" // its row in the table upkeep; one instance runs it at a time
+	maintenanceJob   = "maintenance" // its row in the table upkeep; one instance runs it at a time
 	maintenanceEvery = 10 * time.Minute
 )
 

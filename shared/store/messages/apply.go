@@ -106,7 +106,7 @@ const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else cas
     else 'other-' || get_byte(sha256(convert_to(split_part(m.destination, '.', 1), 'UTF8')), 0) % 64 end end`
 
 const insertLiveMessagesSQL = `
-insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, lane, stream)
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, destination_key, stream)
 select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + messageDestinationKey + `, ` + streamOfMessage + `
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)

@@ -125,7 +125,7 @@ func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Messa
 
 // queueAction records what an admin confirms for others.
 func (c Confirmation) queueAction(batch *pgx.Batch, id task.ID, before, after msg.Message) {
-	if c.Ground == msg.ByHand {
+	if c.Ground == msg.ByOperator {
 		c.By.QueueAudit(batch, receiveAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
 			"state": after.State(), "status": after.Status, "consumer": c.Consumer,
 		}))

@@ -63,20 +63,20 @@ func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Taken))
 	db.MustSave(t, unsent)
-	byHand := messages.Confirmation{Consumer: "points", Ground: msg.ByHand, By: storetest.Tester}
+	byOperator := messages.Confirmation{Consumer: "points", Ground: msg.ByOperator, By: storetest.Tester}
 	for range 2 {
-		_, err := db.Messages.Confirm(t.Context(), m.ID, byHand)
+		_, err := db.Messages.Confirm(t.Context(), m.ID, byOperator)
 		require.NoError(t, err)
 	}
 	log := db.Actions(t, m.ID.String())
 	require.Equal(t, []string{"message.receive"}, storetest.ActionNames(log))
 	require.JSONEq(t, `{"state":"sent","status":1,"consumer":"points"}`, string(log[0].After))
 
-	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byHand)
+	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be on its way")
 	_, err = db.Messages.Abandon(t.Context(), unsent.ID, storetest.Tester)
 	require.NoError(t, err)
-	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byHand)
+	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, unsent.ID.String())))
 }

@@ -25,7 +25,7 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	db := storetest.Open(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
 	delivered := func(m *messages.Submission) time.Time { t.Helper(); return db.MustMessage(t, m.ID).DeliveredAt }
-	early, late, byHand, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "by-hand"), accepted(4, "other", data(`"other"`))
+	early, late, byOperator, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "by-hand"), accepted(4, "other", data(`"other"`))
 
 	mustRecordDelivered(t, db, at, early)
 	found, err := db.Messages.DeliveredAt(t.Context(), early.ID)
@@ -49,9 +49,9 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 
 	saved := storetest.Message("by-hand")
 	db.MustSave(t, saved, storetest.Message("other"))
-	mustRecordDelivered(t, db, at, byHand, other)
+	mustRecordDelivered(t, db, at, byOperator, other)
 	require.True(t, delivered(saved).Equal(at), "the same message, saved on the other path")
-	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, byHand, other))
+	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, byOperator, other))
 	require.Zero(t, delivered(other), "another message under its id was not the one that was delivered")
 
 	// What is at its end has it too, and keeps the time of that.

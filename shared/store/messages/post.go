@@ -28,10 +28,10 @@ with recursive source (caller_id, next_at) as (
 )`
 
 // claimPostsSQL claims due messages to URLs, selected as in claimDeliveriesSQL. An HTTP call
-// may take longer than a lock should be held, so the next send time is the lease. lane is the
+// may take longer than a lock should be held, so the next send time is the lease. destination_key is the
 // destination key.
 const claimPostsSQL = PostSources + `, hand as materialized (
-    select * from unnest($2::bigint[], $3::text[]) as h (caller_id, lane)
+    select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
 ), busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n from hand h left join callers c on c.id = h.caller_id group by account
 ), open as materialized (
@@ -39,39 +39,39 @@ const claimPostsSQL = PostSources + `, hand as materialized (
     from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 ), found as (
-    select o.account, o.busy, m.id, m.lane, m.next_at
+    select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
-        select id, lane, next_at from message_live
+        select id, destination_key, next_at from message_live
         where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and next_at <= now()
         order by next_at limit 64
     ) m
     union
-    select o.account, o.busy, m.id, m.lane, m.next_at
+    select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
-        with recursive l (hash, lane) as (
+        with recursive l (hash, destination_key) as (
             select o.start, ''
             union
-            select n.hash, n.lane from l cross join lateral (
-                (select hashtextextended(lane, 0) as hash, lane from message_live
-                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(lane, 0), lane) > (l.hash, l.lane)
-                order by hashtextextended(lane, 0), lane limit 1)
+            select n.hash, n.destination_key from l cross join lateral (
+                (select hashtextextended(destination_key, 0) as hash, destination_key from message_live
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(destination_key, 0), destination_key) > (l.hash, l.destination_key)
+                order by hashtextextended(destination_key, 0), destination_key limit 1)
                 union all
-                (select hashtextextended(lane, 0), lane from message_live
+                (select hashtextextended(destination_key, 0), destination_key from message_live
                 where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
-                order by hashtextextended(lane, 0), lane limit 1)
+                order by hashtextextended(destination_key, 0), destination_key limit 1)
                 limit 1
             ) n
         )
-        select hash, lane from l where lane <> '' limit 64
+        select hash, destination_key from l where destination_key <> '' limit 64
     ) l cross join lateral (
-        select id, lane, next_at from message_live
+        select id, destination_key, next_at from message_live
         where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
-            and (hashtextextended(lane, 0), lane) >= (l.hash, l.lane) and (hashtextextended(lane, 0), lane, next_at) <= (l.hash, l.lane, now())
-        order by hashtextextended(lane, 0), lane, next_at limit $4
+            and (hashtextextended(destination_key, 0), destination_key) >= (l.hash, l.destination_key) and (hashtextextended(destination_key, 0), destination_key, next_at) <= (l.hash, l.destination_key, now())
+        order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
 ), of_lane as (
-    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.lane order by found.next_at) as place
-    from found left join (select lane, count(*) as n from hand group by lane) h on h.lane = found.lane
+    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.destination_key order by found.next_at) as place
+    from found left join (select destination_key, count(*) as n from hand group by destination_key) h on h.destination_key = found.destination_key
 ), of_account as (
     select id, busy + row_number() over (partition by account order by place, random()) as place from of_lane where place <= $4
 ), claimed as materialized (

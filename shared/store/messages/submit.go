@@ -87,7 +87,7 @@ with i as materialized (
         $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
         $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[], $22::text[])
     as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, lane, stream)
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, destination_key, stream)
 ), b as (
     insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
@@ -97,8 +97,8 @@ with i as materialized (
     on conflict (id) do nothing
     returning id
 )
-insert into message_live (id, caller_id, kind, lane, stream, bytes, remaining_sends, next_at)
-select id, caller_id, kind, lane, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
+insert into message_live (id, caller_id, kind, destination_key, stream, bytes, remaining_sends, next_at)
+select id, caller_id, kind, destination_key, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
 returning id, updated_at`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
@@ -175,8 +175,8 @@ func (m *Submission) destinationKey() *string {
 	if m.To.Kind != msg.URL {
 		return nil
 	}
-	lane := destinationKey(m.CallerID, m.To.Name)
-	return &lane
+	key := destinationKey(m.CallerID, m.To.Name)
+	return &key
 }
 
 // messageColumns gives insertMessagesSQL its arrays.

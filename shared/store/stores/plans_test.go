@@ -27,7 +27,7 @@ func TestMessagePlansFromEmptyTablesUseIndexes(t *testing.T) {
 		Burst: `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
-insert into message_live (id, kind, lane, stream, status, remaining_sends, next_at)
+insert into message_live (id, kind, destination_key, stream, status, remaining_sends, next_at)
 	select id, (random() * 1.4)::integer, (random() * 20)::integer::text, 'other-' || (random() * 20)::integer, 1, 5, now() + interval '1 hour' from messages limit 30000;
 insert into stream_pauses (stream, until, failures, reason) select 'other-' || g, now(), 1, '' from generate_series(1, 1000) g;
 insert into message_live (id, kind, status, remaining_sends, next_at) select id, 0, 1, 0, null from messages offset 30000 limit 10000;
@@ -99,7 +99,7 @@ insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uui
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
 	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u' from tasks t;
 insert into webhook_events (id, payload) select id, '{}' from tasks;
-insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
+insert into message_live (id, kind, destination_key, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
 		Tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
 		Cases: map[string]string{
 			"lockEventsSQL":       "4",

@@ -12,7 +12,7 @@ import (
 // Maintain runs maintenance now, whenever it ran before.
 func (db *DB) Maintain(t *testing.T) {
 	t.Helper()
-	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
+	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'maintenance'`)
 	for more := true; more; {
 		var err error
 		_, more, err = db.Maintenance.Run(t.Context())

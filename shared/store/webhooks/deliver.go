@@ -64,56 +64,56 @@ const claimDeliveriesSQL = deliverySources +
 	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. Where
 	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
 	`, due as (
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
     from open o cross join lateral (
-        select id, lane, next_at from webhook_deliveries
+        select id, host, next_at from webhook_deliveries
         where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
         order by next_at limit 64
     ) w
     union
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
     from open o cross join lateral (
-        with recursive host (hash, lane) as (
+        with recursive hosts (hash, host) as (
             select o.start, ''
             union
-            select n.hash, n.lane from host cross join lateral (
-                (select hashtextextended(lane, 0) as hash, lane from webhook_deliveries
-                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id and (hashtextextended(lane, 0), lane) > (host.hash, host.lane)
-                order by hashtextextended(lane, 0), lane limit 1)
+            select n.hash, n.host from hosts cross join lateral (
+                (select hashtextextended(host, 0) as hash, host from webhook_deliveries
+                where state = 0 and host <> '' and endpoint_id = o.endpoint_id and (hashtextextended(host, 0), host) > (hosts.hash, hosts.host)
+                order by hashtextextended(host, 0), host limit 1)
                 union all
-                (select hashtextextended(lane, 0), lane from webhook_deliveries
-                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
-                order by hashtextextended(lane, 0), lane limit 1)
+                (select hashtextextended(host, 0), host from webhook_deliveries
+                where state = 0 and host <> '' and endpoint_id = o.endpoint_id
+                order by hashtextextended(host, 0), host limit 1)
                 limit 1
             ) n
         )
-        select hash, lane from host where lane <> '' limit 64
-    ) host cross join lateral (
-        select id, lane, next_at from webhook_deliveries
-        where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
-            and (hashtextextended(lane, 0), lane) >= (host.hash, host.lane)
-            and (hashtextextended(lane, 0), lane, next_at) <= (host.hash, host.lane, now())
-        order by hashtextextended(lane, 0), lane, next_at limit $6
+        select hash, host from hosts where host <> '' limit 64
+    ) hosts cross join lateral (
+        select id, host, next_at from webhook_deliveries
+        where state = 0 and host <> '' and endpoint_id = o.endpoint_id
+            and (hashtextextended(host, 0), host) >= (hosts.hash, hosts.host)
+            and (hashtextextended(host, 0), host, next_at) <= (hosts.hash, hosts.host, now())
+        order by hashtextextended(host, 0), host, next_at limit $6
     ) w
     where o.callbacks
 )` +
-	// by_lane: place counts the deliveries of a lane, those in hand first, then the earliest.
-	`, by_lane as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.lane order by due.next_at) as place
+	// by_host: place counts the deliveries of a host, those in hand first, then the earliest.
+	`, by_host as (
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as place
     from due left join (select endpoint_id, host, count(*) as n from in_hand group by endpoint_id, host) h
-        on h.endpoint_id = due.endpoint_id and h.host = due.lane
+        on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: what a lane may have. place_failing counts the failing endpoints of an account.
+	// by_failing: what a host may have. place_failing counts the failing endpoints of an account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as place_failing
-    from by_lane where place <= case when failing then 1 else $6 end
+    from by_host where place <= case when failing then 1 else $6 end
 )` +
 	// of_failing: what the failing endpoints of an account may have. number counts those of all accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by place_failing, random()) as number
     from by_failing where place_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: what all failing endpoints may have. place counts the deliveries of an account, its lanes in turn.
+	// by_account: what all failing endpoints may have. place counts the deliveries of an account, its hosts in turn.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by place, random()) as place
     from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
@@ -129,7 +129,7 @@ const claimDeliveriesSQL = deliverySources +
 update webhook_deliveries w set claims = least(w.claims, 2147483646) + 1, next_at = now() + make_interval(secs => $9)
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
-returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
+returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // deliveryPayload is what the delivery w sends.

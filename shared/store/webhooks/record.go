@@ -64,7 +64,7 @@ with event as (
     select distinct on (event_id) event_id, payload from unnest($6::text[], $9::text[]) as o (event_id, payload) order by event_id
     on conflict (id) do update set recorded_at = now() where webhook_events.recorded_at < now() - interval '12 hours'
 )
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, lane, next_at)
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, host, next_at)
 select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, case when e.url is null then t.host else '' end,
     now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
 from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)

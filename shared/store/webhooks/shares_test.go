@@ -26,7 +26,7 @@ var fewPlaces = messages.Places{All: 16, Caller: 4, Destination: 2, Failing: 4}
 // pend adds deliveries that are due, n to each of the hosts.
 func pend(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
 	t.Helper()
-	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, lane, next_at)
+	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, host, next_at)
 		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', '{}', host, now() - n * interval '1 second'
 		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
 }
@@ -38,7 +38,7 @@ func post(t *testing.T, db *storetest.DB, caller int64, n int, hosts ...string) 
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 1, 'https://' || host, 't', '1', false, 5, 1
 			from unnest($2::text[]) host, generate_series(1, $3::integer) returning id, destination)
-		insert into message_live (id, kind, caller_id, lane, remaining_sends) select id, 1, $1, $1::text || ' ' || substr(destination, 9), 5 from m`,
+		insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select id, 1, $1, $1::text || ' ' || substr(destination, 9), 5 from m`,
 		caller, hosts, n)
 }
 
