@@ -1,6 +1,9 @@
 package deliver_test
 
 import (
+	"bufio"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -54,4 +57,53 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 	cluster.Eventually(t, func() bool { return logged("disabled") == 1 })
 	require.Equal(t, 1, logged("fails"))
 	cluster.Eventually(t, metric(`sendonce_webhook_endpoints{state="disabled"} 1`))
+}
+
+func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	receiver := cluster.NewReceiver(t, nil)
+	w.AddEndpoint(receiver.URL)
+	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url from webhook_endpoints, generate_series(1, 5) n`)
+	w.FinishTask()
+	cluster.Eventually(t, func() bool { return receiver.Calls() == 1 })
+	cluster.Eventually(t, func() bool {
+		return w.Admin.Count(`select count(*) from webhook_deliveries where tries->0->>'error' = 'there is no event for this delivery'`) == 5
+	})
+	require.Equal(t, 1, receiver.Calls())
+}
+
+func TestDataAfterAnswerIsNotLogged(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					_, _ = io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n13800138000")
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			}()
+		}
+	}()
+	w.AddEndpoint("http://" + listener.Addr().String())
+	for range 5 {
+		w.FinishTask()
+	}
+	output := func() string { return w.Process(cluster.All).Output() }
+	cluster.Eventually(t, func() bool {
+		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 1`) == 5 && strings.Contains(output(), "a receiver sent data after its answer")
+	})
+	require.NotContains(t, output(), "13800138000")
+	require.Equal(t, 1, strings.Count(output(), "a receiver sent data after its answer"))
 }

@@ -22,6 +22,9 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			if w.Err != nil {
 				return d.unsigned(w.EndpointID.String(), w.Err)
 			}
+			if w.Payload == "" {
+				return attempt{at: time.Now(), err: "there is no event for this delivery"}
+			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {

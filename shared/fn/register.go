@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -42,7 +41,6 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 		return nil, fmt.Errorf("name the functions for the framework: %w", err)
 	}
 	framework.HTTP(name, h.ServeHTTP)
-	slog.SetDefault(env.Log) // for what the framework's server has to say
 	env.endOnSignal()
 	return env, nil
 }

@@ -2,6 +2,7 @@ package fn
 
 import (
 	"errors"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"slices"
@@ -48,6 +49,8 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(&standardLog{log: log})
 	env, err := NewEnv(cfg, log)
 	var setting *bus.SettingError
 	if errors.As(err, &setting) {

@@ -132,8 +132,8 @@ where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
-// deliveryPayload is what the delivery w sends.
-const deliveryPayload = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id))`
+// deliveryPayload is what the delivery w sends; ” if its event is missing.
+const deliveryPayload = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id), '')`
 
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.
@@ -143,9 +143,9 @@ type DueDelivery struct {
 	CallerID int64
 	EventID  string
 	URL      string
-	Payload  string
-	Claim    int32 // the fence
-	Failing  bool  // nothing was delivered to the endpoint since its last failure
+	Payload  string // "" if only a function that was taken over can have written the row: its event is missing
+	Claim    int32  // the fence
+	Failing  bool   // nothing was delivered to the endpoint since its last failure
 	Signing
 }
 

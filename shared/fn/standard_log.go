@@ -1,0 +1,28 @@
+package fn
+
+import (
+	"log/slog"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
+)
+
+// standardLog writes what libraries write to the standard log. net/http writes there, for each
+// connection, what a receiver sends after its answer: of that only the fact is logged, once a minute.
+type standardLog struct {
+	log         *slog.Logger
+	unsolicited loglimit.Limit
+}
+
+const unsolicitedResponse = "Unsolicited response received"
+
+// Write is io.Writer's; package log calls it once for each line.
+func (l *standardLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if !strings.HasPrefix(text, unsolicitedResponse) {
+		l.log.Warn("library", "text", text)
+	} else if unlogged, log := l.unsolicited.Next(); log {
+		l.log.Warn("a receiver sent data after its answer", "unlogged", unlogged)
+	}
+	return len(line), nil
+}
