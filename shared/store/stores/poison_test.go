@@ -96,7 +96,6 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 	}
 
 	for name, forge := range map[string]string{
-		"no event":          `update webhook_deliveries set own_payload = null where id = $1`,
 		"claims":            `update webhook_deliveries set claims = 2147483647 where id = $1`,
 		"tried":             `update webhook_deliveries set tried = 2147483647 where id = $1`,
 		"negative attempts": `update webhook_deliveries set attempts = -5 where id = $1`,
