@@ -62,6 +62,13 @@ func TestPreview(t *testing.T) {
 	mustCall[api.BlockedWordResponse](o, "POST", "blocked-words", `{"word":"HI"}`)
 	require.False(t, mustCall[api.PreviewResponse](o, "POST", "template/preview", `{"template_content":"hi"}`).Sendable)
 
+	repeated := mustCall[api.PreviewResponse](o, "POST", "template/preview",
+		`{"template_content":"`+strings.Repeat("{a}", 66)+`","params":{"a":"`+strings.Repeat("1", 4000)+`"}}`)
+	require.Equal(t, 2000, repeated.Length)
+	require.Len(t, repeated.FinalContent, 2000)
+	require.Contains(t, repeated.Problem, "at most 200 characters")
+
+	o.refused(400, "invalid_request", []string{"params.a"}, "POST", "template/preview", `{"template_content":"{a}","params":{"a":"`+strings.Repeat("1", 4001)+`"}}`)
 	o.refused(400, "invalid_request", []string{"params", "template_content"}, "POST", at, `{"content":"a=b","params":{},"template_content":"x"}`)
 	o.refused(400, "invalid_request", []string{"content", "template_content"}, "POST", "template/preview", `{"content":"a=%zz"}`)
 	o.refused(400, "invalid_request", []string{"params.a", "template_content"}, "POST", "template/preview", `{"params":{"a":[]}}`)

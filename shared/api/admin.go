@@ -62,7 +62,7 @@ type PreviewRequest struct {
 
 // PreviewResponse is a text that was composed and not sent.
 type PreviewResponse struct {
-	FinalContent  string   `json:"final_content"` // missing parameters stay as {name}
+	FinalContent  string   `json:"final_content"` // cut at 2000 characters; missing parameters stay as {name}
 	Segments      int      `json:"segments"`
 	Encoding      string   `json:"encoding"` // GSM-7 or UCS-2
 	Length        int      `json:"length"`   // characters

@@ -66,8 +66,8 @@ func checkParam(text string) error {
 }
 
 // ParamsFromJSON reads template parameters from a decoded JSON object: strings as they are, numbers with their
-// digits (a json.Number as it was written), booleans as true or false. It returns either the parameters or every
-// bad field, sorted by name.
+// digits (a json.Number as it was written), booleans as true or false, each of at most MaxEncoded characters. It returns
+// either the parameters or every bad field, sorted by name.
 func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
 	if len(object) > MaxParams {
 		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", MaxParams)}}
@@ -78,6 +78,9 @@ func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
 		value, err := scalarText(object[name])
 		if err == nil {
 			err = checkParam(name)
+		}
+		if err == nil && utf8.RuneCountInString(value) > MaxEncoded {
+			err = fmt.Errorf("must be at most %d characters", MaxEncoded)
 		}
 		if err != nil {
 			bad = append(bad, Field{Name: "params." + name, Message: err.Error()})

@@ -127,6 +127,15 @@ func TestParamsFromJSON(t *testing.T) {
 		require.Equal(t, []Field{{"params", "must have at most 100 parameters"}}, bad)
 	})
 
+	t.Run("refuses values that are too long", func(t *testing.T) {
+		t.Parallel()
+		params, bad := ParamsFromJSON(map[string]any{"long": strings.Repeat("张", MaxEncoded+1), "number": json.Number(strings.Repeat("1", MaxEncoded+1)), "ok": "1"})
+		require.Nil(t, params)
+		require.Equal(t, []Field{{"params.long", "must be at most 4000 characters"}, {"params.number", "must be at most 4000 characters"}}, bad)
+		_, bad = ParamsFromJSON(map[string]any{"long": strings.Repeat("张", MaxEncoded)})
+		require.Empty(t, bad)
+	})
+
 	t.Run("reads nothing from nothing", func(t *testing.T) {
 		t.Parallel()
 		params, bad := ParamsFromJSON(nil)
