@@ -184,7 +184,7 @@ CREATE TABLE template_pauses (
     PRIMARY KEY (template_id, caller_id)
 );
 COMMENT ON TABLE template_pauses IS 'Templates of subscribe messages with errors in a row, by caller; with paused_at the caller''s messages with the template are not sent.';
-COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that ordered the messages: callers.id, 0 for the pair of the environment, -1 for all callers.';
+COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that ordered the messages: callers.id, 0 for the pair of the environment.';
 COMMENT ON COLUMN template_pauses.strikes IS 'Errors in a row that are the fault of the template or of what the caller fills into it.';
 COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
 

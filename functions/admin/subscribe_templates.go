@@ -76,10 +76,7 @@ func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pause
 
 func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.SubscribeTemplate {
 	answer := api.SubscribeTemplate{
-		TemplateID: t.TemplateID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
-	}
-	if t.CallerID != subscribe.AllCallers {
-		answer.CallerID = (*api.ID)(&t.CallerID)
+		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
 	case c.HasQueues(): // an admin with queues may not see other callers

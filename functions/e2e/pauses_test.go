@@ -276,7 +276,7 @@ func (s story) pauses() {
 	s.post(404, at+"/resume", `{"reason":"it is done"}`)
 
 	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
-		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', -1, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
+		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', 0, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
 	s.get(200, cluster.AdminPath+"subscribe-templates")
 	var pages []string
 	for after := ""; len(pages) < 4; {

@@ -67,7 +67,7 @@ type SubscribeTemplatesResponse struct {
 // error in a row it is paused for this caller, until an operator resumes it.
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
-	CallerID   *ID        `json:"caller_id,omitempty"`   // who ordered the messages; nil = all callers, of a pause that an older version made
+	CallerID   ID         `json:"caller_id"`             // who ordered the messages
 	CallerName string     `json:"caller_name,omitempty"` // the caller's; an admin with queues does not see it
 	Strikes    int        `json:"strikes"`               // errors in a row
 	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = it is not paused yet

@@ -13,12 +13,8 @@ import (
 // CallerTemplate names a template of subscribe messages as one caller uses it.
 type CallerTemplate struct {
 	TemplateID string
-	CallerID   int64 // who ordered the messages, or AllCallers
+	CallerID   int64 // who ordered the messages
 }
-
-// AllCallers is in place of a caller in a pause that is from before pauses were
-// each caller's own.
-const AllCallers int64 = -1
 
 // Template counts the errors of one caller's messages with a template.
 type Template struct {
@@ -58,10 +54,9 @@ func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 
 const pausedTemplatesSQL = `
 select t.template_id, t.caller_id from unnest($1::varchar[], $2::bigint[]) t (template_id, caller_id)
-where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id in (t.caller_id, -1) and p.paused_at is not null)`
+where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = t.caller_id and p.paused_at is not null)`
 
-// PausedTemplates gives those of the templates that are paused for their caller, or
-// for all.
+// PausedTemplates gives those of the templates that are paused for their caller.
 func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[CallerTemplate]bool, error) {
 	rows, err := st.db.Hot.Query(ctx, pausedTemplatesSQL, store.Column(of, func(t CallerTemplate) string { return t.TemplateID }),
 		store.Column(of, func(t CallerTemplate) int64 { return t.CallerID }))

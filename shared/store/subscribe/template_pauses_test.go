@@ -78,22 +78,6 @@ func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAPauseFromAnOlderVersionIsOfAllCallers(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	db.Exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ('a', -1, 3, now(), 'x')`)
-	pauseTemplate(t, db, 7, "a")
-	both := map[subscribe.CallerTemplate]bool{of(7, "a"): true, of(8, "a"): true}
-	require.Equal(t, both, mustPausedTemplates(t, db, of(7, "a"), of(8, "a"), of(8, "b")))
-	caller := int64(7)
-	_, err := db.Subscribe.LiftTemplate(t.Context(), "a", &caller, storetest.Tester)
-	require.NoError(t, err)
-	require.Equal(t, both, mustPausedTemplates(t, db, of(7, "a"), of(8, "a")))
-	_, err = db.Subscribe.LiftTemplate(t.Context(), "a", nil, storetest.Tester)
-	require.NoError(t, err)
-	require.Empty(t, mustPausedTemplates(t, db, of(7, "a"), of(8, "a")))
-}
-
 func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
