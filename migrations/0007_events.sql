@@ -88,7 +88,6 @@ CREATE TABLE webhook_deliveries (
     subject     uuid NOT NULL,
     host        text NOT NULL DEFAULT '',
     url         text NOT NULL,
-    own_payload text,
     state       smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2),
     attempts    smallint NOT NULL DEFAULT 0,
     claims      integer NOT NULL DEFAULT 0,
@@ -111,7 +110,6 @@ CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id)
 COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
 COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, as sendonce.task.failed.v1.';
 COMMENT ON COLUMN webhook_deliveries.host IS 'The host of a callback URL, empty for an endpoint: a slow receiver delays only its own.';
-COMMENT ON COLUMN webhook_deliveries.own_payload IS 'The body of each POST, of deliveries recorded before webhook_events was added; null: that of webhook_events.';
 COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
 COMMENT ON COLUMN webhook_deliveries.claims IS 'The fence: one more with each try begun and with each resend.';

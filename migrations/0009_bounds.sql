@@ -19,7 +19,7 @@ BEGIN
                 WHEN type = 'jsonb' THEN 'pg_column_size(%1$I) <= 1048576'
                 WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'
-                WHEN name IN ('webhook_events.payload', 'webhook_deliveries.own_payload', 'dead_letters.event') THEN 'octet_length(%1$I) <= 2097152'
+                WHEN name IN ('webhook_events.payload', 'dead_letters.event') THEN 'octet_length(%1$I) <= 2097152'
                 ELSE 'octet_length(%1$I) <= 65536'
             END, a.attname), ' AND ' ORDER BY a.attnum) AS conditions
         FROM pg_class c

@@ -114,7 +114,7 @@ func TestRolesAreDenied(t *testing.T) {
 	diverted := []string{
 		`UPDATE webhook_endpoints SET url = 'https://example.org'`, `UPDATE webhook_endpoints SET caller_id = 7`, `UPDATE webhook_endpoints SET id = gen_random_uuid()`,
 		`UPDATE webhook_endpoints SET created_at = now()`, `UPDATE webhook_endpoints SET events = '{}'`, `UPDATE webhook_deliveries SET url = 'https://example.org'`,
-		`UPDATE webhook_deliveries SET own_payload = '{}'`, `UPDATE webhook_events SET payload = '{}'`, `DELETE FROM webhook_events`, `UPDATE archived_messages SET data = 'x'`, `UPDATE archived_messages SET destination = 'x'`,
+		`UPDATE webhook_deliveries SET subject = id`, `UPDATE webhook_events SET payload = '{}'`, `DELETE FROM webhook_events`, `UPDATE archived_messages SET data = 'x'`, `UPDATE archived_messages SET destination = 'x'`,
 		`INSERT INTO archived_messages SELECT`, `UPDATE subscribe_message_logs SET caller_id = 7`, `UPDATE subscribe_message_logs SET receiver_user_id = 7`,
 		`DELETE FROM subscribe_message_logs`, `UPDATE archived_subscribe_message_logs SET message_data = '{}'`, `INSERT INTO archived_subscribe_message_logs SELECT`,
 		`UPDATE provider_tokens SET app_id = 'x'`, `UPDATE event_outbox SET kind = 'task.pending'`, `UPDATE dead_letters SET event = '{}'`,

@@ -28,8 +28,9 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 			insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
 	}
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
-	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
-		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url, '{}' from webhook_endpoints, generate_series(1, 20) n where url is not null`)
+	w.Admin.Exec(`with e as (insert into webhook_events (id, payload) select n::text, '{}' from generate_series(1, 20) n returning id)
+		insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+		select gen_random_uuid(), e.id, w.id, w.caller_id, 'x', w.id, w.url from webhook_endpoints w, e where w.url is not null`)
 	inFlight := func() (webhooks, messages int) {
 		for _, host := range hosts {
 			messages += host.Calls()

@@ -26,11 +26,12 @@ func RegisterEndpoint(s *Client, body string) (at, secret string) {
 func InsertDelivery(s *Client, endpoint, taskID any) string {
 	s.T.Helper()
 	id := task.NewID()
-	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
-		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback'), format(
+	s.Exec(`with event as (insert into webhook_events (id, payload) values ($3::text || '-7', format(
 			'{"specversion":"1.0","id":"%1$s-7","source":"/sendonce","type":"sendonce.task.succeeded.v1","subject":"%1$s",'
 			'"time":"2023-12-01T10:01:00Z","datacontenttype":"application/json","sequence":"00000000000000000007",'
-			'"data":{"task_id":"%1$s","state":"succeeded","status":2}}', $3::text)
+			'"data":{"task_id":"%1$s","state":"succeeded","status":2}}', $3::text)) on conflict do nothing)
+		insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback')
 		from webhook_endpoints e where e.id = $2::uuid`, id, endpoint, taskID)
 	return id.String()
 }

@@ -27,8 +27,8 @@ func oldRows(t *testing.T, db *storetest.DB) {
 	for _, sql := range []string{
 		`insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after, created_at)
 			select 1, 'ann', 'r', 'task.retry', g::text, 'because', '{"a": 1}', '{"a": 2}', now() - interval '100 days' * (g % 2) from generate_series(1, 4) g`,
-		`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at, created_at)
-			select gen_random_uuid(), g::text, gen_random_uuid(), 0, 't', gen_random_uuid(), 'u', '{}', case when g < 3 then 0 else g - 2 end, case when g < 3 then now() end,
+		`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at, created_at)
+			select gen_random_uuid(), g::text, gen_random_uuid(), 0, 't', gen_random_uuid(), 'u', case when g < 3 then 0 else g - 2 end, case when g < 3 then now() end,
 				case when g > 2 then now() - interval '100 days' end, now() - interval '100 days' from generate_series(1, 4) g`,
 		`insert into webhook_events (id, payload, recorded_at)
 			select g::text, '{}', now() - interval '100 days' * (g % 6) from generate_series(1, 6) g`,
@@ -209,8 +209,8 @@ insert into archived_subscribe_message_logs select id + 1000000, template_id, te
 insert into archived_subscribe_message_sends select gen_random_uuid(), log_id, template_id, receiver_openid, message_data, null, null, null, now() from subscribe_message_sends;
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, created_at)
 	select 0, '', '', '', '', now() - interval '1 minute' * g from generate_series(1, 20000) g;
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at)
-	select id, id::text, id, 1, 'x', id, 'u', '{}', 1, null, now() - interval '1 minute' * seq from tasks;
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at)
+	select id, id::text, id, 1, 'x', id, 'u', 1, null, now() - interval '1 minute' * seq from tasks;
 insert into webhook_events (id, payload, recorded_at) select id::text, '{}', now() - interval '1 minute' * seq from tasks;
 insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
 	select id, 'backlog', 'q', 1, 1, now() - interval '1 minute' * seq, 0 from tasks;

@@ -103,8 +103,9 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		"tries of a kind":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
 	} {
 		a, b := task.NewID(), task.NewID()
-		db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
-			select id, id::text, $2, 7, 'x', id, 'u', '{}' from unnest($1::uuid[]) id`, []task.ID{a, b}, endpoint)
+		db.Exec(t, `with e as (insert into webhook_events (id, payload) select id::text, '{}' from unnest($1::uuid[]) id returning id)
+			insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+			select id::uuid, id, $2, 7, 'x', id::uuid, 'u' from e`, []task.ID{a, b}, endpoint)
 		run(name, forge, a, func(t *testing.T) {
 			var tried []webhooks.Tried
 			for _, d := range db.MustClaimDeliveries(t) {

@@ -133,7 +133,7 @@ returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliv
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // deliveryPayload is what the delivery w sends; ” if its event is missing.
-const deliveryPayload = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id), '')`
+const deliveryPayload = `coalesce((select payload from webhook_events where id = w.event_id), '')`
 
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.

@@ -26,8 +26,8 @@ var fewPlaces = messages.Places{All: 16, Caller: 4, Destination: 2, Failing: 4}
 // pend adds deliveries that are due, n to each of the hosts.
 func pend(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
 	t.Helper()
-	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, host, next_at)
-		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', '{}', host, now() - n * interval '1 second'
+	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, host, next_at)
+		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', host, now() - n * interval '1 second'
 		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
 }
 
