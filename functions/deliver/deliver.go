@@ -195,6 +195,21 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 		return refused, nil
 	}
 	n, unknown, err := d.webhookStore.RecordEvents(ctx, recorded, api.NewWebhookSecret)
+	if store.IsPoison(err) {
+		if len(events) == 1 {
+			return map[int]error{0: err}, nil
+		}
+		for i := range events { // one of them is at fault
+			one, err := d.record(ctx, events[i:i+1])
+			if err != nil {
+				return refused, err
+			}
+			if one[0] != nil {
+				refused[i] = one[0]
+			}
+		}
+		return refused, nil
+	}
 	for _, i := range unknown {
 		refused[indexes[i]] = fmt.Errorf("its subject %q does not exist", events[indexes[i]].Subject)
 	}
@@ -207,8 +222,14 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 	return refused, err
 }
 
+// maxEventText is the longest id and type of an event, in bytes: those of the relay are shorter.
+const maxEventText = 255
+
 func recordedEvent(p *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
 	kind, _ := kindOf(p.Type)
+	if len(p.ID) > maxEventText || len(p.Type) > maxEventText {
+		return recorded, fmt.Errorf("its id or its type is longer than %d bytes", maxEventText)
+	}
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
 		return recorded, fmt.Errorf("its subject %q is not an id", p.Subject)

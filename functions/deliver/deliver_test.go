@@ -1,9 +1,12 @@
 package deliver_test
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -45,6 +48,38 @@ func TestOutcomeReachesEndpoint(t *testing.T) {
 	}
 	require.Equal(t, 1, endpoint.Calls())
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from event_outbox`) == 0 })
+}
+
+func TestForgedEventIsBuriedAlone(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
+	id, orphan := w.Submit(), w.Submit(func(r *api.SendRequest) { r.CallbackURL = "https://shop.example/" })
+	w.Admin.Exec(`update tasks set caller_id = 4711 where id = $1`, orphan) // there is no such caller
+	random := func(bytes int) string {
+		b := make([]byte, bytes/2)
+		_, _ = rand.Read(b)
+		return hex.EncodeToString(b)
+	}
+	const task, delivered = "sendonce.task.failed.v1", "sendonce.message.delivered.v1"
+	event := func(id, kind, subject, data string) string {
+		return fmt.Sprintf(`{"id":"%s","type":"%s","subject":"%s","time":"2026-01-02T03:04:05Z","data":%s}`, id, kind, subject, data)
+	}
+	message := `"messages":[{"server_msg_id":"` + id + `","fp":"` + strings.Repeat("00", 16) + `"}]`
+	forged := []string{
+		event("year", delivered, "", `{"delivered_at":"0000-01-01T00:00:00Z",`+message+`}`),
+		event(random(6000), task, id, "{}"),
+		event("type", "sendonce.task."+random(6000), id, "{}"),
+		event(`nul\u0000`, task, id, "{}"),
+		event("caller", task, orphan, "{}"),
+	}
+	batch := "[" + strings.Join(append(forged, event("good", task, id, "{}")), ",") + "]"
+	answer := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
+	require.Equal(t, 204, answer.Status, answer.Text)
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from webhook_deliveries where event_id = 'good'`))
+	require.Equal(t, len(forged), w.Admin.Count(`select count(*) from dead_letters where function = 'deliver' and dead`))
+	alone := w.Admin.Do("POST", "/events/deliver", `{"specversion":"1.0","source":"/s",`+forged[0][1:], "Content-Type", "application/cloudevents+json")
+	require.Equal(t, 204, alone.Status, alone.Text)
 }
 
 func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -65,5 +66,9 @@ func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) er
 		}
 		fingerprints[i] = task.Hash(hash)
 	}
-	return d.messageStore.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
+	err := d.messageStore.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
+	if store.IsPoison(err) {
+		return fn.Poison(err)
+	}
+	return err
 }

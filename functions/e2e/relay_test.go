@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -139,6 +140,41 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	taken, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")
 	require.NoError(t, err)
 	require.Equal(t, typo, taken.Header.Get("ce-id"))
+}
+
+func TestRelayRefusesForgedDestinations(t *testing.T) {
+	t.Parallel()
+	o := cluster.Open(t, cluster.AllowLoopback)
+	o.AddEndpoint(cluster.NewReceiver(t, nil).URL)
+	forge := func(kind int, destination, kindOfMessage, data string, n int) {
+		o.Admin.Exec(`with m as (
+				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+				select gen_random_uuid(), gen_random_uuid(), 0, 'x', gen_random_uuid(), gen_random_uuid(), $1, $2, $3, $4, false, 1, 1
+				from generate_series(1, $5::integer) returning id)
+			insert into message_live (id, remaining_sends, kind, stream, caller_id) select id, 1, 0, 'MESSAGES', 0 from m`, kind, destination, kindOfMessage, data, n)
+	}
+	o.FinishTask()
+	events, err := o.JetStream().Stream(t.Context(), "EVENTS")
+	require.NoError(t, err)
+	stored := func() uint64 {
+		info, err := events.Info(t.Context())
+		require.NoError(t, err)
+		return info.State.Msgs
+	}
+	cluster.Eventually(t, func() bool { return stored() == 1 })
+
+	forge(0, "$JS.API.STREAM.PURGE.EVENTS", "t", "{}", 1)
+	forge(0, bus.EventDelivered, "sendonce.message.delivered.v1", `{"delivered_at":"0000-01-01T00:00:00Z","messages":[]}`, 300)
+	forge(0, "inbox.bob", "t", "{}", 1)
+	forge(1, "https://shop.example/", "t", "{}", 1)
+	forge(2, "b*b", "t", "{}", 1)
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
+	cluster.Eventually(t, func() bool {
+		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'the relay does not publish to this destination: it %'`) == 304
+	})
+	require.EqualValues(t, 1, stored(), "nothing was purged or added")
+	require.Empty(t, o.Inbox("bob"))
+	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
 // holdChange makes every change of one kind, such as "update on message_live", wait until

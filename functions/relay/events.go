@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,8 +17,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// errDestination means that only a function that was taken over can have written the row: submit
+// accepts no such destination.
+var errDestination = errors.New("the relay does not publish to this destination: it")
+
 // messageEvent is a reliable message as a CloudEvent with the message's id.
 func messageEvent(d messages.Due) (bus.Message, error) {
+	to := d.To()
+	if err := to.Check(); err != nil {
+		return bus.Message{}, fmt.Errorf("%w %w", errDestination, err)
+	}
+	if to.Kind == message.URL {
+		return bus.Message{}, fmt.Errorf("%w is a URL", errDestination)
+	}
 	subject := d.Destination
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store"
@@ -57,6 +58,7 @@ type relayer struct {
 	events   *events.Store
 	messages *messages.Store
 	env      *fn.Env
+	forged   loglimit.Limit // log lines of messages with a destination that submit does not accept
 }
 
 // relay publishes all that is due, batches of messages and of events in turn, and schedules the next
@@ -161,6 +163,7 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		}
 		switch {
 		case unfit[i] != nil:
+			r.logForged(unfit[i])
 			results[i] = message.Result{Outcome: message.Refused, Reason: unfit[i].Error()}
 		case err == nil:
 			results[i] = message.Result{Outcome: message.Taken}
@@ -171,6 +174,18 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		}
 	}
 	return results
+}
+
+// logForged logs, once a minute, that a message was refused for its destination. The row has the
+// reason.
+func (r *relayer) logForged(err error) {
+	if !errors.Is(err, errDestination) {
+		return
+	}
+	if unlogged, log := r.forged.Next(); log {
+		r.env.Log.Error("a message has a destination that submit does not accept: something else wrote it", "function", "relay",
+			"error", err, "unlogged", unlogged, "do", "GET /api/v1/messages/stuck?kind=sending, and find out which function was taken over")
+	}
 }
 
 func scopeOf(err error) message.Scope {

@@ -46,13 +46,26 @@ func (a Address) String() string {
 // ParseAddress parses a subject such as orders.paid, an https or http URL, or user:name. The error
 // says what is accepted.
 func ParseAddress(to string) (Address, error) {
+	a := Address{Subject, to}
 	if name, isUser := strings.CutPrefix(to, userPrefix); isUser {
-		return Address{User, name}, checkUser(name)
+		a = Address{User, name}
+	} else if strings.Contains(to, "://") {
+		a = Address{URL, to}
 	}
-	if strings.Contains(to, "://") {
-		return Address{URL, to}, checkURL(to)
+	return a, a.Check()
+}
+
+// Check returns an error unless a message may have the address. The error says what is accepted.
+func (a Address) Check() error {
+	switch a.Kind {
+	case Subject:
+		return checkSubject(a.Name)
+	case URL:
+		return checkURL(a.Name)
+	case User:
+		return checkUser(a.Name)
 	}
-	return Address{Subject, to}, checkSubject(to)
+	return errors.New("must be of a kind from 0 to 2")
 }
 
 // Routed returns the subject for an exchange and a routing key; "" is the default exchange. The error

@@ -42,6 +42,16 @@ func TestParseAddressErrors(t *testing.T) {
 	}
 }
 
+func TestCheckUsesTheKindOfTheAddress(t *testing.T) {
+	t.Parallel()
+	for _, good := range []Address{{Subject, "msg.orders.a://b"}, {User, "bob"}, {URL, "https://example.com/"}} {
+		require.NoError(t, good.Check(), good)
+	}
+	for _, bad := range []Address{{Subject, "$JS.API.STREAM.PURGE.EVENTS"}, {User, "b*b"}, {URL, "evt.x"}, {Kind(7), "orders"}} {
+		require.Error(t, bad.Check(), bad)
+	}
+}
+
 func TestSubjectOfExchangeAndRoutingKey(t *testing.T) {
 	t.Parallel()
 	got, err := Routed("orders", "paid.eu")

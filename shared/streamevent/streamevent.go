@@ -137,8 +137,8 @@ func (p *Event) Message() (*messages.Submission, error) {
 		return nil, errors.New("has no fingerprint")
 	}
 	copy(m.Fingerprint[:], fingerprint)
-	if to, err := message.ParseAddress(m.To.String()); err != nil || to != m.To {
-		return nil, errors.New("its destination is none that a message may have")
+	if err := m.To.Check(); err != nil {
+		return nil, fmt.Errorf("its destination %w", err)
 	}
 	if year := m.SentAt.UTC().Year(); year < 1 || year > 9999 {
 		return nil, errors.New("its sent_at is none that a message may have")

@@ -30,7 +30,7 @@ const (
 // again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
-	if len(rows) == 1 && isPoison(err) {
+	if len(rows) == 1 && store.IsPoison(err) {
 		return []Saving{SavePoisoned}, store.Wrap("bury an accepted message", st.buryAccepted(ctx, rows[0], err.Error()))
 	}
 	if len(rows) < 2 || !store.IsRowError(err) {
@@ -45,13 +45,6 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 		out = append(out, one...)
 	}
 	return out, nil
-}
-
-// isPoison reports whether err means that the database will never accept the row, whatever its
-// present state.
-func isPoison(err error) bool {
-	code := store.SQLState(err)
-	return len(code) == 5 && (code[:2] == "22" || code[:2] == "23")
 }
 
 // buryAccepted stores a message that the database will never accept as a dead letter, and
