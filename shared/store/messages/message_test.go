@@ -103,6 +103,21 @@ func TestRepeatIsSavedOnceAndConflictRefused(t *testing.T) {
 	require.Equal(t, 3, db.Count(t, `select count(*) from message_live`))
 }
 
+func TestRepeatOfDamagedMessageFailsAlone(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	again := func(key string) *messages.Submission {
+		return storetest.Message(key, func(m *messages.Submission) { m.CallID = task.NewID() })
+	}
+	damaged := storetest.Message("damaged")
+	db.MustSave(t, damaged, storetest.Message("well"))
+	db.Exec(t, `delete from message_live where id = $1`, damaged.ID)
+	outs, errs := db.Messages.Submit([]*messages.Submission{again("damaged"), again("well"), again("new")})
+	require.ErrorContains(t, errs[0], "has no state")
+	require.Equal(t, []error{nil, nil}, errs[1:])
+	require.Equal(t, []bool{true, false}, []bool{outs[1].Replayed, outs[2].Replayed})
+}
+
 func TestSavedMessageIsReplayedEvenIfRefusedNow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

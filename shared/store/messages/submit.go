@@ -3,6 +3,7 @@ package messages
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -101,7 +102,8 @@ insert into message_live (id, caller_id, kind, destination_key, stream, bytes, r
 select id, caller_id, kind, destination_key, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
 returning id, updated_at`
 
-// knownMessagesSQL finds the calls that saved messages, and how far these came.
+// knownMessagesSQL finds the calls that saved messages, and how far these came. The status is null
+// if a message has no row in either table.
 const knownMessagesSQL = `
 select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false), m.created_at
 from messages m
@@ -211,7 +213,8 @@ func messageColumns(rows []*Submission) []any {
 type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash
-	state       msg.Message // Status and Abandoned alone
+	status      *msg.Status // nil if it is missing
+	abandoned   bool
 	archived    bool
 	savedAt     time.Time
 }
@@ -232,15 +235,18 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open [
 		m := rows[i]
 		first, found := known[m.ID]
 		switch {
-		case found && first.fingerprint == m.Fingerprint:
-			replayed = true
-			out[i] = Submitted{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
-		case found:
+		case found && first.fingerprint != m.Fingerprint:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
+		case found && first.status == nil: // a function that was taken over deleted its row
+			out[i].err = fmt.Errorf("message %s has no state: its row of message_live or message_done was deleted", m.ID)
+		case found:
+			replayed = true
+			state := msg.Message{Status: *first.status, Abandoned: first.abandoned}.State()
+			out[i] = Submitted{State: state, Status: *first.status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
 		case m.Refused != nil:
 			out[i].Refused = m.Refused
 		default:
-			return errors.New("a message was neither inserted nor found")
+			out[i].err = errors.New("a message was neither inserted nor found")
 		}
 	}
 	if replayed {
@@ -264,7 +270,7 @@ func (st *Store) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]
 			return nil, err
 		}
 		m := knownMessage{archived: from.archived}
-		_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned, &m.savedAt}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.status, &m.abandoned, &m.savedAt}, func() error {
 			known[m.id] = m
 			return nil
 		})

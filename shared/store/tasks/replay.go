@@ -2,6 +2,8 @@ package tasks
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +13,7 @@ import (
 )
 
 // firstCallsSQL finds the call that first used a key or an id, with the present state of its
-// task.
+// task; null if the task has none in either table.
 const firstCallsSQL = `
 select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
 from submission_keys k
@@ -40,8 +42,20 @@ type firstCall struct {
 	id          task.ID
 	fingerprint task.Hash
 	content     string
-	state       task.State
+	state       *task.State // nil if it is missing
 	archived    bool
+}
+
+// check returns an error for a call that cannot be answered because a function that was taken over
+// has deleted rows. It concerns this call alone.
+func (c firstCall) check(found bool) error {
+	switch {
+	case !found:
+		return errors.New("a submission was neither inserted nor found")
+	case c.state == nil:
+		return fmt.Errorf("task %s has no state: its row of task_live or task_done was deleted", c.id)
+	}
+	return nil
 }
 
 type knownCalls struct {

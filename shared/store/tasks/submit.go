@@ -261,11 +261,11 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 		if f.act[i] != resolve {
 			continue
 		}
-		first, ok := known.of(s)
-		if !ok {
-			return errors.New("a submission was neither inserted nor found")
+		first, found := known.of(s)
+		if f.out[i].err = first.check(found); f.out[i].err != nil {
+			continue
 		}
-		f.out[i] = Submitted{ID: first.id, State: first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
+		f.out[i] = Submitted{ID: first.id, State: *first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
 		if s.Key != nil && first.fingerprint != s.Fingerprint {
 			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
 		}

@@ -43,6 +43,27 @@ func TestKeyWithAnotherBodyIsRefused(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from receive_logs where task_id is null and status_code = 400`))
 }
 
+func TestKeyOfDamagedTaskFailsAlone(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for name, damage := range map[string]string{
+		"without state": `delete from task_live where id = $1`,
+		"without body":  `with l as (delete from task_live where id = $1) delete from tasks where id = $1`,
+	} {
+		damaged, well := storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("well "+name, "a"))
+		db.MustSubmit(t, damaged, well)
+		db.Exec(t, damage, damaged.ID)
+		repeats := []*tasks.Submission{
+			storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("well "+name, "a")), storetest.Submission(storetest.Keyed(name+" new", "a")),
+		}
+		outs, errs := db.Tasks.Submit(repeats)
+		require.Error(t, errs[0], name)
+		require.Equal(t, []error{nil, nil}, errs[1:], name)
+		require.Equal(t, []any{well.ID, true}, []any{outs[1].ID, outs[1].Replayed})
+		require.Equal(t, 2, db.Count(t, `select count(*) from receive_logs where task_id = $1`, well.ID), "the repeat is logged")
+	}
+}
+
 func TestAKeyBelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
