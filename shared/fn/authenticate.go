@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
@@ -20,7 +18,7 @@ var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials a
 // call for a list is one that the role of lists answers.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	name, password, ok := req.r.BasicAuth()
-	if !ok {
+	if !ok || !task.ValidUser(name) && !sameText(name, req.env.Config.Username) {
 		return callers.Caller{}, errCredentials
 	}
 	a, err := req.env.logins.begin(name, password, req.call.SourceIP, req.start)
@@ -46,7 +44,7 @@ func (e *Env) verify(ctx context.Context, name, password string, list bool, a *l
 		return callers.Caller{Name: name, Roles: []string{string(Admin)}}, nil
 	}
 	caller, err := e.verifyCaller(ctx, name, password, list, a)
-	if code := task.CodeOf(err); e.adminHash != nil && !a.repeated && (code == codeUnauthenticated || code == codeTooManyAttempts) {
+	if e.adminHash != nil && !a.repeated && task.CodeOf(err) == codeUnauthenticated {
 		start := time.Now()
 		if waited := e.adminHash.pretend(ctx, password, a.addressHash(), a.began); waited != nil {
 			return callers.Caller{}, waited
@@ -56,19 +54,22 @@ func (e *Env) verify(ctx context.Context, name, password string, list bool, a *l
 	return caller, err
 }
 
-// verifyCaller is check for all names but the built-in admin's.
+// verifyCaller is verify for all names but the built-in admin's.
 func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool, a *loginAttempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(password)) // also of names that nobody has
-	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return callers.Caller{}, errCredentials
-	}
-	if !e.callers.has(name) && !a.mayLookUp() {
-		e.deferred.add(name, a.address, e.logins.nameFound)
-		return callers.Caller{}, tooManyAttempts(time.Second)
+	limited := !a.spent && !a.proven
+	if limited && !e.callers.has(name) {
+		if !a.known {
+			e.deferred.add(name, a.address, e.logins.nameFound)
+			return callers.Caller{}, errCredentials
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, failureTime) // the next call finds the result
+		defer cancel()
 	}
 	caller, err := e.callers.byName(ctx, name, list)
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound:
+	case task.CodeOf(err) == task.CodeNotFound, err != nil && limited:
 		return callers.Caller{}, errCredentials
 	case err != nil:
 		return callers.Caller{}, errors.Join(Busy("the service is busy, try again"), err)

@@ -15,7 +15,6 @@ const (
 	unknownCallerTTL = 5 * time.Second // a new caller whose name was tried too early waits no longer
 	callerLimit      = 4096            // per kind: known names, unknown names
 	callerTimeout    = 3 * time.Second
-	callerMaxName    = 100
 )
 
 // callerCache keeps the caller of a name for callerTTL, and that a name is unknown for

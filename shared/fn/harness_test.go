@@ -38,7 +38,7 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	h.env = env
-	h.setCallers(knownCallers)
+	env.setCallers(knownCallers)
 	env.database = newDatabaseProbe(func(context.Context) error { return nil })
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
@@ -48,10 +48,28 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	return h
 }
 
+// newTestEnv is a process that is called without a server, as in a bubble of synctest.
+func newTestEnv(t *testing.T, cfg settings.Config, find findCaller) *Env {
+	t.Helper()
+	env, err := NewEnv(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	env.setCallers(find)
+	return env
+}
+
+// login authenticates a call from one address.
+func (e *Env) login(name, password string) (callers.Caller, error) {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.SetBasicAuth(name, password)
+	return newRequest(e, httptest.NewRecorder(), r, nil).authenticate(r.Context(), false)
+}
+
 // setCallers replaces the callers that there are.
-func (h *testServer) setCallers(find findCaller) {
-	h.env.callers = newCallerCache(find)
-	h.env.deferred.findExisting = func(ctx context.Context, names []string) (existing []string, err error) {
+func (h *testServer) setCallers(find findCaller) { h.env.setCallers(find) }
+
+func (e *Env) setCallers(find findCaller) {
+	e.callers = newCallerCache(find)
+	e.deferred.findExisting = func(ctx context.Context, names []string) (existing []string, err error) {
 		for _, name := range names {
 			if _, err := find(ctx, name, false); err == nil {
 				existing = append(existing, name)

