@@ -113,6 +113,7 @@ func TestNATSConfigHasNoWarnings(t *testing.T) {
 		require.Empty(t, opts.NoAuthUser, name)
 		require.Len(t, opts.Users, len(bus.Users(bus.StreamAccepted)), name)
 		require.Positive(t, opts.MaxConn, name)
+		require.EqualValues(t, bus.MaxPending, opts.MaxPending, name)
 		require.Positive(t, opts.MaxSubs, name)
 		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: its monitoring needs no password", name)
 		require.Zero(t, opts.HTTPSPort, name)

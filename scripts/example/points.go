@@ -93,6 +93,7 @@ func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+		MaxAckPending: 25, // so that what arrives at once is less than the max_pending of the server
 		// After that, Sendonce sends the message again, and lists it as stuck after its
 		// last send: a message that always fails does not delay others.
 		MaxDeliver: 10,

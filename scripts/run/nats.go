@@ -21,7 +21,7 @@ const examplePoints = "points"
 
 // natsLimits bounds what clients without a password can use up: connections that do not log in are
 // closed after 2 s, so that those of the run find a place again in a flood.
-const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\nmax_pending: 16MB\n"
+const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS of the run.
 type broker struct {

@@ -18,6 +18,14 @@ const (
 // each.
 const Account = "SENDONCE"
 
+// Limits of nats-server that ServerConfig sets. Whoever has a password can make the server keep
+// MaxPending for each connection that it does not read from.
+const (
+	MaxPending          = 4 << 20 // bytes that wait for one connection; with more, the server closes it
+	accountConnections  = 200     // of all functions, triggers and operators together
+	receiverConnections = 16      // of one receiver
+)
+
 // Domain is the JetStream domain through which a receiver reaches its consumer.
 const Domain = "sendonce"
 
@@ -179,13 +187,16 @@ func PasswordConfig(passwords map[string]string) string {
 	return b.String()
 }
 
-// ServerConfig returns the part of a nats-server configuration with the account and its users.
+// ServerConfig returns the part of a nats-server configuration with the limits of connections, the
+// account and its users.
 // PasswordConfig must come before it. receivers is the concatenated ReceiverConfig of each receiver.
 // Both may be include lines.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `accounts {
+	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected
+accounts {
   %[1]s {
+    limits { max_connections: %[4]d }
     jetstream { max_mem: 64MB, max_streams: 32, max_consumers: 1000 }
     # For the accounts of receivers, each of which imports what is about its own consumer.
     exports: [
@@ -194,7 +205,7 @@ func ServerConfig(users []User, receivers string) string {
       {service: "$JS.ACK.%[2]s.>"}
     ]
     users: [
-`, Account, StreamMessages)
+`, Account, StreamMessages, MaxPending, accountConnections)
 	for _, u := range users {
 		fmt.Fprintf(&b, "      {user: %s, password: $%s, permissions: {\n        publish: [%s]\n        subscribe: [%s]\n      }}\n",
 			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{ReplyPrefix(u.Name) + ".>"}, u.Subscribe...)))
@@ -220,6 +231,7 @@ func quoted(subjects []string) string {
 // whose filter grants the subjects. The name must be one token of letters, digits, _ and -.
 func ReceiverConfig(name string) string {
 	return fmt.Sprintf(`  receiver-%[1]s {
+    limits { max_connections: %[6]d }
     users: [{user: %[1]s, password: $%[2]s}]
     imports: [
       {service: {account: %[3]s, subject: "$JS.API.CONSUMER.INFO.%[4]s.%[1]s"}, to: "$JS.%[5]s.API.CONSUMER.INFO.%[4]s.%[1]s"}
@@ -227,5 +239,5 @@ func ReceiverConfig(name string) string {
       {service: {account: %[3]s, subject: "$JS.ACK.%[4]s.%[1]s.>"}}
     ]
   }
-`, name, PasswordVariable(name), Account, StreamMessages, Domain)
+`, name, PasswordVariable(name), Account, StreamMessages, Domain, receiverConnections)
 }

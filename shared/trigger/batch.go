@@ -111,21 +111,30 @@ func (a *batchPipeline) fetchBatch(ctx context.Context) error {
 	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
 	defer cancel()
 	a.r.setDeadline(pullFor)
-	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.count() == 0 {
+	if _, err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.count() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
-	if a.r.Batch > 1 {
-		if err := a.fetch(a.r.Batch-1, a.batchWait()); err != nil {
-			return err
-		}
+	if err := a.fetchMore(a.r.Batch-1, a.r.BatchWait); err != nil {
+		return err
 	}
 	return a.awaitOthers(ctx)
 }
 
-// batchWait lets the server end the wait. A message sent to a client that just stopped waiting would
-// come again only after AckWait.
-func (a *batchPipeline) batchWait() jetstream.FetchOpt {
-	return jetstream.FetchMaxWait(max(a.r.BatchWait, time.Millisecond))
+// fetchMore fetches up to n messages that arrive within wait. The server ends the wait: a message sent
+// to a client that just stopped waiting would come again only after AckWait. For the same reason the
+// requests are limited by count and not by jetstream.FetchMaxBytes, where client and server count the
+// bytes of a pinned consumer differently.
+func (a *batchPipeline) fetchMore(n int, wait time.Duration) error {
+	atOnce := a.r.pullBytes / maxMessageBytes
+	for end := time.Now().Add(wait); n > 0; {
+		some := min(n, atOnce)
+		fetched, err := a.fetch(some, jetstream.FetchMaxWait(max(time.Until(end), time.Millisecond)))
+		if err != nil || fetched < some {
+			return err
+		}
+		n -= some
+	}
+	return nil
 }
 
 // awaitOthers waits until no other trigger holds messages: those of a trigger that is gone are
@@ -146,7 +155,7 @@ func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 			a.t.log.Info("another trigger holds messages of this route: waiting for them",
 				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
-		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(othersPoll)); err != nil {
+		if err := a.fetchMore(max(a.r.Batch-held, 1), othersPoll); err != nil {
 			return err
 		}
 	}
@@ -161,18 +170,19 @@ func (a *batchPipeline) removeSettled(settled uint64) {
 	a.held = slices.DeleteFunc(a.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
 }
 
-func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) error {
+func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ error) {
 	batch, err := a.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(priorityGroup))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for msg := range batch.Messages() {
 		a.add(msg)
+		fetched++
 	}
 	if err := batch.Error(); !errors.Is(err, context.DeadlineExceeded) {
-		return err
+		return fetched, err
 	}
-	return nil
+	return fetched, nil
 }
 
 // add inserts the message in stream order; a later delivery replaces an earlier one.
@@ -215,7 +225,7 @@ func (a *batchPipeline) nextBatch() []*item {
 func (a *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
 	if room := 2*a.r.Batch - a.count(); room > 0 {
-		go func() { fetched <- a.fetch(min(room, a.r.Batch), a.batchWait()) }()
+		go func() { fetched <- a.fetchMore(min(room, a.r.Batch), a.r.BatchWait) }()
 	} else {
 		fetched <- nil
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,8 @@ type route struct {
 	url   string
 	slots chan struct{}
 
+	pullBytes int // that one request for several messages may bring
+
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
 
 	repeat repeat
@@ -107,6 +110,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 		}
 		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // of another delivery, its own, and settling
 	}
+	t.dividePending()
 	t.client = &http.Client{
 		// A followed redirect would turn the POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -118,6 +122,21 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 		},
 	}
 	return t, nil
+}
+
+const (
+	minPullBytes    = 256 << 10
+	maxMessageBytes = 66 << 10 // of an accepted message: data and attributes
+)
+
+// dividePending divides half of what NATS keeps for this connection among the routes that ask for
+// several messages at once: the server closes a connection whose messages exceed bus.MaxPending
+// before they are read.
+func (t *Trigger) dividePending() {
+	batched := slices.DeleteFunc(slices.Clone(t.routes), func(r *route) bool { return r.Batch == 0 && r.UnorderedBatch <= 1 })
+	for _, r := range batched {
+		r.pullBytes = max(bus.MaxPending/2/len(batched), minPullBytes)
+	}
 }
 
 func setDefault[T int | time.Duration](value *T, d T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -24,7 +25,7 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 	items, err := t.fetchItems(consumer.Fetch(1, jetstream.FetchContext(bounded)))
 	if err == nil && len(items) > 0 {
 		var more []*item
-		more, err = t.fetchItems(consumer.FetchNoWait(r.UnorderedBatch - 1))
+		more, err = t.fetchItems(consumer.Fetch(r.UnorderedBatch-1, jetstream.FetchMaxWait(time.Millisecond), jetstream.FetchMaxBytes(r.pullBytes)))
 		items = append(items, more...)
 	}
 	under.Go(func() {

@@ -1,0 +1,43 @@
+package trigger
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/bus/bustest"
+)
+
+// A backlog that is larger than what NATS keeps for a connection does not end the connection.
+func TestLargeBacklogFitsMaxPending(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	large := strings.Repeat("x", 64<<10)
+	g := newGuarded(t)
+	relay, messages := g.bus("relay"), g.bus("messages")
+	for i := range n {
+		event := eventMessage(strconv.Itoa(i + 1))
+		require.NoError(t, event.Event.SetData("application/json", large))
+		publishAll(t, relay, event)
+		accepted := acceptance(t, strconv.Itoa(i+2), large)
+		accepted.Fingerprint = "f"
+		_, err := messages.Accept(bustest.Within(t, bustest.Soon), accepted)
+		require.NoError(t, err)
+	}
+	f := newFunction(t, func(http.ResponseWriter, call, int) {})
+	b := g.bus(bus.UserTrigger)
+	record, save := Routes(time.Hour)[4], SaveRoutes(SaveConfig{Shards: 1, BatchSize: 500, BatchWait: time.Millisecond})[1]
+	trigger := runTrigger(t, b, testConfig(f), record, save)
+	bustest.Eventually(t, func() bool {
+		counts := trigger.Counts()
+		return counts[record.Durable].Acked == n+1 && counts[save.Durable].Acked == n+1
+	}, "all delivered")
+	l, err := b.AwaitConnection(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, l.JetStream().Conn().Stats().Reconnects, "the server never closed the connection of the trigger")
+}
