@@ -29,29 +29,38 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	return caller, a.end(ctx, err)
 }
 
-// verify says whose the name and password are. The built-in admin never touches the
+// verify returns the caller of the name and password. The built-in admin never touches the
 // database, so an operator gets in while it is away. Where the admin's password is given
-// by its hash, a failure costs computing a hash, whatever the name.
+// by its hash, a failure takes the time of computing a hash, whatever the name.
 func (e *Env) verify(ctx context.Context, name, password string, list bool, a *loginAttempt) (callers.Caller, error) {
-	if sameText(name, e.Config.Username) {
-		right, err := e.isAdminPassword(ctx, password, a)
-		if err != nil {
-			return callers.Caller{}, err
-		}
-		if !right {
-			return callers.Caller{}, errCredentials
-		}
-		return callers.Caller{Name: name, Roles: []string{string(Admin)}}, nil
+	admin := sameText(name, e.Config.Username)
+	if admin && e.adminHash == nil && e.Config.Password != "" && sameText(password, e.Config.Password) {
+		return builtInAdmin(name), nil
 	}
-	caller, err := e.verifyCaller(ctx, name, password, list, a)
-	if e.adminHash != nil && !a.repeated && task.CodeOf(err) == codeUnauthenticated {
-		start := time.Now()
-		if waited := e.adminHash.pretend(ctx, password, a.addressHash(), a.began); waited != nil {
-			return callers.Caller{}, waited
+	if !admin {
+		caller, refused := e.verifyCaller(ctx, name, password, list, a)
+		if task.CodeOf(refused) != codeUnauthenticated {
+			return caller, refused
 		}
-		a.hashing = time.Since(start)
 	}
-	return caller, err
+	if e.adminHash == nil || a.repeated {
+		return callers.Caller{}, errCredentials
+	}
+	start := time.Now()
+	right, waited := e.adminHash.matches(ctx, a, password, admin)
+	a.hashing = time.Since(start)
+	switch {
+	case waited != nil:
+		a.spent = false // it is not refunded
+		return callers.Caller{}, waited
+	case !right:
+		return callers.Caller{}, errCredentials
+	}
+	return builtInAdmin(name), nil
+}
+
+func builtInAdmin(name string) callers.Caller {
+	return callers.Caller{Name: name, Roles: []string{string(Admin)}}
 }
 
 // verifyCaller is verify for all names but the built-in admin's.
@@ -78,19 +87,6 @@ func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool
 		return callers.Caller{}, errCredentials
 	}
 	return caller, nil
-}
-
-func (e *Env) isAdminPassword(ctx context.Context, password string, a *loginAttempt) (bool, error) {
-	switch {
-	case e.adminHash == nil:
-		return e.Config.Password != "" && sameText(password, e.Config.Password), nil
-	case a.repeated:
-		return false, nil
-	}
-	start := time.Now()
-	right, err := e.adminHash.matches(ctx, password, a.addressHash(), a.began)
-	a.hashing = time.Since(start)
-	return right, err
 }
 
 // sameText compares in a time that depends neither on where the texts differ nor on how

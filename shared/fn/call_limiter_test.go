@@ -132,7 +132,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
 	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin "), list)
+		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin-"), list)
 		if name != caller.Name {
 			caller.Name, caller.Roles = name, []string{"admin"}
 		}
@@ -142,13 +142,13 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.begin(held, "POST", "/hold", "sender")
 	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
 	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
-	h.requireOthersServed("admin submitter")
+	h.requireOthersServed("admin-submitter")
 	// Even an admin that takes all it can get leaves some to another one.
 	for range reservedCalls / 2 {
-		h.begin(held, "POST", "/hold", "admin submitter")
+		h.begin(held, "POST", "/hold", "admin-submitter")
 	}
-	h.requireRefused("POST", "/call", "admin submitter", 429, "too_many_calls", "1")
-	h.requireOthersServed("admin sender")
+	h.requireRefused("POST", "/call", "admin-submitter", 429, "too_many_calls", "1")
+	h.requireOthersServed("admin-sender")
 }
 
 // Polls and streams take no place of other calls, and the reserve is not for them.

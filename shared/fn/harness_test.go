@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,18 +49,24 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	return h
 }
 
-// newTestEnv is a process that is called without a server, as in a bubble of synctest.
+// newTestEnv is a process without a server, for a bubble of synctest.
 func newTestEnv(t *testing.T, cfg settings.Config, find findCaller) *Env {
 	t.Helper()
 	env, err := NewEnv(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	env.setCallers(find)
+	t.Cleanup(func() { time.Sleep(2 * deferredLookupInterval) }) // until nothing runs
 	return env
 }
 
-// login authenticates a call from one address.
+// login authenticates a call; all calls come from one address.
 func (e *Env) login(name, password string) (callers.Caller, error) {
+	return e.loginFrom("192.0.2.1", name, password)
+}
+
+func (e *Env) loginFrom(address, name, password string) (callers.Caller, error) {
 	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = address + ":1"
 	r.SetBasicAuth(name, password)
 	return newRequest(e, httptest.NewRecorder(), r, nil).authenticate(r.Context(), false)
 }

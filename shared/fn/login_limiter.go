@@ -109,9 +109,6 @@ type loginAttempt struct {
 	hashing  time.Duration // time that the admin's hash took, for any name
 }
 
-// addressHash stands for the address.
-func (a *loginAttempt) addressHash() uint64 { return maphash.Comparable(a.limiter.seed, a.address) }
-
 func newLoginLimiter() *loginLimiter {
 	return &loginLimiter{
 		seed:         maphash.MakeSeed(),

@@ -312,7 +312,6 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 			time.Sleep(callerTTL + time.Second)
 			_, err = env.login("submitter", longToken)
 			require.NoError(t, err)
-			time.Sleep(2 * deferredLookupInterval) // until nothing runs
 		})
 	}
 }

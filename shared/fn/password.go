@@ -9,8 +9,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -27,21 +29,35 @@ const (
 const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
-	passwordWait  = 2 * time.Second // how long a call waits for others whose passwords are computed
-	passwordPause = 4               // after a wrong password nothing is computed for so many times as long
-	addressQueues = 256             // addresses are divided among so many, by their hash
+	passwordWait  = 2 * time.Second // how long a call waits for its turn
+	passwordPause = 5               // a turn lasts so many times as long as computing a hash
+	firstTurnTTL  = time.Hour
+	turnLimit     = 32768 // entries of each table, of at most 2 MB
 )
 
-// passwordHash is what is kept of the built-in admin's password. The zero value
-// matches no password.
+// passwordHash is what is kept of the built-in admin's password.
+//
+// Computing a hash takes a tenth of a second or more, so the right password is computed once
+// in a process, and others in turns with pauses. Each name has two lines of turns: one for
+// the first password that an address gives for it within firstTurnTTL, one for all further
+// ones. So an address delays the first call of the admin from another one by one turn at
+// most, and guessing takes at most two fifths of a core.
+//
+// Only passwords for the admin's name are computed. Calls with other names wait in lines of
+// their own, and as long as a computation takes: the time of an answer does not show which
+// name is the admin's.
 type passwordHash struct {
 	iterations int
 	salt, sum  []byte
+	derive     func(password string, iterations int) ([]byte, error)
 
 	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
-	computed atomic.Int64                      // how often a hash was computed
-	slot     chan struct{}                     // full while a password is computed or just was, in vain
-	queues   [addressQueues]chan struct{}      // full while a call from one of its addresses waits for slot
+	accepted chan struct{}                     // closed then
+
+	mu     sync.Mutex
+	takes  time.Duration        // the longest time that computing a hash took
+	free   map[uint64]time.Time // by line: when its next turn begins, if that is in the future
+	firsts map[uint64]time.Time // by name and address: until when it has no first turn
 }
 
 func parsePasswordHash(text string) (*passwordHash, error) {
@@ -54,30 +70,20 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	if err != nil || notBase64 != nil || iterations < MinHashIterations || iterations > MaxHashIterations || len(sum) != sha256.Size {
 		return nil, errors.New(hashRule)
 	}
-	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, slot: make(chan struct{}, 1)}
-	for i := range h.queues {
-		h.queues[i] = make(chan struct{}, 1)
+	h := &passwordHash{
+		iterations: iterations, salt: []byte(parts[2]), sum: sum, accepted: make(chan struct{}),
+		free: map[uint64]time.Time{}, firsts: map[uint64]time.Time{},
+	}
+	h.derive = func(password string, iterations int) ([]byte, error) {
+		return pbkdf2.Key(sha256.New, password, h.salt, iterations, len(h.sum))
 	}
 	return h, nil
 }
 
-// matches reports whether password is the right one. Computing that takes a tenth of
-// a second or more, so the right one is computed once in a process, and wrong ones one
-// at a time with pauses: guessing takes at most a fifth of a core. source stands for the
-// address of the call, which began at began: one address does not keep the others
-// waiting. It returns an error if this call waited too long for the slot.
-func (h *passwordHash) matches(ctx context.Context, password string, source uint64, began time.Time) (bool, error) {
-	return h.compute(ctx, password, source, began, true)
-}
-
-// pretend does the work of matches with a wrong password, for other names than the
-// admin's: the time of an answer must not show which name is the admin's.
-func (h *passwordHash) pretend(ctx context.Context, password string, source uint64, began time.Time) error {
-	_, err := h.compute(ctx, password, source, began, false)
-	return err
-}
-
-func (h *passwordHash) compute(ctx context.Context, password string, source uint64, began time.Time, admin bool) (bool, error) {
+// matches reports whether the name is the admin's and the password is the right one. It
+// takes the same time for all names. It returns an error if there was no turn for the call
+// within passwordWait of its beginning.
+func (h *passwordHash) matches(ctx context.Context, a *loginAttempt, password string, admin bool) (bool, error) {
 	given := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
 		return admin && subtle.ConstantTimeCompare(known[:], given[:]) == 1
@@ -88,35 +94,82 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	if len(password) > MaxPasswordLength {
 		return false, nil
 	}
-	limit := time.NewTimer(time.Until(began.Add(passwordWait)))
-	defer limit.Stop()
-	queue := h.queues[source%addressQueues]
-	for _, next := range []chan struct{}{queue, h.slot} {
-		select {
-		case next <- struct{}{}:
-		case <-limit.C:
-			return false, Busy("too many passwords wait to be checked, try again")
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-		if next == queue {
-			defer func() { <-queue }()
-		}
+	start, ok := h.turn(a)
+	select {
+	case <-time.After(time.Until(start)):
+	case <-h.accepted:
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
 	if known := h.matched.Load(); known != nil {
-		<-h.slot
 		return isKnown(known), nil
 	}
-	start := time.Now()
-	h.computed.Add(1)
-	sum, err := pbkdf2.Key(sha256.New, password, h.salt, h.iterations, len(h.sum))
-	if right := subtle.ConstantTimeCompare(sum, h.sum) == 1; err == nil && right && admin {
-		h.matched.Store(&given)
-		<-h.slot
-		return true, nil
+	if !ok {
+		return false, Busy("too many passwords wait to be checked, try again")
 	}
-	time.AfterFunc(passwordPause*time.Since(start), func() { <-h.slot })
-	return false, err
+	began := time.Now()
+	if admin {
+		sum, err := h.derive(password, h.iterations)
+		switch {
+		case err != nil:
+			return false, err
+		case subtle.ConstantTimeCompare(sum, h.sum) == 1:
+			if h.matched.CompareAndSwap(nil, &given) {
+				close(h.accepted)
+			}
+			return true, nil
+		}
+	}
+	select {
+	case <-time.After(time.Until(began.Add(h.longest(time.Since(began))))):
+	case <-ctx.Done():
+	}
+	return false, nil
+}
+
+// longest returns the longest time that computing a hash took, which may be the given one.
+func (h *passwordHash) longest(took time.Duration) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.takes = max(h.takes, took)
+	return h.takes
+}
+
+// turn returns when the call has its turn, or when it has waited long enough for one.
+func (h *passwordHash) turn(a *loginAttempt) (start time.Time, ok bool) {
+	now, pair := time.Now(), maphash.Comparable(a.limiter.seed, a.loginPair)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.takes == 0 {
+		h.takes = h.estimate()
+	}
+	first := !now.Before(h.firsts[pair])
+	line := maphash.Comparable(a.limiter.seed, struct {
+		name  uint64
+		first bool
+	}{a.name, first})
+	start = now
+	if free := h.free[line]; free.After(now) {
+		start = free
+	}
+	if limit := a.began.Add(passwordWait); start.After(limit) {
+		return limit, false
+	}
+	makeRoom(h.free, turnLimit, timeLeft(now))
+	h.free[line] = start.Add(passwordPause * h.takes)
+	if first {
+		makeRoom(h.firsts, turnLimit, timeLeft(now))
+		h.firsts[pair] = now.Add(firstTurnTTL)
+	}
+	return start, true
+}
+
+// estimate measures part of a computation.
+func (h *passwordHash) estimate() time.Duration {
+	const part = 50
+	began := time.Now()
+	_, _ = h.derive("", max(h.iterations/part, 1)) // an error is that of any password
+	return part * time.Since(began)
 }
 
 // HashPassword returns the hash of a password with a new salt, for BASIC_AUTH_PASSWORD_HASH.

@@ -1,10 +1,12 @@
 package fn
 
 import (
-	"context"
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // djangosHash is Django's, of the password "lètmein" with 1,000 iterations.
@@ -36,9 +39,9 @@ func TestDjangoHashIsRead(t *testing.T) {
 	t.Parallel()
 	h, err := parsePasswordHash(djangosHash)
 	require.NoError(t, err)
-	right, err := h.matches(t.Context(), "lètmein", 0, time.Now())
+	sum, err := h.derive("lètmein", h.iterations)
 	require.NoError(t, err)
-	require.True(t, right)
+	require.Equal(t, h.sum, sum)
 }
 
 func TestPasswordHashesAreSalted(t *testing.T) {
@@ -62,128 +65,197 @@ func TestInvalidHashIsRefused(t *testing.T) {
 	}
 }
 
-// The attacker's passwords are computed one at a time, with pauses, and the
-// operator's, once known, is not computed at all.
-func TestHashingOfGuessesIsLimited(t *testing.T) {
-	t.Parallel()
-	text, err := HashPassword("secret", 20*MinHashIterations)
-	require.NoError(t, err)
-	h, err := parsePasswordHash(text)
-	require.NoError(t, err)
-	guess, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	began, computed := time.Now(), 0
-	for {
-		right, err := h.matches(guess, "wrong", 0, time.Now())
-		if err != nil {
-			break
-		}
-		require.False(t, right)
-		computed++
-	}
-	once := time.Now()
-	_, err = HashPassword("wrong", 20*MinHashIterations)
-	require.NoError(t, err)
-	require.Less(t, time.Duration(computed)*time.Since(once), time.Since(began), "guess after guess without a pause")
+const (
+	hashTime = 200 * time.Millisecond // of these tests
+	hashTurn = passwordPause * hashTime
+)
 
-	require.Eventually(t, func() bool {
-		right, err := h.matches(t.Context(), "secret", 0, time.Now())
-		return err == nil && right
-	}, waitAtMost, tick)
-	h.slot <- struct{}{} // a guess is computed
-	right, err := h.matches(t.Context(), "secret", 0, time.Now())
-	require.NoError(t, err)
-	require.True(t, right)
-	right, err = h.matches(t.Context(), "wrong", 0, time.Now())
-	require.NoError(t, err)
-	require.False(t, right, "and wrong ones cost nothing either from then on")
+// hashTest is a process whose admin's password, "secret", is given by its hash. Computing a hash
+// takes hashTime.
+type hashTest struct {
+	*Env
+	computed atomic.Int32
 }
 
-// whileOneIsComputed has a hash of "secret" whose turn another password has.
-func whileOneIsComputed(t *testing.T, test func(*testing.T, *passwordHash)) {
+// withHash runs a test in a bubble of synctest: its times are exact.
+func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
 	t.Helper()
 	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		h, err := parsePasswordHash(text)
-		require.NoError(t, err)
-		h.slot <- struct{}{}
+		h := &hashTest{Env: newTestEnv(t, settings.Config{Username: "admin", PasswordHash: text}, knownCallers)}
+		h.adminHash.derive = func(password string, iterations int) ([]byte, error) {
+			if iterations == MinHashIterations {
+				h.computed.Add(1)
+			}
+			time.Sleep(hashTime / MinHashIterations * time.Duration(iterations))
+			if password == "secret" {
+				return h.adminHash.sum, nil
+			}
+			return nil, nil
+		}
+		h.logins.addressBurst, h.logins.totalBurst = 1e6, 1e6
+		_, err := h.login("anybody", "measures a computation")
+		require.Equal(t, codeUnauthenticated, task.CodeOf(err))
 		test(t, h)
 	})
 }
 
+// flood makes calls from n addresses, each one after the other, until end is called.
+func (h *hashTest) flood(n int, name func(address, call int) string) (end func()) {
+	stop, all := make(chan struct{}), sync.WaitGroup{}
+	for address := range n {
+		all.Go(func() {
+			for call := 0; ; call++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+					_, _ = h.loginFrom(fmt.Sprint("198.51.100.", address), name(address, call), fmt.Sprint("guess ", call))
+				}
+			}
+		})
+	}
+	return func() { close(stop); all.Wait() }
+}
+
+func TestHashingOfGuessesIsLimited(t *testing.T) {
+	t.Parallel()
+	withHash(t, func(t *testing.T, h *hashTest) {
+		end := h.flood(20, func(int, int) string { return "admin" })
+		time.Sleep(10 * hashTurn)
+		require.LessOrEqual(t, h.computed.Load(), int32(2*11), "one in each turn of two lines")
+		end()
+
+		time.Sleep(time.Minute)
+		_, err := h.login("admin", "secret")
+		require.NoError(t, err)
+		before, began := h.computed.Load(), time.Now()
+		_, err = h.login("admin", "secret")
+		require.NoError(t, err)
+		require.Zero(t, time.Since(began))
+		_, err = h.login("admin", "wrong")
+		require.Equal(t, codeUnauthenticated, task.CodeOf(err))
+		require.Equal(t, failureTime, time.Since(began))
+		require.Equal(t, before, h.computed.Load(), "once the right password is known, nothing is computed")
+	})
+}
+
+// The admin gets into a new process whatever others send.
+func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
+	t.Parallel()
+	admin := func(int, int) string { return "admin" }
+	for what, c := range map[string]struct {
+		addresses    int
+		name         func(address, call int) string
+		before, most time.Duration
+	}{
+		"unknown names":                    {60, func(address, call int) string { return fmt.Sprint("nobody", address, "-", call) }, time.Second, hashTime},
+		"its name":                         {60, admin, 100 * hashTurn, hashTime},
+		"its name, from one other address": {1, admin, 0, hashTurn + hashTime},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			withHash(t, func(t *testing.T, h *hashTest) {
+				end := h.flood(c.addresses, c.name)
+				defer end()
+				time.Sleep(c.before)
+				began := time.Now()
+				_, err := h.login("admin", "secret")
+				require.NoError(t, err)
+				require.LessOrEqual(t, time.Since(began), c.most)
+			})
+		})
+	}
+}
+
 func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	t.Parallel()
-	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
+	withHash(t, func(t *testing.T, h *hashTest) {
+		spent := func() float64 { return h.logins.total.level(time.Now(), 0) }
+		before := spent()
 		var all sync.WaitGroup
-		for range 100 {
+		var refused atomic.Int32
+		for i := range 100 {
 			all.Go(func() {
-				_, err := h.matches(t.Context(), "secret", 0, time.Now())
-				require.ErrorContains(t, err, "try again")
+				began := time.Now()
+				if _, err := h.login("admin", fmt.Sprint(i)); task.CodeOf(err) == task.CodeServerBusy {
+					refused.Add(1)
+					require.Equal(t, passwordWait, time.Since(began))
+				}
 			})
 		}
-		began := time.Now()
 		all.Wait()
-		require.Equal(t, passwordWait, time.Since(began))
+		require.EqualValues(t, 100-4, refused.Load(), "but the first turn, and three within the time")
+		require.Equal(t, before+100, spent(), "a call that has no turn counts as a failure of its address")
 	})
 }
 
-// Which names there are must not show in the work that a wrong password makes.
+// Calls of a console, several at once, all get in when one has.
+func TestConcurrentFirstLoginsOfAdmin(t *testing.T) {
+	t.Parallel()
+	withHash(t, func(t *testing.T, h *hashTest) {
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				began := time.Now()
+				_, err := h.login("admin", "secret")
+				require.NoError(t, err)
+				require.Equal(t, hashTime, time.Since(began))
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, h.computed.Load(), int32(2))
+	})
+}
+
+// Which name is the admin's must not show in the time of an answer.
 func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	t.Parallel()
-	text, err := HashPassword("secret", MinHashIterations)
-	require.NoError(t, err)
-	h := startServer(t, func(c *settings.Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
-	h.env.logins.addressBurst = 3 // also where an address has failed too often
-	names := []string{"admin", "nobody", "submitter", "gone", "another"}
-	computed := func(call func()) int64 {
-		before := h.env.adminHash.computed.Load()
-		call()
-		return h.env.adminHash.computed.Load() - before
+	type answer struct {
+		code string
+		took time.Duration
 	}
-	for _, wrong := range []string{"one", "two", strings.Repeat("x", MaxPasswordLength+1), "two"} {
-		work := map[int64][]string{}
-		for i, name := range names {
-			n := computed(func() {
-				status, _ := h.greetAs(as(name, wrong), from(fmt.Sprintf("203.0.113.%d", i%2)))
-				require.Contains(t, []int{401, 429}, status, "%q", name)
-			})
-			work[n] = append(work[n], name)
-		}
-		require.Len(t, work, 1, "the password %.10q: %q", wrong, work)
-	}
-	require.Equal(t, int64(1), computed(func() { h.greetAs(as("nobody", "secret"), from("203.0.113.7")) }))
-	require.Equal(t, int64(1), computed(func() { h.greetAs(as("nobody", "Secret"), from("203.0.113.7")) }), "another's name with the right password teaches nothing")
-	require.Equal(t, int64(1), computed(func() {
-		status, _ := h.greetAs(as("admin", "secret"), from("203.0.113.8"))
-		require.Equal(t, 200, status)
-	}))
-	for i, name := range names {
-		require.Zero(t, computed(func() { h.greetAs(as(name, "three"), from(fmt.Sprint("203.0.113.", 20+i))) }), name)
-	}
-	require.Zero(t, computed(func() {
-		status, _ := h.greetAs(as("submitter", "token"), from("203.0.113.0"))
-		require.Equal(t, 200, status, "where others have guessed")
-	}))
-}
-
-// Whatever one address tries, another is next in turn.
-func TestOneAddressDoesNotBlockPasswordChecks(t *testing.T) {
-	t.Parallel()
-	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
-		var all sync.WaitGroup
-		for range 100 {
-			all.Go(func() { _ = h.pretend(t.Context(), "wrong", 1, time.Now()) })
-		}
-		synctest.Wait()
-		all.Go(func() {
-			right, err := h.matches(t.Context(), "secret", 2, time.Now())
+	names := []string{"nobody", "submitter", "gone", "another", "admin"}
+	for _, burst := range []float64{0, 1e6} { // also where an address has failed too often
+		withHash(t, func(t *testing.T, h *hashTest) {
+			for _, name := range names[:4] {
+				_, _ = h.loginFrom("203.0.113.1", name, "makes the name known")
+			}
+			time.Sleep(time.Second)
+			require.Zero(t, h.computed.Load())
+			h.logins.addressBurst = burst
+			got := map[string][]answer{}
+			for _, name := range names {
+				try := func(password string) answer {
+					began := time.Now()
+					_, err := h.login(name, password)
+					return answer{task.CodeOf(err), time.Since(began)}
+				}
+				for _, password := range []string{"one", "two", strings.Repeat("x", MaxPasswordLength+1), "two", "three"} {
+					got[name] = append(got[name], try(password))
+				}
+				atOnce := make([]answer, 6)
+				var all sync.WaitGroup
+				for i := range atOnce {
+					all.Go(func() { atOnce[i] = try(fmt.Sprint("guess ", i)) })
+				}
+				all.Wait()
+				slices.SortFunc(atOnce, func(a, b answer) int {
+					return cmp.Or(cmp.Compare(a.took, b.took), cmp.Compare(a.code, b.code))
+				})
+				got[name] = append(got[name], atOnce...)
+			}
+			require.Equal(t, failureTime+hashTime, got["admin"][0].took)
+			for _, name := range names {
+				require.Equal(t, got["admin"], got[name], name)
+			}
+			_, err := h.loginFrom("203.0.113.7", "nobody", "secret")
+			require.Error(t, err)
+			before := h.computed.Load()
+			_, err = h.loginFrom("203.0.113.8", "admin", "secret")
 			require.NoError(t, err)
-			require.True(t, right)
-			require.LessOrEqual(t, h.computed.Load(), int64(2), "after one of the other address")
+			require.Equal(t, before+1, h.computed.Load(), "the right password for another name has shown nothing")
 		})
-		synctest.Wait()
-		<-h.slot
-		all.Wait()
-	})
+	}
 }
