@@ -27,7 +27,11 @@ where d.id = any($1::uuid[])
 order by d.id
 for update of d`
 
-const messagesExistSQL = `select id from messages where id = any($1::uuid[])`
+// messagesExistSQL finds the messages that are live or done. One statement sees one state of both
+// tables.
+const messagesExistSQL = `
+select id from messages where id = any($1::uuid[]) and (exists (select from message_live where message_live.id = messages.id offset 0)
+    or exists (select from message_done where message_done.id = messages.id offset 0))`
 
 // messageLockTimeout is how long a confirmation or an operator waits for a message
 // that a relay is sending: longer than a relay holds its locks.

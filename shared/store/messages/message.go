@@ -44,6 +44,9 @@ const noReceipts = `'[]'::jsonb`
 // bodyOfLive joins the body to live rows l, always by its primary key.
 const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
 
+// bodyOrNull is bodyOfLive with nulls for a row whose body is missing, which scanClaimed counts.
+const bodyOrNull = ` left join lateral (select * from messages where messages.id = l.id offset 0) m on true `
+
 // bodyOfListed is bodyOfLive for the role of lists, which may not read confirm tokens.
 const bodyOfListed = ` cross join lateral (
     select id, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key, type, data, sent_at, confirm, max_sends,
@@ -89,14 +92,24 @@ func (m *Detail) To() msg.Address {
 // scanMessages reads rows of messageBody with what follows it, receipts and now(), and then the
 // columns in more.
 func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) error {
-	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+	_, err := scanClaimed(rows, each, more...)
+	return err
+}
+
+// scanClaimed is scanMessages for rows of bodyOrNull. It skips and counts those without a body.
+func scanClaimed(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) (bodiless int, err error) {
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+		if row.RawValues()[0] == nil { // the id of the body
+			bodiless++
+			return none, nil
+		}
 		m, now, err := readMessage(row, more...)
 		if err == nil {
 			each(m, now)
 		}
 		return none, err
 	})
-	return err
+	return bodiless, err
 }
 
 func scanMessage(row pgx.CollectableRow) (Detail, error) {

@@ -83,7 +83,7 @@ const claimPostsSQL = PostSources + `, hand as materialized (
     update message_live set next_at = now() + make_interval(secs => $6) where id = any (array(select id from claimed)) returning *
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
-from l` + bodyOfLive
+from l` + bodyOrNull
 
 // Post is a message to be sent to its URL now. It is leased to one process until its NextAt.
 type Post struct{ Detail }
@@ -109,15 +109,26 @@ func HostOf(address string) string {
 // ClaimPosts claims messages that are due for their URLs, up to the limits of places, which
 // inHand uses too. A post that is not settled within lease is due again, as if it had not been
 // sent.
-func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) ([]Post, error) {
-	var posts []Post
+func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) (posts []Post, err error) {
+	for again := true; again && err == nil && len(posts) == 0; {
+		posts, again, err = st.claimPosts(ctx, places, inHand, lease)
+	}
+	return posts, store.Wrap("claim posts", err)
+}
+
+// claimPosts is one claim. removed reports whether it met rows without a body and removed some.
+func (st *Store) claimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) (posts []Post, removed bool, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
 		store.Column(inHand, func(p Post) int64 { return p.CallerID }), store.Column(inHand, func(p Post) string { return p.DestinationKey() }),
 		places.Destination, places.Caller, lease.Seconds())
-	if err == nil {
-		err = scanMessages(rows, func(m Detail, _ time.Time) { posts = append(posts, Post{m}) })
+	if err != nil {
+		return nil, false, err
 	}
-	return posts, store.Wrap("claim posts", err)
+	bodiless, err := scanClaimed(rows, func(m Detail, _ time.Time) { posts = append(posts, Post{m}) })
+	if err == nil && bodiless > 0 {
+		removed, err = removeBodiless(ctx, st.db.Hot, removeBodilessPostsSQL)
+	}
+	return posts, removed, err
 }
 
 // Posted is a post with its result.

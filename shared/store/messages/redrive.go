@@ -107,7 +107,7 @@ func (st *Store) CountStuck(ctx context.Context, f StuckFilter) (n int, err erro
 
 const lockStuckMessagesSQL = `
 with l as materialized (
-    select *` + stuckFilter + `
+    select *` + stuckFilter + ` and exists (select from messages where messages.id = l.id offset 0)
     order by l.id
     limit $4
     for update skip locked

@@ -9,6 +9,7 @@ import (
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -50,6 +51,18 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 }
 
 func idOf(key string) task.ID { return storetest.Message(key).ID }
+
+func TestStuckBodilessMessageDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	well := storetest.Message("well")
+	db.MustSave(t, well)
+	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null`)
+	db.Exec(t, `insert into message_live (id, remaining_sends, next_at, kind) values ('00000000-0000-5000-8000-000000000000', 0, null, 0)`)
+	n, err := db.Messages.RedriveStuck(t.Context(), messages.StuckFilter{}, 1, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
 
 func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	t.Parallel()

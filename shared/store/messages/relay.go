@@ -64,7 +64,7 @@ const lockDueMessagesSQL = DueStreams + `, due as materialized (
     where x.through - x.bytes <= o.budget
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
-from l` + bodyOfLive
+from l` + bodyOrNull
 
 // Due is a message to be sent now.
 type Due struct {
@@ -95,23 +95,30 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 		return relayed, store.Wrap("relay", err)
 	}
 	defer conn.Release()
-	relayed, err = relayOnce(ctx, conn.Conn(), limit, publish)
-	return relayed, store.Wrap("relay", store.RollbackOn(conn.Conn(), err))
+	relayed, bodiless, err := relayOnce(ctx, conn.Conn(), limit, publish)
+	err = store.RollbackOn(conn.Conn(), err)
+	if err == nil && bodiless > 0 {
+		var removed bool
+		removed, err = removeBodiless(ctx, conn, removeBodilessDueSQL)
+		relayed.More = relayed.More || removed
+	}
+	return relayed, store.Wrap("relay", err)
 }
 
-func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []Due) ([]msg.Result, error)) (store.Relayed, error) {
-	due, streams, now, err := lockDueMessages(ctx, conn, limit)
+func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []Due) ([]msg.Result, error)) (
+	relayed store.Relayed, bodiless int, err error,
+) {
+	due, streams, now, bodiless, err := lockDueMessages(ctx, conn, limit)
 	if err != nil || len(due) == 0 {
-		return store.Relayed{}, err
+		return relayed, bodiless, err
 	}
 	results, err := publish(ctx, due)
 	if err == nil && len(results) != len(due) {
 		err = fmt.Errorf("%d results for %d messages", len(results), len(due))
 	}
 	if err != nil {
-		return store.Relayed{}, fmt.Errorf("publish: %w", err)
+		return relayed, 0, fmt.Errorf("publish: %w", err)
 	}
-	relayed := new(store.Relayed)
 	changes, jitter, usage := make([]messageChange, len(due)), rand.Float64(), streamUsage{}
 	for i, m := range due {
 		// One jitter plus a microsecond each, so that delayed messages keep their order.
@@ -134,36 +141,36 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	var batch pgx.Batch
 	queueMessageChanges(&batch, changes)
 	queueStreamUsage(&batch, usage)
-	streams.Queue(&batch, relayed)
+	streams.Queue(&batch, &relayed)
 	batch.Queue("commit")
-	err = conn.SendBatch(ctx, &batch).Close()
-	return *relayed, err
+	return relayed, bodiless, conn.SendBatch(ctx, &batch).Close()
 }
 
 // lockDueMessages begins a transaction and locks what is due; it leaves none
-// open when that is nothing.
-func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, err error) {
+// open when that is nothing. bodiless counts the locked rows without a body, which due leaves out.
+func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
 	var any bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&any); err != nil || !any {
-		return nil, nil, now, err
+		return nil, nil, now, 0, err
 	}
 	streams = store.StreamStates{}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(lockDueMessagesSQL, limit, store.ProbeMessages).Query(func(rows pgx.Rows) error {
+	batch.Queue(lockDueMessagesSQL, limit, store.ProbeMessages).Query(func(rows pgx.Rows) (err error) {
 		var stream string
 		var room int
 		var failures *int32
-		return scanMessages(rows, func(m Detail, at time.Time) {
+		bodiless, err = scanClaimed(rows, func(m Detail, at time.Time) {
 			due, now = append(due, Due{Detail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
 			streams.AddRow(stream, m.CallerID, room, failures)
 		}, &stream, &room, &failures)
+		return err
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, nil, now, err
+		return nil, nil, now, 0, err
 	}
 	if len(due) == 0 {
 		store.Rollback(conn)
 	}
-	return due, streams, now, nil
+	return due, streams, now, bodiless, nil
 }

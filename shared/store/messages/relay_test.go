@@ -67,6 +67,49 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
+const insertBodilessSQL = `insert into message_live (id, remaining_sends, kind, stream, destination_key, caller_id, next_at)
+	select gen_random_uuid(), 1, $1, $2, $3, 0, '1970-01-01' from generate_series(1, 3000)`
+
+func TestRelayRemovesBodilessMessages(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	well := storetest.Message("well", func(m *messages.Submission) { m.To, m.Confirm = msg.Address{Kind: msg.User, Name: "bob"}, false })
+	db.MustSave(t, well)
+	db.Exec(t, insertBodilessSQL, msg.User, msg.StreamUsers, nil)
+	b := storetest.Always(storetest.Taken)
+	for db.RelayDue(t, b).More {
+	}
+	require.Equal(t, []string{storetest.Send(well, "1.1")}, b.MsgIDs())
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+}
+
+func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	well := storetest.Message("well", func(m *messages.Submission) { m.To = msg.Address{Kind: msg.URL, Name: "https://shop.example/"} })
+	db.MustSave(t, well)
+	db.Exec(t, insertBodilessSQL, msg.URL, "", "0 shop.example")
+	posts, err := db.Messages.ClaimPosts(t.Context(), messages.Places{All: 128, Caller: 32, Destination: 16}, nil, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, posts, 1)
+	require.Equal(t, well.ID, posts[0].ID)
+	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`))
+	db.MakeDue(t)
+	_, err = db.Messages.ClaimPosts(t.Context(), messages.Places{All: 128, Caller: 32, Destination: 16}, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "those that a claim had leased are met again")
+}
+
+func TestMessageWithoutStateIsNotFound(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	m := storetest.Message("k")
+	db.MustSave(t, m)
+	db.Exec(t, `delete from message_live`)
+	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
 func TestBrokerOutageUsesNoSends(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -36,11 +36,13 @@ type Claimed struct {
 	LeaseUntil time.Time
 	Phone      string
 	Content    string
+
+	bodiless bool // its body was deleted, which only a function that was taken over can have done
 }
 
 // claimBody is the rest of a claim after its CTE c has locked the rows: it claims them, writes
 // the log and reads the bodies, in one statement and one commit. Rows are updated by id, never
-// by a ctid read earlier.
+// by a ctid read earlier. A row without a body is claimed, too, and answered with nulls.
 const claimBody = `
 , k as materialized (
     select $7::bigint as claim_id, now() + $4::interval as lease_until
@@ -50,12 +52,12 @@ const claimBody = `
     from k where id = any (array(select id from c))
 ), b as materialized (
     select c.id, c.priority, c.retry_count, t.phone_number, t.content, t.caller_id, t.callback_url
-    from c cross join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = c.id offset 0) t
+    from c left join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = c.id offset 0) t on true
 ), s as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
     select b.id, k.claim_id, $3, b.phone_number, b.content, $6::jsonb,
         jsonb_build_object('claim_id', k.claim_id, 'lease_until', k.lease_until, 'retry_count', b.retry_count)
-    from b cross join k
+    from b cross join k where b.phone_number is not null
 )`
 
 // claimEvents writes the events of a claim.
@@ -186,7 +188,51 @@ const maxNonEmpty = 1000
 // promoteRows limits the due tasks that a claim processes.
 const promoteRows = 100
 
-func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
+// removeRounds limits how often a claim removes bodiless rows, removeRows how many it removes at a
+// time besides those that it has met.
+const (
+	removeRounds = 10
+	removeRows   = "1000"
+)
+
+// removeBodilessSQL removes the rows $1, and those at the head of the queue $2, that have no body.
+const removeBodilessSQL = `
+with head as materialized (
+    select unnest($1::uuid[]) as id
+    union all
+    (select id from task_live where state = 1 and queue = $2 order by priority, retry_count, id limit ` + removeRows + `)
+)
+delete from task_live where id = any (array(
+    select l.id from head cross join lateral (select id from task_live where task_live.id = head.id for update skip locked) l
+    where not exists (select from tasks where tasks.id = l.id offset 0)
+))`
+
+// claimOnce claims up to limit tasks. It removes rows without a body and claims again, so that they
+// do not make other tasks wait. Tasks are returned even when a later round fails.
+func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
+	for range removeRounds {
+		var found []Claimed
+		if found, err = st.claimFound(ctx, req, limit-len(claimed)); err != nil {
+			break
+		}
+		whole := slices.DeleteFunc(slices.Clone(found), func(c Claimed) bool { return c.bodiless })
+		claimed = append(claimed, whole...)
+		if len(whole) == len(found) {
+			break
+		}
+		found = slices.DeleteFunc(found, func(c Claimed) bool { return !c.bodiless })
+		if _, err = st.db.Hot.Exec(ctx, removeBodilessSQL, store.Column(found, func(c Claimed) task.ID { return c.ID }), req.Queue); err != nil {
+			break
+		}
+	}
+	if len(claimed) > 0 {
+		err = nil
+	}
+	return claimed, err
+}
+
+// claimFound is one claim, which may include rows without a body.
+func (st *Store) claimFound(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
 	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil, req.CallerID}
 	if buckets := st.marks.of(req.Queue, time.Now()); len(buckets) > 0 {
 		claimed, _, err := st.runClaim(ctx, st.db.EventMode.Pick(claimAboveSQL, claimAboveWithEventsSQL), req, append(args, bucketColumns(buckets)...))
@@ -252,7 +298,14 @@ func (st *Store) queryClaim(ctx context.Context, sql string, args ...any) ([]Cla
 	if err != nil {
 		return nil, 0, store.MarkLost(conn.Conn(), err)
 	}
-	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
+		var phone, content *string
+		err = row.Scan(&c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content)
+		if c.bodiless = phone == nil; !c.bodiless {
+			c.Phone, c.Content = *phone, *content
+		}
+		return c, err
+	})
 	return claimed, time.Since(start), store.MarkLost(conn.Conn(), err)
 }
 

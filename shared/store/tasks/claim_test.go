@@ -8,10 +8,36 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
+
+func TestClaimRemovesBodilessTasks(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []store.EventMode{store.NoEvents, store.AllEvents} {
+		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(mode))
+		well := storetest.Submission()
+		db.MustSubmit(t, well)
+		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
+			select ('00000000-0000-7000-8000-' || lpad(g::text, 12, '0'))::uuid, 1, 0, 0, 0, 'default', 0 from generate_series(1, 3000) g`)
+		claimed := db.MustClaim(t, "app", 1)
+		require.Len(t, claimed, 1)
+		require.Equal(t, well.ID, claimed[0].ID)
+		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+		require.Equal(t, 1, db.Count(t, `select count(*) from send_logs`))
+	}
+}
+
+func TestDecisionOnBodilessTaskIsNotFound(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	id := task.NewID()
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended) values ($1, 3, 2, 0, 0)`, id)
+	_, err := db.Tasks.RetryFailed(t.Context(), id, store.Operator{})
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
 
 func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
 	t.Parallel()

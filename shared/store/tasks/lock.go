@@ -23,12 +23,13 @@ where d.id = any($1::uuid[])
 order by d.id
 for update of d`
 
-// tasksExistSQL finds the tasks that are live or done. One statement sees one state of both
-// tables, so it finds a task that another transaction moves, too.
+// tasksExistSQL finds the tasks that are live, or done and have their body, which lockDoneSQL needs.
+// One statement sees one state of both tables, so it finds a task that another transaction moves,
+// too.
 const tasksExistSQL = `
 select id from task_live where id = any($1::uuid[])
 union all
-select id from task_done where id = any($1::uuid[])`
+select d.id from task_done d where d.id = any($1::uuid[]) and exists (select from tasks where tasks.id = d.id offset 0)`
 
 // Locked is the set of tasks that a transaction has locked, and its now.
 type Locked struct {

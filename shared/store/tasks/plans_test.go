@@ -31,6 +31,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 		Cases: map[string]string{
 			"claimSQL":                `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
 			"claimWithEventsSQL":      `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0`,
+			"removeBodilessSQL":       storetest.SomeIDs + `, 'default'`,
 			"hasWorkSQL":              `'default'`,
 			"claimAboveSQL":           `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"claimAboveWithEventsSQL": `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
