@@ -111,8 +111,9 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Gra
 }
 
 // lockCallersSQL lets one change of callers run at a time: a limited operator that is being
-// revoked or narrowed must not make another caller meanwhile.
-const lockCallersSQL = `select pg_advisory_xact_lock(7310004)`
+// revoked or narrowed must not make another caller meanwhile. Of the roles of the functions only
+// that of admin may take this lock; any could take an advisory lock, and so prevent a revocation.
+const lockCallersSQL = `lock table callers in share row exclusive mode`
 
 // changeCallers is asAdmin for a change of callers.
 func (st *Store) changeCallers(ctx context.Context, by store.Operator, change func(tx pgx.Tx) (store.AuditEntry, error)) error {
@@ -124,7 +125,8 @@ func (st *Store) changeCallers(ctx context.Context, by store.Operator, change fu
 	})
 }
 
-const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
+// lockCallerSQL does not wait for the foreign keys of rows that other roles insert.
+const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for no key update`
 
 const updateCallerSQL = `
 update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
@@ -248,15 +250,28 @@ func (st *Store) changeCaller(ctx context.Context, id int64, action string, by s
 const revokeCallerSQL = `
 update callers set revoked_at = now() where id = $1 returning ` + callerColumns
 
-// disableEndpointsSQL ends the posting of events to a revoked caller.
+// disableEndpointsSQL shows that no events are posted to a revoked caller.
 const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
 
+// endpointsTimeout is how long a revocation waits for endpoints that others have locked. These stay
+// enabled: deliver posts nothing to them all the same, since their caller is revoked.
+const endpointsTimeout = "100ms"
+
 func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
 	c, err := store.QueryOne[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
-	if err == nil {
-		_, err = tx.Exec(ctx, disableEndpointsSQL, id)
+	if err != nil {
+		return c, err
+	}
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		batch.Queue(store.SetLockTimeoutSQL, endpointsTimeout)
+		batch.Queue(disableEndpointsSQL, id)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	if store.SQLState(err) == store.CodeLockTimeout {
+		err = nil
 	}
 	return c, err
 }
@@ -268,7 +283,7 @@ with recursive made (id) as (
     union
     select c.id from callers c join made on c.made_by = made.id
 )
-select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for update`
+select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
 // changeMade changes the callers that a caller made, directly or by others, and are not
 // revoked. change returns a caller as it is afterwards, or as it is if it stays. Each change

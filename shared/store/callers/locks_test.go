@@ -1,0 +1,52 @@
+package callers_test
+
+import (
+	"crypto/sha256"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+)
+
+// The functions have the roles hot and read.
+func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, hash := storetest.OpenAt(t, url), sha256.Sum256([]byte("token"))
+	may := callers.Grants{Roles: []string{"submitter"}}
+	shop, err := db.Callers.Add(t.Context(), "shop", hash[:], may, storetest.BuiltIn)
+	require.NoError(t, err)
+
+	read := storetest.ConnectAs(t, url, sandbox.Roles.Read)
+	_, err = read.Exec(t.Context(), `select pg_advisory_lock(7310004)`)
+	require.NoError(t, err)
+	hot := storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	for _, mode := range []string{"share row exclusive", "row exclusive", "access share"} {
+		_, err = hot.Exec(t.Context(), `begin; lock table callers in `+mode+` mode`)
+		require.ErrorContains(t, err, "permission denied", mode)
+		_, err = hot.Exec(t.Context(), `rollback`)
+		require.NoError(t, err)
+	}
+	held, err := hot.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = held.Rollback(t.Context()) }() // the connection is closed anyway
+	_, err = held.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, url, secret) values (gen_random_uuid(), $1, 'https://x.example', 'enc2.x')`, shop.ID)
+	require.NoError(t, err, "its foreign key locks the caller")
+	_, err = held.Exec(t.Context(), `lock table webhook_endpoints in access exclusive mode`)
+	require.NoError(t, err)
+
+	other, err := db.Callers.Add(t.Context(), "other", hash[:], may, storetest.BuiltIn)
+	require.NoError(t, err)
+	_, err = db.Callers.RotateToken(t.Context(), shop.ID, hash[:], storetest.BuiltIn)
+	require.NoError(t, err)
+	_, _, err = db.Callers.Update(t.Context(), shop.ID, callers.Grants{Roles: []string{"sender"}}, storetest.BuiltIn)
+	require.NoError(t, err)
+	for _, id := range []int64{shop.ID, other.ID} {
+		revoked, _, err := db.Callers.Revoke(t.Context(), id, storetest.BuiltIn)
+		require.NoError(t, err)
+		require.NotNil(t, revoked.RevokedAt)
+	}
+}
