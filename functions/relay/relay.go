@@ -28,6 +28,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
@@ -158,7 +159,7 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
 		// Log one error of a batch, as they are alike. A refusal is written to the message's row.
 		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
-			r.env.Log.Warn("publish", "function", "relay", "subject", messages[i].Subject, "error", err)
+			r.env.Log.Warn("publish", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
 		}
 		switch {

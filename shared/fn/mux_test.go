@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -313,8 +314,15 @@ func TestCallLogsOneLineWithoutPath(t *testing.T) {
 		require.Equal(t, want, line[name], name)
 	}
 	require.NotContains(t, h.log.String(), "13800138000")
-	h.call("GET", "/13800138000", "")
-	require.Equal(t, "none", h.calls(2)[1]["route"])
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+		caller, err := knownCallers(ctx, "submitter", list)
+		caller.Name = name
+		return caller, err
+	})
+	h.call("GET", "/13800138000", "", header("X-Request-Id", "sms-13800138000"), as("13800138000", "token"))
+	h.call("GET", "/api/v1/sms/by-phone/1?phone=1", "", header("X-Request-Id", "sms-13800138000"), as("13800138000", "token"))
+	require.Equal(t, "138****8000", h.calls(3)[2]["caller"])
+	require.Equal(t, "none", h.calls(3)[1]["route"])
 	require.NotContains(t, h.log.String(), "13800138000")
 }
 
@@ -323,6 +331,9 @@ func TestRequestIDIsValidated(t *testing.T) {
 	h := startServer(t, nil, greeter())
 	for given, kept := range map[string]bool{
 		"a.B_9-" + strings.Repeat("x", 44): true, strings.Repeat("x", 51): false, "": false, "a b": false, "é": false, `"`: false,
+		"13900139000": false, "sms-13900139000.1": false, "+8613900139000": false, "order-123456": true,
+		"12345678-1234-7234-8234-123456789abc": true, "00f067aa12345678": true, "4bf92f3577b34da6a3ce929123456789": true,
+		"1390013900000001": false, "13900139000-abcde": false,
 	} {
 		got := h.call("PUT", "/api/v1/empty", "", header("X-Request-Id", given)).header.Get("X-Request-Id")
 		require.Equal(t, kept, got == given, given)

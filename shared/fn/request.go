@@ -58,12 +58,21 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 	return req
 }
 
-// requestID keeps the caller's id when it is harmless, else makes one.
+// requestID keeps the caller's id when it is harmless, else makes one. An id that may contain a
+// phone number is not harmless, as it is logged.
 func requestID(given string) string {
-	if task.ValidName(given, 50) {
+	if task.ValidName(given, 50) && (task.MaskNumbers(given) == given || isRandomID(given)) {
 		return given
 	}
 	return rand.Text()
+}
+
+// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits: its runs of digits are no
+// phone numbers.
+func isRandomID(id string) bool {
+	hex := strings.ReplaceAll(id, "-", "")
+	form := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)
+	return form && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
 }
 
 // readBody takes the whole body within the route's bound, once there is room for
@@ -161,32 +170,6 @@ func (req *request) end() {
 	}
 }
 
-// phoneDigits may be a phone number.
-const phoneDigits = 7
-
-// maskNumbers hides the middle of each run of digits that may be a phone number.
-func maskNumbers(text string) string {
-	var b strings.Builder
-	for text != "" {
-		start := strings.IndexFunc(text, isDigit)
-		if start < 0 {
-			break
-		}
-		rest := strings.TrimLeftFunc(text[start:], isDigit)
-		end := len(text) - len(rest)
-		b.WriteString(text[:start])
-		if number := text[start:end]; len(number) < phoneDigits {
-			b.WriteString(number)
-		} else {
-			b.WriteString(task.MaskPhone(number))
-		}
-		text = rest
-	}
-	return b.String() + text
-}
-
-func isDigit(c rune) bool { return '0' <= c && c <= '9' }
-
 // log writes the log line of the call.
 func (req *request) log() {
 	unlogged, log := req.nextLine()
@@ -196,12 +179,12 @@ func (req *request) log() {
 	attrs := []any{
 		"request_id", req.call.RequestID, "function", req.function, "method", req.r.Method, "route", req.route,
 		"status", req.status, "ms", float64(time.Since(req.start).Microseconds()) / 1000, "bytes", req.bytes,
-		"caller", req.call.Caller.Name, "source_ip", req.call.SourceIP,
+		"caller", task.MaskNumbers(req.call.Caller.Name), "source_ip", req.call.SourceIP,
 	}
 	if req.err != nil {
 		cause := req.err.Error()
 		if req.status < http.StatusInternalServerError {
-			cause = maskNumbers(cause) // it may repeat names of the caller's choice
+			cause = task.MaskNumbers(cause) // it may repeat names of the caller's choice
 		}
 		attrs = append(attrs, "error", req.code, "cause", cause)
 	}

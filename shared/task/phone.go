@@ -174,3 +174,27 @@ func MaskPhone(number string) string {
 }
 
 func onlyDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// MaskNumbers masks the middle of each run of 7 or more digits in a text, for logs: it may be a phone number.
+func MaskNumbers(text string) string {
+	var b strings.Builder
+	for text != "" {
+		start := strings.IndexFunc(text, isDigit)
+		if start < 0 {
+			break
+		}
+		rest := strings.TrimLeftFunc(text[start:], isDigit)
+		end := len(text) - len(rest)
+		b.WriteString(text[:start])
+		if number := text[start:end]; len(number) < loggedDigits {
+			b.WriteString(number)
+		} else {
+			b.WriteString(MaskPhone(number))
+		}
+		text = rest
+	}
+	return b.String() + text
+}
+
+// loggedDigits is the number of digits in a row that MaskNumbers masks.
+const loggedDigits = 7
