@@ -21,7 +21,7 @@ booking: ## a booking confirmation through the fake WeChat of a running make run
 # A process under the race detector otherwise sleeps for a second before it ends.
 test: check ## format, vet, lint, every test on one private Postgres, and each fuzz target at the same time
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
-	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && \
+	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -vet=off -ldflags=-w -parallel 8 -timeout 300s ./... && \
 	wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
 
 # Function, package and number of inputs of each target: about 10 s each beside the tests on two cores. An input that

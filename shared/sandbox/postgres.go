@@ -131,6 +131,12 @@ func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) e
 		return err
 	}
 	unfinished := p.dir.data() + ".new"
+	if model := modelFor(bin); model != "" {
+		if out, err := exec.CommandContext(ctx, "cp", "-Rp", model, unfinished).CombinedOutput(); err != nil {
+			return fmt.Errorf("copy %s: %w: %s", model, err, out)
+		}
+		return os.Rename(unfinished, p.dir.data())
+	}
 	args := []string{"-D", unfinished, "-U", Owner, "-A", "trust", "-E", "UTF8"}
 	if !durable {
 		args = append(args, "--no-sync")

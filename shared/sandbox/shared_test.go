@@ -12,7 +12,7 @@ import (
 
 const hello = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
 
-func TestRunSharedHandsOverServerAndBinaries(t *testing.T) {
+func TestRunSharedHandsOverServerBinariesAndModel(t *testing.T) {
 	t.Setenv(parent, "shared")
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -21,7 +21,7 @@ func TestRunSharedHandsOverServerAndBinaries(t *testing.T) {
 	require.Equal(t, 7, code)
 }
 
-// useShared is the command of the test: it exits with 7 if it was given both.
+// useShared is the command of the test: it exits with 7 if it was given all of them.
 func useShared() int {
 	server, err := shared.sharedServer()
 	if err != nil {
@@ -34,6 +34,16 @@ func useShared() int {
 	}
 	if bin := sharedBinary(hello); filepath.Base(bin) != "hello" {
 		fmt.Printf("the binary is %q\n", bin)
+		return 1
+	}
+	private, err := StartPostgres(context.Background(), Options{})
+	if err != nil {
+		fmt.Println("a copy does not start:", err)
+		return 1
+	}
+	defer private.Stop()
+	if _, err := os.Stat(filepath.Join(sharedSetting(modelVariable), "PG_VERSION")); err != nil {
+		fmt.Println(err)
 		return 1
 	}
 	return 7
