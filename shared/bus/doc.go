@@ -3,7 +3,8 @@
 // trigger posts what is published to functions. It knows neither tasks nor SQL.
 //
 // Postgres holds the truth. Everything here is a wake-up or a copy of a row, except
-// accepted messages that are not saved yet: those are only in ACCEPTED. While NATS is
+// accepted messages that are not saved yet, which are only in ACCEPTED, and events that are
+// not recorded yet: from EVENTS alone is known that their webhooks are due. While NATS is
 // unavailable, wake-ups are kept for later, Publish returns ErrUnavailable, and polling
 // keeps the main job going. A nil *Bus behaves like that permanently.
 //
