@@ -82,6 +82,25 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 	require.Equal(t, 204, alone.Status, alone.Text)
 }
 
+func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	answer := make(chan struct{})
+	slow := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) {
+		<-answer
+		rw.WriteHeader(http.StatusNoContent)
+	})
+	w.AddEndpoint(slow.URL)
+	w.FinishTask()
+	message := w.Save(slow.URL, cluster.WithoutConfirm)
+	cluster.Eventually(t, func() bool { return slow.Calls() == 2 })
+	require.NoError(t, w.Process("trigger").Kill())
+	close(answer)
+	cluster.WaitDeliveries(w, "delivered", 1)
+	w.WaitMessage(message, "received")
+	require.Equal(t, 2, slow.Calls(), "nothing was posted again")
+}
+
 func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)

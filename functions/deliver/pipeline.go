@@ -36,25 +36,30 @@ type posted[W any] struct {
 }
 
 // drain posts what is due until nothing is, and returns how much it posted. If another drain of the pipeline is
-// claiming, first is false and that one claims again. After until, after an error, or when the process is to end, it claims
-// nothing more, wakes another call, and waits for its own posts.
+// claiming, first is false and that one claims again. After until, after an error, when the caller has left, or when the
+// process is to end, it claims nothing more, wakes another call, and waits for its own posts.
+//
+// Claims and posts do not end when the caller leaves, but only at the deadline of ctx: a trigger that dies would leave
+// what was claimed for it leased.
 func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, first bool, err error) {
 	again, first := p.inFlight.start()
 	if !first {
 		return 0, false, nil
 	}
+	work, cancel := uncancelled(ctx)
+	defer cancel()
 	open, mine, results := true, 0, make(chan posted[W], maxInFlight) // mine counts this drain's posts in flight
 	for {
-		if open && (err != nil || time.Now().After(until) || d.isDraining()) {
+		if open && (err != nil || ctx.Err() != nil || time.Now().After(until) || d.isDraining()) {
 			open = false
 			d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
 		}
 		if inFlight := p.inFlight.list(); open && len(inFlight) < maxInFlight {
 			var claimed []W
-			claimed, err = p.claim(ctx, inFlight)
+			claimed, err = p.claim(work, inFlight)
 			for _, w := range claimed {
 				id := p.inFlight.add(w)
-				go func() { results <- posted[W]{w, recoverPanic(ctx, w, p.post), id} }()
+				go func() { results <- posted[W]{w, recoverPanic(work, w, p.post), id} }()
 			}
 			n, mine = n+len(claimed), mine+len(claimed)
 		}
@@ -71,7 +76,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 		if len(batch) == 0 {
 			continue
 		}
-		locked, settleErr := settle(ctx, p, batch)
+		locked, settleErr := settle(work, p, batch)
 		if settleErr != nil {
 			err = settleErr
 		}
@@ -81,6 +86,14 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 			time.AfterFunc(lockedPause, func() { results <- l })
 		}
 	}
+}
+
+// uncancelled returns ctx with its deadline, but without its cancellation.
+func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, bounded := ctx.Deadline(); bounded {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithoutCancel(ctx), func() {}
 }
 
 // recoverPanic posts and converts a panic to a failed attempt: one piece of work must not end the process.

@@ -63,6 +63,55 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 	}
 }
 
+func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
+	t.Parallel()
+	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(env.Close)
+	for name, moment := range map[string]string{"during the claim": "claim", "during the post": "post", "before a locked result is settled": "settle"} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+			var claims, settled int
+			at := func(now string, work context.Context) string {
+				if now == moment {
+					leave()
+				}
+				if work.Err() != nil {
+					return now + ": " + work.Err().Error()
+				}
+				return ""
+			}
+			n, _, err := drain(ctx, &deliverer{env: env}, time.Now().Add(30*time.Second), pipeline[int]{
+				inFlight: newInFlight[int](),
+				claim: func(work context.Context, _ []int) ([]int, error) {
+					claims++
+					require.Empty(t, at("claim", work), name)
+					if claims > 1 {
+						return nil, nil
+					}
+					return []int{1}, nil
+				},
+				post: func(work context.Context, _ int) attempt { return attempt{err: at("post", work)} },
+				settle: func(work context.Context, all []posted[int]) (locked []posted[int], err error) {
+					require.Empty(t, at("settle", work), name)
+					if settled++; settled == 1 && moment == "settle" {
+						return all, nil
+					}
+					require.Empty(t, all[0].err, name)
+					return nil, nil
+				},
+			})
+			require.NoError(t, err, name)
+			require.Equal(t, 1, n, name)
+			if moment == "settle" {
+				require.Equal(t, 2, settled, name)
+			} else {
+				require.Equal(t, 1, settled, name)
+			}
+		})
+	}
+}
+
 func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 	t.Parallel()
 	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
