@@ -192,7 +192,7 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	}
 	all := strings.Join(names, ", ")
 	for _, as := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
-		// Earlier versions granted privileges on future objects, too.
+		// Privileges that somebody granted on future objects.
 		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", as, all))
 		var owned []string
 		for _, o := range objects {
