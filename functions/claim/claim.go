@@ -126,8 +126,14 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 
 // claimOrWait claims once and, if there is no task, waits. again reports that the caller
 // should claim again. The waiter is registered before the claim, so that a task submitted
-// between the two is not missed. A call with wait=0 does not consume a wake-up.
+// between the two is not missed, and after memory is reserved, which may take a while.
+// A call with wait=0 does not consume a wake-up.
 func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (tasks []api.ClaimedTask, again bool, err error) {
+	changed, err := c.prepare(ctx, call, &want)
+	if err != nil {
+		c.passOn(&want)
+		return nil, false, err
+	}
 	var woken <-chan struct{}
 	leave := func() {}
 	if wait {
@@ -135,7 +141,10 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		woken, leave = waiter.C, waiter.Close
 	}
 	defer leave()
-	claimed, pending, changed, err := c.claimOnce(ctx, call, want)
+	claimed, pending, err := c.claimNow(ctx, want)
+	if len(claimed) == 0 {
+		call.Unreserve() // a waiting poll needs no memory for tasks
+	}
 	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
 		leave() // before WakeClaims, which must wake other polls
 	}
@@ -143,9 +152,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
-		if want.WokenUp {
-			c.env.WakeClaims(want.Queue, 1) // pass this poll's wake-up on to another one
-		}
+		c.passOn(&want)
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
@@ -182,20 +189,26 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 	}
 }
 
-// claimOnce claims, if the caller may still and there is memory. changed is closed when the
-// caller must be checked again.
-func (c *claimer) claimOnce(ctx context.Context, call *fn.Call, want tasks.ClaimRequest) (claimed []tasks.Claimed, pending tasks.PendingByQueue, changed <-chan struct{}, err error) {
+// prepare checks that the caller may still claim, and reserves memory. A poll that has to wait
+// for memory passes its wake-up on first. changed is closed when the caller must be checked again.
+func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (changed <-chan struct{}, err error) {
 	if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	if err := call.Reserve(ctx, want.Limit*bytesPerTask); err != nil {
-		return nil, nil, nil, err
+	memory := want.Limit * bytesPerTask
+	if call.TryReserve(memory) == nil {
+		return changed, nil
 	}
-	claimed, pending, err = c.claimNow(ctx, want)
-	if len(claimed) == 0 {
-		call.Unreserve() // a waiting poll needs no memory for tasks
+	c.passOn(want)
+	return changed, call.Reserve(ctx, memory)
+}
+
+// passOn wakes another poll if this one was woken and cannot claim.
+func (c *claimer) passOn(want *tasks.ClaimRequest) {
+	if want.WokenUp {
+		want.WokenUp = false
+		c.env.WakeClaims(want.Queue, 1)
 	}
-	return claimed, pending, changed, err
 }
 
 // recheck refuses a caller that was revoked, or lost the queue, since the poll

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"testing"
 	"time"
 
@@ -85,6 +87,45 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	require.Equal(t, 200, r.Status, r.Text)
 	require.Equal(t, 500, awaitTask(s, failing).Status)
 	require.Len(t, awaitTask(s, waiting).List(), 1)
+}
+
+// memoryInUse is the metric of an instance in which 9 MB or more are in use.
+var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0-9.]{6}`)
+
+// A body that is half sent holds the memory of its caller.
+func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MemoryMB = 20 })
+	s := cluster.ServeHandler(t, h).Connect(url)
+	full := s.NewCaller("full", "sender")
+	failing := full.StartWaiting("/api/v1/sms/tasks/pending?app_id=full&wait=30&limit=1000") // the oldest, which is woken first
+	body, rest := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/api/v1/sms/report/batch", body)
+	require.NoError(t, err)
+	r.SetBasicAuth(full.User, full.Password)
+	r.ContentLength = 4608 << 10
+	r.Header.Set("Content-Type", "application/json")
+	go func() {
+		if res, err := http.DefaultClient.Do(r); err == nil {
+			res.Body.Close()
+		}
+	}()
+	t.Cleanup(func() { rest.CloseWithError(io.ErrUnexpectedEOF) })
+	cluster.Eventually(t, func() bool {
+		return memoryInUse.MatchString(cluster.Metrics(t, s.URL))
+	}, "its memory is in use")
+	before := s.LastStatement()
+	waiting := make(chan cluster.Reply, 1)
+	go func() { waiting <- s.Get("/api/v1/sms/tasks/pending?app_id=w&wait=30") }()
+	s.UntilWaiting(before)
+	require.Equal(t, 200, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`).Status)
+	select {
+	case answer := <-waiting:
+		require.Len(t, answer.List(), 1)
+	case <-failing:
+		t.Error("the poll without memory kept the wake-up until it failed")
+	}
 }
 
 func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {

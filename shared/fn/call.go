@@ -131,5 +131,8 @@ func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.memory.take(ctx, int64(n), false)
 }
 
+// TryReserve is Reserve without a wait.
+func (c *Call) TryReserve(n int) error { return c.memory.tryTake(int64(n)) }
+
 // Unreserve gives back all that the call has taken, when it only waits from now on.
 func (c *Call) Unreserve() { c.memory.answer(0) }

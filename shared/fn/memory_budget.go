@@ -174,7 +174,7 @@ func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	return w, nil
 }
 
-// tryTake is take without a wait, for a call that has a connection in use.
+// tryTake is take without a wait.
 func (m *callMemory) tryTake(n int64) error {
 	b := m.budget
 	b.mu.Lock()
