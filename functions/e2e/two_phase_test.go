@@ -184,6 +184,34 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	require.Equal(t, 3, w.Admin.Count(`select accept_seq from accepted_checked`))
 }
 
+// What is in the stream and is no message fills it no longer than the window, which ends when it is nearly full.
+func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1")
+	js := w.JetStream()
+	strange := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"strange"}, "ce-source": {"/x"}, "ce-type": {"x"}}
+	stored := uint64(0)
+	for _, header := range []nats.Header{strange, nil, nil, nil} {
+		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: fmt.Sprint("acc.0.", stored), Header: header, Data: []byte(`"` + strings.Repeat("x", 260_000) + `"`)})
+		require.NoError(t, err)
+		stored++
+	}
+	large := fmt.Sprintf("%q", strings.Repeat("x", 60_000))
+	ack := func(key string) any {
+		return w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%s,"ack":"accepted"}`, key, large)).Data("ack")
+	}
+	require.Equal(t, "saved", ack("full"), "the stream has no room")
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	stream, err := js.Stream(t.Context(), "ACCEPTED")
+	require.NoError(t, err)
+	require.Equal(t, stored, stream.CachedInfo().State.Msgs, "no consumer has seen them")
+
+	w.StartTrigger(w.Client.BaseURL)
+	n := 0
+	cluster.Eventually(t, func() bool { n++; return ack(fmt.Sprint("again-", n)) == "accepted" }, "it has room again")
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where event_id = 'strange'`))
+}
+
 func TestWithTwoPhaseOffAckAcceptedIsSaved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

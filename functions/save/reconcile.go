@@ -49,7 +49,8 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		}
 		return s.messages.SetChecked(ctx, state.Created, last, state.LastSeq)
 	})
-	return errors.Join(err, s.purge(ctx, s.dedupeWindow(state)))
+	window := s.dedupeWindow(state)
+	return errors.Join(err, s.purge(ctx, window), s.removeUnusable(ctx, state.SavedTo, window))
 }
 
 // eachUnsaved scans the sequences of the stream after one and up to another, oldest first. For each
@@ -160,4 +161,27 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 			return err
 		}
 	}
+}
+
+// removeUnusable removes the messages up to a sequence number that are older than the window and can
+// never be saved: events that are not messages, which are dead letters, and what is no event. The
+// consumers must have acknowledged them.
+func (s *saver) removeUnusable(ctx context.Context, upTo uint64, window time.Duration) error {
+	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
+	if err != nil {
+		return err
+	}
+	unusable := slices.DeleteFunc(oldest, func(m bus.StoredMessage) bool {
+		if m.Message == nil {
+			return false
+		}
+		e := streamevent.FromStream(m.Message.Event, m.Seq, m.Message.Fingerprint)
+		_, err := e.Message()
+		return err == nil
+	})
+	if len(unusable) == 0 {
+		return nil
+	}
+	s.env.Log.Warn("removing from the stream of accepted messages what cannot be saved; its events are dead letters", "messages", len(unusable), "first_sequence", unusable[0].Seq)
+	return s.env.Bus().RemoveStored(ctx, unusable)
 }

@@ -73,6 +73,51 @@ func forget(ctx context.Context, s jetstream.Stream, p AcceptedEntry) error {
 	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
 }
 
+// StoredMessage is what the stream of accepted messages has at one place.
+type StoredMessage struct {
+	Subject string
+	Seq     uint64
+	Message *AcceptedMessage // nil if it was not written by Accept
+}
+
+// OldestAccepted returns, oldest first, up to limit of the messages with a sequence number up to last
+// that are older than age. ErrUnavailable if they cannot be read.
+func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration, limit int) (oldest []StoredMessage, err error) {
+	before := b.cfg.ago(age)
+	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
+		for next := uint64(1); len(oldest) < limit; {
+			m, err := s.GetMsg(ctx, next, jetstream.WithGetMsgSubject(AcceptPrefix+">"))
+			switch {
+			case errors.Is(err, jetstream.ErrMsgNotFound):
+				return nil
+			case err != nil:
+				return fmt.Errorf("get message %d: %w", next, err)
+			case m.Sequence > last || m.Time.After(before):
+				return nil
+			}
+			stored := StoredMessage{Subject: m.Subject, Seq: m.Sequence}
+			if stored.Message, err = newAcceptedMessage(m.Sequence, m.Time, m.Header, m.Data); err != nil && !errors.Is(err, errNotEvent) {
+				return err
+			}
+			oldest, next = append(oldest, stored), m.Sequence+1
+		}
+		return nil
+	})
+	return oldest, err
+}
+
+// RemoveStored removes messages that OldestAccepted returned; missing ones are no error.
+func (b *Bus) RemoveStored(ctx context.Context, messages []StoredMessage) error {
+	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
+		for _, m := range messages {
+			if err := s.Purge(ctx, jetstream.WithPurgeSubject(m.Subject), jetstream.WithPurgeSequence(m.Seq+1)); err != nil {
+				return fmt.Errorf("remove message %d: %w", m.Seq, err)
+			}
+		}
+		return nil
+	})
+}
+
 // AcceptState is the fill level of the stream of accepted messages and the progress of its consumers.
 type AcceptState struct {
 	Created  time.Time // of the stream: sequence numbers are valid only within one
