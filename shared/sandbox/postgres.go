@@ -98,7 +98,8 @@ func (p *Postgres) start(ctx context.Context, o Options) error {
 }
 
 // writeAuthRules requires a password of all roles but the owner. Only the user that
-// runs the server, and root, can reach its socket.
+// runs the server, and root, can reach its socket. A password of the owner would not keep
+// that user out, who can read and write the data files.
 func (p *Postgres) writeAuthRules() error {
 	const rules = "local all,replication " + Owner + " trust\nlocal all all scram-sha-256\n"
 	file := filepath.Join(p.dir.data(), "pg_hba.conf")
