@@ -37,10 +37,11 @@ var layers = map[string]struct{ ours, outside []string }{
 			"shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
-	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
+	"shared/command": {ours: []string{"shared/auth", "shared/fn", "shared/config"}},
 	"shared/intake":  {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/auth":    {ours: []string{"shared/store/callers", "shared/task"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -77,22 +78,22 @@ func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 
 // printPasswordHash reads a password, one line of standard input, and prints its hash.
 func printPasswordHash(_ context.Context, _ *fn.Env, args []string) error {
-	iterations := fn.HashIterations
+	iterations := auth.HashIterations
 	if len(args) > 0 {
 		var err error
-		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < fn.MinHashIterations || iterations > fn.MaxHashIterations {
-			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", fn.MinHashIterations, fn.MaxHashIterations, fn.HashIterations)
+		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < auth.MinHashIterations || iterations > auth.MaxHashIterations {
+			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", auth.MinHashIterations, auth.MaxHashIterations, auth.HashIterations)
 		}
 	}
-	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*fn.MaxPasswordLength)).ReadString('\n')
+	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*auth.MaxPasswordLength)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	password := strings.TrimRight(line, "\r\n")
-	if password == "" || len(password) > fn.MaxPasswordLength {
-		return fmt.Errorf("give the password on standard input: one line of 1 to %d bytes", fn.MaxPasswordLength)
+	if password == "" || len(password) > auth.MaxPasswordLength {
+		return fmt.Errorf("give the password on standard input: one line of 1 to %d bytes", auth.MaxPasswordLength)
 	}
-	hash, err := fn.HashPassword(password, iterations)
+	hash, err := auth.HashPassword(password, iterations)
 	if err != nil {
 		return err
 	}

@@ -3,20 +3,15 @@ package fn
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
@@ -69,7 +64,7 @@ func TestAuthenticationPrecedesBody(t *testing.T) {
 func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
-	h.env.callers = newCallerCache(func(context.Context, string, bool) (callers.Caller, error) {
+	h.setCallers(func(context.Context, string, bool) (callers.Caller, error) {
 		return callers.Caller{}, errors.New("was asked")
 	})
 	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
@@ -113,101 +108,17 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 	}
 }
 
-func TestCallerIsCachedForAMinute(t *testing.T) {
+func TestHashedPasswordIsAccepted(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked := map[string]int{}
-		c := newCallerCache(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
-			asked[name]++
-			return knownCallers(ctx, name, false)
-		})
-		for _, name := range []string{"submitter", "nobody", "outage"} {
-			for range 3 {
-				_, _ = c.byName(t.Context(), name, false)
-			}
-		}
-		require.Equal(t, map[string]int{"submitter": 1, "nobody": 1, "outage": 3}, asked, "only an outage is not remembered")
-		time.Sleep(callerTTL + time.Second)
-		for range 3 {
-			_, _ = c.byName(t.Context(), "submitter", false)
-			_, _ = c.byName(t.Context(), "nobody", false)
-		}
-		require.Equal(t, map[string]int{"submitter": 2, "nobody": 2, "outage": 3}, asked)
-	})
-}
-
-func TestCallerLookupsAreShared(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32
-		c := newCallerCache(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
-			asked.Add(1)
-			time.Sleep(time.Second)
-			return knownCallers(ctx, name, false)
-		})
-		impatient, leave := context.WithTimeout(t.Context(), time.Millisecond)
-		defer leave()
-		var all sync.WaitGroup
-		all.Go(func() {
-			_, err := c.byName(impatient, "submitter", false)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		})
-		for range 50 {
-			all.Go(func() {
-				caller, err := c.byName(t.Context(), "submitter", false)
-				require.NoError(t, err, "a call that is cancelled does not cancel the lookup")
-				require.Equal(t, "submitter", caller.Name)
-			})
-		}
-		all.Wait()
-		require.EqualValues(t, 1, asked.Load())
-	})
-}
-
-func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-			if list {
-				<-ctx.Done()
-				return callers.Caller{}, ctx.Err()
-			}
-			return knownCallers(ctx, name, list)
-		})
-		var all sync.WaitGroup
-		all.Go(func() {
-			_, err := c.byName(t.Context(), "submitter", true)
-			require.Error(t, err)
-		})
-		synctest.Wait()
-		began := time.Now()
-		caller, err := c.byName(t.Context(), "submitter", false)
-		require.NoError(t, err)
-		require.Equal(t, "submitter", caller.Name)
-		require.Zero(t, time.Since(began))
-		all.Wait()
-	})
-}
-
-func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
-	t.Parallel()
-	var asked int
-	c := newCallerCache(func(_ context.Context, name string, _ bool) (callers.Caller, error) {
-		asked++
-		if name == "real" {
-			return callers.Caller{Name: name}, nil
-		}
-		return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
-	})
-	_, err := c.byName(t.Context(), "real", false)
+	hash, err := auth.HashPassword("secret", auth.MinHashIterations)
 	require.NoError(t, err)
-	for i := range callerLimit + 100 {
-		_, err := c.byName(t.Context(), fmt.Sprint("guess", i), false)
-		require.Error(t, err)
+	h := startServer(t, func(c *settings.Config) { c.Password, c.PasswordHash = "", hash }, greeter())
+	for range 2 {
+		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "Secret")).status)
+		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
+		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", hash)).status, "it is no password itself")
+		require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
+		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
 	}
-	require.Len(t, c.unknown, callerLimit)
-	before := asked
-	_, err = c.byName(t.Context(), "real", false)
-	require.NoError(t, err)
-	require.Equal(t, before, asked)
+	require.NotContains(t, h.log.String(), hash)
 }

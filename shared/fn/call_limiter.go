@@ -24,7 +24,7 @@ const (
 
 // callLimiter bounds the calls under way and signals the drain to them. A call takes its place
 // once its caller is known; what comes before costs little and is bounded by itself
-// (see loginLimiter). No caller has more than its share of a pool, so that the others
+// (see package auth). No caller has more than its share of a pool, so that the others
 // go on; an admin who finds none left has the reserve, so that a caller can always
 // be revoked. Probes and scrapes need no place.
 //

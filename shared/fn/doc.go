@@ -65,8 +65,8 @@
 //
 // Each line is a layer. Its files use those of the same and of earlier lines:
 //
-//	role, errors, timeouts, source_address, waiters, cross_origin, password, version
-//	caller_cache; limiters and budgets
+//	role, errors, timeouts, source_address, waiters, cross_origin, version
+//	limiters and budgets
 //	env, alert_check
 //	call, caller_semaphores, wire
 //	route, batch

@@ -2,12 +2,12 @@ package fn
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/loglimit"
@@ -15,7 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/quota"
 	"github.com/sendonce/sendonce/shared/store/stores"
@@ -39,17 +38,13 @@ type Env struct {
 	subscribeCallers sync.Once
 	limiter          *callLimiter
 	budget           *memoryBudget
-	callers          *callerCache
-	// adminHash is nil where the built-in admin's password itself is given.
-	adminHash *passwordHash
-	logins    *loginLimiter
-	frames    *callerSemaphores // of sockets
-	reads     *callerSemaphores // of events, for streams and sockets
-	database  *cache.Value[struct{}]
-	metrics   func() *telemetry.Metrics
-	alerts    task.AlertRules
+	auth             *auth.Authenticator
+	frames           *callerSemaphores // of sockets
+	reads            *callerSemaphores // of events, for streams and sockets
+	database         *cache.Value[struct{}]
+	metrics          func() *telemetry.Metrics
+	alerts           task.AlertRules
 
-	deferred deferredLookups
 	failures loglimit.ByKey[failureKind]
 
 	alertCheckUntil atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
@@ -59,12 +54,13 @@ type Env struct {
 // (see settings.Config.SetDefaults). Close ends it.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare), logins: newLoginLimiter(),
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules()}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
+	var hash *auth.PasswordHash
 	if cfg.PasswordHash != "" {
-		if env.adminHash, err = parsePasswordHash(cfg.PasswordHash); err != nil {
+		if hash, err = auth.ParsePasswordHash(cfg.PasswordHash); err != nil {
 			return nil, &bus.SettingError{Name: "BASIC_AUTH_PASSWORD_HASH", Message: err.Error()}
 		}
 	}
@@ -73,10 +69,8 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		return nil, err
 	}
 	if cfg.DatabaseURL == "" {
-		unset := errors.New("DATABASE_URL is not set")
-		env.callers = newCallerCache(func(context.Context, string, bool) (callers.Caller, error) { return callers.Caller{}, unset })
-		env.deferred = deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
-		env.database = newDatabaseProbe(func(context.Context) error { return unset })
+		env.auth = auth.New(cfg.Username, cfg.Password, hash, withoutDatabase{}, nil, log)
+		env.database = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
 		return env, nil
 	}
 	tables := storeConfig(&cfg)
@@ -90,9 +84,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		return nil, err
 	}
 	env.db, env.Stores = db, all
-	env.callers = newCallerCache(all.Callers.ByName)
-	env.callers.onFound = env.watchCallers
-	env.deferred = deferredLookups{findExisting: all.Callers.Existing, log: log}
+	env.auth = auth.New(cfg.Username, cfg.Password, hash, all.Callers, env.watchCallers, log)
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil
 }

@@ -9,18 +9,17 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // The refusals that are HTTP's and not the domain's.
 const (
-	codeUnauthenticated      = "unauthenticated"
 	codeMethodNotAllowed     = "method_not_allowed"
 	codeTooLarge             = "too_large"
 	codeUnsupportedMediaType = "unsupported_media_type"
 	codeTooManyCalls         = "too_many_calls"
-	codeTooManyAttempts      = "too_many_attempts"
 	codeInternal             = "internal"
 )
 
@@ -33,7 +32,7 @@ func statusOf(code string) int {
 	switch code {
 	case task.CodeInvalid, task.CodeBlocked:
 		return http.StatusBadRequest
-	case codeUnauthenticated:
+	case auth.CodeUnauthenticated:
 		return http.StatusUnauthorized
 	case task.CodeForbidden:
 		return http.StatusForbidden
@@ -47,7 +46,7 @@ func statusOf(code string) int {
 		return http.StatusRequestEntityTooLarge
 	case codeUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
-	case codeTooManyAttempts, codeTooManyCalls:
+	case auth.CodeTooManyAttempts, codeTooManyCalls:
 		return http.StatusTooManyRequests
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity

@@ -10,11 +10,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
@@ -39,7 +39,7 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	h.env = env
-	env.setCallers(knownCallers)
+	h.setCallers(knownCallers)
 	env.database = newDatabaseProbe(func(context.Context) error { return nil })
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
@@ -49,41 +49,34 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	return h
 }
 
-// newTestEnv is a process without a server, for a bubble of synctest.
-func newTestEnv(t *testing.T, cfg settings.Config, find findCaller) *Env {
-	t.Helper()
-	env, err := NewEnv(cfg, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	env.setCallers(find)
-	t.Cleanup(func() { time.Sleep(2 * deferredLookupInterval) }) // until nothing runs
-	return env
-}
-
-// login authenticates a call; all calls come from one address.
-func (e *Env) login(name, password string) (callers.Caller, error) {
-	return e.loginFrom("192.0.2.1", name, password)
-}
-
-func (e *Env) loginFrom(address, name, password string) (callers.Caller, error) {
-	r := httptest.NewRequest("GET", "/", nil)
-	r.RemoteAddr = address + ":1"
-	r.SetBasicAuth(name, password)
-	return newRequest(e, httptest.NewRecorder(), r, nil).authenticate(r.Context(), false)
-}
-
 // setCallers replaces the callers that there are.
-func (h *testServer) setCallers(find findCaller) { h.env.setCallers(find) }
+func (h *testServer) setCallers(find source) {
+	h.env.auth = auth.New(h.env.Config.Username, h.env.Config.Password, h.adminHash(), find, nil, h.env.Log)
+}
 
-func (e *Env) setCallers(find findCaller) {
-	e.callers = newCallerCache(find)
-	e.deferred.findExisting = func(ctx context.Context, names []string) (existing []string, err error) {
-		for _, name := range names {
-			if _, err := find(ctx, name, false); err == nil {
-				existing = append(existing, name)
-			}
-		}
-		return existing, nil
+func (h *testServer) adminHash() *auth.PasswordHash {
+	if h.env.Config.PasswordHash == "" {
+		return nil
 	}
+	hash, err := auth.ParsePasswordHash(h.env.Config.PasswordHash)
+	require.NoError(h.t, err)
+	return hash
+}
+
+// source is an auth.Source that needs no database.
+type source func(ctx context.Context, name string, list bool) (callers.Caller, error)
+
+func (find source) ByName(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	return find(ctx, name, list)
+}
+
+func (find source) Existing(ctx context.Context, names []string) (existing []string, err error) {
+	for _, name := range names {
+		if _, err := find(ctx, name, false); err == nil {
+			existing = append(existing, name)
+		}
+	}
+	return existing, nil
 }
 
 // knownCallers has one caller per role, whose name is the role and whose token

@@ -4,19 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // How a revoked caller is shut out. A change of a caller is published to every
 // process that is connected to NATS (bus.SubjectCallers), which then looks the caller
-// up anew. Without NATS, and for what NATS lost, callerTTL ends what is remembered.
+// up anew. Without NATS, and for what NATS lost, auth.CallerTTL ends what is remembered.
 // Calls that last look again themselves: any call after its body has arrived, a stream or
 // socket before each event and every recheckInterval, a poll before it claims, and streams,
 // sockets and polls as soon as their process learns of a change.
@@ -34,7 +34,7 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	defer cancel()
 	for _, name := range names {
 		if name != "" {
-			e.callers.forget(name)
+			e.auth.Callers.Forget(name)
 			e.bus.NotifyCaller(ctx, name)
 		}
 	}
@@ -43,30 +43,7 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 // watchCallers subscribes to changes of callers, once there is a caller to forget:
 // connecting to NATS costs a start nothing, and an admin's calls need it not at all.
 func (e *Env) watchCallers() {
-	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.callers.forget, e.callers.forgetAll) })
-}
-
-// forget has a caller looked up anew.
-func (c *callerCache) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	drop(c.known, name)
-	drop(c.unknown, name)
-	delete(c.inFlight, callerQuery{name, false})
-	delete(c.inFlight, callerQuery{name, true})
-}
-
-// forgetAll has every caller looked up anew: any of them may have been changed
-// while NATS was away.
-func (c *callerCache) forgetAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, names := range []map[string]*lookup{c.known, c.unknown} {
-		for name := range maps.Clone(names) {
-			drop(names, name)
-		}
-	}
-	clear(c.inFlight)
+	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
 // currentCaller is what a caller whose call has begun is now. changed is closed when
@@ -77,14 +54,14 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	if was.ID == 0 {
 		return was, nil, nil
 	}
-	l, err := e.callers.get(ctx, callerQuery{name: was.Name})
+	now, changed, err = e.auth.Callers.Current(ctx, was.Name)
 	switch {
-	case err == nil && !l.caller.Revoked && bytes.Equal(l.caller.Proof, was.Proof):
-		return l.caller, l.changed, nil
+	case err == nil && !now.Revoked && bytes.Equal(now.Proof, was.Proof):
+		return now, changed, nil
 	case err != nil && task.CodeOf(err) != task.CodeNotFound:
 		return was, nil, errors.Join(Busy("the service is busy, try again"), err)
 	}
-	return was, nil, task.Refuse(codeUnauthenticated, "the caller was revoked or its token replaced")
+	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
 // Recheck looks up the caller of a call that has waited again, before the call acts:
@@ -148,7 +125,7 @@ func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelC
 // isRefusal reports whether err refuses the caller, as opposed to an outage of the database.
 func isRefusal(err error) bool {
 	code := task.CodeOf(err)
-	return code == codeUnauthenticated || code == task.CodeForbidden
+	return code == auth.CodeUnauthenticated || code == task.CodeForbidden
 }
 
 // whileAdmitted ends ctx when the process drains, and when the caller is no

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
@@ -34,7 +35,7 @@ type changing struct {
 
 func (h *testServer) changing() *changing {
 	c := &changing{apply: func(*callers.Caller) {}}
-	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.lookups.Add(1)
@@ -118,7 +119,7 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 			within time.Duration
 		}{
 			"by a notification": {true, 0},
-			"without one":       {false, callerTTL},
+			"without one":       {false, auth.CallerTTL},
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				t.Parallel()
@@ -157,7 +158,7 @@ func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 		stream := server.openAs(t, "submitter")
 		time.Sleep(5500 * time.Millisecond)
 		registry.away(context.DeadlineExceeded)
-		h.env.callers.forgetAll() // NATS was away too
+		h.env.auth.Callers.ForgetAll() // NATS was away too
 		time.Sleep(30 * time.Second)
 		require.Equal(t, 6, stream.events())
 		require.Contains(t, stream.text.String(), "\n:\n", "and stays open")
@@ -207,7 +208,7 @@ func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 				return err
 			}
 			registry.change(func(c *callers.Caller) { c.Revoked = true })
-			h.env.callers.forget(c.Caller.Name)
+			h.env.auth.Callers.Forget(c.Caller.Name)
 			err := s.Send(api.SocketFrame{Event: api.SocketMark})
 			sent <- err
 			return err
@@ -225,17 +226,17 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := &testServer{t: t, env: &Env{}}
 				registry := h.changing()
-				caller, err := h.env.callers.byName(t.Context(), "submitter", false)
+				caller, _, err := h.env.auth.Callers.Current(t.Context(), "submitter")
 				require.NoError(t, err)
 				c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
 				changed, err := c.Recheck(t.Context())
 				require.NoError(t, err)
 				registry.change(change)
 				if notify {
-					h.env.callers.forget("submitter")
+					h.env.auth.Callers.Forget("submitter")
 					<-changed
 				} else {
-					time.Sleep(callerTTL)
+					time.Sleep(auth.CallerTTL)
 				}
 				_, err = c.Recheck(t.Context())
 				require.Equal(t, map[string]string{
@@ -245,41 +246,6 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := newCallerCache(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-			caller, err := knownCallers(ctx, name, list)
-			time.Sleep(time.Second)
-			return caller, err
-		})
-		go func() {
-			time.Sleep(500 * time.Millisecond)
-			c.forget("submitter")
-		}()
-		l, err := c.get(t.Context(), callerQuery{name: "submitter"})
-		require.NoError(t, err)
-		<-l.changed // at once: the answer may be older than the change
-		require.Empty(t, c.known)
-	})
-}
-
-func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := newCallerCache(knownCallers)
-		first, err := c.get(t.Context(), callerQuery{name: "submitter"})
-		require.NoError(t, err)
-		time.Sleep(callerTTL + time.Second)
-		second, err := c.get(t.Context(), callerQuery{name: "submitter"})
-		require.NoError(t, err)
-		require.NotSame(t, first, second)
-		require.Equal(t, first.changed, second.changed, "an unchanged caller wakes no watcher")
-		c.forget("submitter")
-		<-first.changed
-	})
 }
 
 // slowCall is a call whose last byte of the body is not sent yet.
@@ -347,8 +313,9 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 }
 
 func TestRecheckOfUnchangedCallerAllocatesNothing(t *testing.T) {
-	h := &testServer{t: t, env: &Env{callers: newCallerCache(knownCallers)}}
-	caller, err := h.env.callers.byName(t.Context(), "submitter", false)
+	h := &testServer{t: t, env: &Env{}}
+	h.setCallers(knownCallers)
+	caller, _, err := h.env.auth.Callers.Current(t.Context(), "submitter")
 	require.NoError(t, err)
 	c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -305,7 +306,7 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 	if err == nil {
 		// The token may have been revoked since the socket was opened.
 		req.call.Caller, err = req.authenticate(ctx, false)
-		if task.CodeOf(err) == codeUnauthenticated {
+		if task.CodeOf(err) == auth.CodeUnauthenticated {
 			s.closeWith(websocket.StatusPolicyViolation, err.Error())
 		}
 	}
@@ -376,7 +377,7 @@ func (req *request) closeReason(err error) *websocket.CloseError {
 	switch {
 	case req.env.limiter.isDraining():
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
-	case task.CodeOf(err) == codeUnauthenticated:
+	case task.CodeOf(err) == auth.CodeUnauthenticated:
 		return &websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: err.Error()}
 	case isRefusal(err):
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: err.Error()}

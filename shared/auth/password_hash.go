@@ -1,4 +1,4 @@
-package fn
+package auth
 
 import (
 	"context"
@@ -35,7 +35,7 @@ const (
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
 )
 
-// passwordHash is what is kept of the built-in admin's password.
+// PasswordHash is what is kept of the built-in admin's password.
 //
 // Computing a hash takes a tenth of a second or more, so the right password is computed once
 // in a process, and others in turns with pauses. Each name has two lines of turns: one for
@@ -46,7 +46,7 @@ const (
 // Only passwords for the admin's name are computed. Calls with other names wait in lines of
 // their own, and as long as a computation takes: the time of an answer does not show which
 // name is the admin's.
-type passwordHash struct {
+type PasswordHash struct {
 	iterations int
 	salt, sum  []byte
 	derive     func(password string, iterations int) ([]byte, error)
@@ -60,7 +60,8 @@ type passwordHash struct {
 	firsts map[uint64]time.Time // by name and address: until when it has no first turn
 }
 
-func parsePasswordHash(text string) (*passwordHash, error) {
+// ParsePasswordHash reads what HashPassword returns. The error says what is accepted.
+func ParsePasswordHash(text string) (*PasswordHash, error) {
 	parts := strings.Split(text, "$")
 	if len(parts) != 4 || parts[0] != hashAlgorithm || parts[2] == "" {
 		return nil, errors.New(hashRule)
@@ -70,7 +71,7 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	if err != nil || notBase64 != nil || iterations < MinHashIterations || iterations > MaxHashIterations || len(sum) != sha256.Size {
 		return nil, errors.New(hashRule)
 	}
-	h := &passwordHash{
+	h := &PasswordHash{
 		iterations: iterations, salt: []byte(parts[2]), sum: sum, accepted: make(chan struct{}),
 		free: map[uint64]time.Time{}, firsts: map[uint64]time.Time{},
 	}
@@ -83,7 +84,7 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 // matches reports whether the name is the admin's and the password is the right one. It
 // takes the same time for all names. It returns an error if there was no turn for the call
 // within passwordWait of its beginning.
-func (h *passwordHash) matches(ctx context.Context, a *loginAttempt, password string, admin bool) (bool, error) {
+func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	given := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
 		return admin && subtle.ConstantTimeCompare(known[:], given[:]) == 1
@@ -105,7 +106,7 @@ func (h *passwordHash) matches(ctx context.Context, a *loginAttempt, password st
 		return isKnown(known), nil
 	}
 	if !ok {
-		return false, Busy("too many passwords wait to be checked, try again")
+		return false, busy("too many passwords wait to be checked, try again")
 	}
 	began := time.Now()
 	if admin {
@@ -128,7 +129,7 @@ func (h *passwordHash) matches(ctx context.Context, a *loginAttempt, password st
 }
 
 // longest returns the longest time that computing a hash took, which may be the given one.
-func (h *passwordHash) longest(took time.Duration) time.Duration {
+func (h *PasswordHash) longest(took time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.takes = max(h.takes, took)
@@ -136,8 +137,8 @@ func (h *passwordHash) longest(took time.Duration) time.Duration {
 }
 
 // turn returns when the call has its turn, or when it has waited long enough for one.
-func (h *passwordHash) turn(a *loginAttempt) (start time.Time, ok bool) {
-	now, pair := time.Now(), maphash.Comparable(a.limiter.seed, a.loginPair)
+func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool) {
+	now, pair := time.Now(), maphash.Comparable(a.limiter.seed, a.pair)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.takes == 0 {
@@ -165,7 +166,7 @@ func (h *passwordHash) turn(a *loginAttempt) (start time.Time, ok bool) {
 }
 
 // estimate measures part of a computation.
-func (h *passwordHash) estimate() time.Duration {
+func (h *PasswordHash) estimate() time.Duration {
 	const part = 50
 	began := time.Now()
 	_, _ = h.derive("", max(h.iterations/part, 1)) // an error is that of any password

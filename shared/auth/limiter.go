@@ -1,10 +1,8 @@
-package fn
+package auth
 
 import (
 	"context"
 	"hash/maphash"
-	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,41 +38,39 @@ const (
 	totalBurst   = 1000
 	totalRate    = 20 // a second
 
-	failureTime            = 50 * time.Millisecond
-	successTTL             = time.Hour
-	minStrongPassword      = 12                     // bytes of a password
-	deferredLookupInterval = 700 * time.Millisecond // so that names are found before Retry-After, which is 1 s
+	failureTime       = 50 * time.Millisecond
+	successTTL        = time.Hour
+	minStrongPassword = 12 // bytes of a password
 
 	// What is kept: at most a few MB, whatever anybody sends.
-	pairLimit           = 8192
-	addressLimit        = 4096
-	successLimit        = 8192
-	deferredLookupLimit = 4096 // names of one query, which takes some 10 ms
+	pairLimit    = 8192
+	addressLimit = 4096
+	successLimit = 8192
 )
 
-// loginLimiter counts the failed attempts to authenticate.
-type loginLimiter struct {
+// limiter counts the failed attempts to authenticate.
+type limiter struct {
 	seed maphash.Seed
 
 	addressBurst, totalBurst float64
 
 	mu        sync.Mutex
-	pairs     map[loginPair]*pairFailures
+	pairs     map[pair]*pairFailures
 	addresses map[netip.Prefix]*leakyBucket
 	total     leakyBucket
-	succeeded map[loginProof]time.Time // until when
-	existing  map[uint64]time.Time     // of callers that exist, until when they are asked for freely
+	succeeded map[proof]time.Time  // until when they count
+	existing  map[uint64]time.Time // names of callers, until when they are looked up for calls from any address
 }
 
-// loginPair is a name at an address.
-type loginPair struct {
+// pair is a name at an address.
+type pair struct {
 	name    uint64
 	address netip.Prefix
 }
 
-// loginProof is a password that was right.
-type loginProof struct {
-	loginPair
+// proof is a password that was right.
+type proof struct {
+	pair
 	password uint64
 }
 
@@ -97,10 +93,10 @@ func (a *leakyBucket) level(at time.Time, perSecond float64) float64 {
 	return a.used
 }
 
-// loginAttempt is one call's try to authenticate.
-type loginAttempt struct {
-	limiter *loginLimiter
-	loginProof
+// attempt is one call's try to authenticate.
+type attempt struct {
+	limiter *limiter
+	proof
 	known    bool // that there is a caller of the name
 	proven   bool // the password was right here lately
 	repeated bool // the password was wrong here lately
@@ -109,35 +105,35 @@ type loginAttempt struct {
 	hashing  time.Duration // time that the admin's hash took, for any name
 }
 
-func newLoginLimiter() *loginLimiter {
-	return &loginLimiter{
+func newLimiter() *limiter {
+	return &limiter{
 		seed:         maphash.MakeSeed(),
 		addressBurst: addressBurst, totalBurst: totalBurst,
-		pairs:     map[loginPair]*pairFailures{},
+		pairs:     map[pair]*pairFailures{},
 		addresses: map[netip.Prefix]*leakyBucket{},
-		succeeded: map[loginProof]time.Time{},
+		succeeded: map[proof]time.Time{},
 		existing:  map[uint64]time.Time{},
 	}
 }
 
 func tooManyAttempts(after time.Duration) *task.Error {
-	return &task.Error{Code: codeTooManyAttempts, Message: "too many failed attempts to authenticate; come back after Retry-After", RetryAfter: after}
+	return &task.Error{Code: CodeTooManyAttempts, Message: "too many failed attempts to authenticate; come back after Retry-After", RetryAfter: after}
 }
 
 // begin returns an error if no password may be checked. Otherwise end must follow.
-func (l *loginLimiter) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
-	a := &loginAttempt{limiter: l, began: began, loginProof: loginProof{
-		loginPair: loginPair{maphash.String(l.seed, name), network(source)}, password: maphash.String(l.seed, password),
+func (l *limiter) begin(login Login) (*attempt, error) {
+	a := &attempt{limiter: l, began: login.Began, proof: proof{
+		pair: pair{maphash.String(l.seed, login.Name), login.Address}, password: maphash.String(l.seed, login.Password),
 	}}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.known = now.Before(l.existing[a.name])
-	a.proven = now.Before(l.succeeded[a.loginProof])
-	if f := l.pairs[a.loginPair]; f != nil {
+	a.proven = now.Before(l.succeeded[a.proof])
+	if f := l.pairs[a.pair]; f != nil {
 		a.repeated = slices.Contains(f.wrong[:], a.password)
 		over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
-		if over > 0 && !(a.proven && len(password) >= minStrongPassword) {
+		if over > 0 && !(a.proven && len(login.Password) >= minStrongPassword) {
 			return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
 		}
 	}
@@ -147,7 +143,7 @@ func (l *loginLimiter) begin(name, password, source string, began time.Time) (*l
 
 // spend takes one of the failures that the address, and all together, have; mu is
 // held.
-func (l *loginLimiter) spend(address netip.Prefix, now time.Time) bool {
+func (l *limiter) spend(address netip.Prefix, now time.Time) bool {
 	own := l.addresses[address]
 	if own == nil {
 		own = &leakyBucket{at: now}
@@ -163,50 +159,50 @@ func (l *loginLimiter) spend(address netip.Prefix, now time.Time) bool {
 }
 
 // end counts how the attempt went and returns its error.
-func (a *loginAttempt) end(ctx context.Context, err error) error {
+func (a *attempt) end(ctx context.Context, err error) error {
 	a.limiter.mu.Lock()
 	switch {
 	case err == nil:
 		a.refund()
 		a.succeeded()
-	case task.CodeOf(err) == codeUnauthenticated:
+	case task.CodeOf(err) == CodeUnauthenticated:
 		err = a.failed(err)
 	default:
 		a.refund()
 	}
 	a.limiter.mu.Unlock()
-	if code := task.CodeOf(err); code == codeUnauthenticated || code == codeTooManyAttempts {
+	if code := task.CodeOf(err); code == CodeUnauthenticated || code == CodeTooManyAttempts {
 		a.delay(ctx)
 	}
 	return err
 }
 
 // succeeded notes that the password is right; mu is held.
-func (a *loginAttempt) succeeded() {
+func (a *attempt) succeeded() {
 	l, now := a.limiter, time.Now()
-	if until := l.succeeded[a.loginProof]; until.Sub(now) > successTTL/2 {
+	if until := l.succeeded[a.proof]; until.Sub(now) > successTTL/2 {
 		return
 	}
 	makeRoom(l.succeeded, successLimit, timeLeft(now))
-	l.succeeded[a.loginProof] = now.Add(successTTL)
+	l.succeeded[a.proof] = now.Add(successTTL)
 	l.rememberName(a.name, now)
 }
 
 // rememberName notes that there is a caller; mu is held.
-func (l *loginLimiter) rememberName(name uint64, now time.Time) {
+func (l *limiter) rememberName(name uint64, now time.Time) {
 	makeRoom(l.existing, successLimit, timeLeft(now))
 	l.existing[name] = now.Add(successTTL)
 }
 
 // nameFound is rememberName for names that deferredLookups has found.
-func (l *loginLimiter) nameFound(name string) {
+func (l *limiter) nameFound(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rememberName(maphash.String(l.seed, name), time.Now())
 }
 
 // refund returns what was paid for an attempt that has not failed; mu is held.
-func (a *loginAttempt) refund() {
+func (a *attempt) refund() {
 	if !a.spent {
 		return
 	}
@@ -218,13 +214,13 @@ func (a *loginAttempt) refund() {
 }
 
 // failed counts a wrong password, or a name that nobody has; mu is held.
-func (a *loginAttempt) failed(err error) error {
+func (a *attempt) failed(err error) error {
 	l, now := a.limiter, time.Now()
-	f := l.pairs[a.loginPair]
+	f := l.pairs[a.pair]
 	if f == nil {
 		f = &pairFailures{bucket: leakyBucket{at: now}}
 		makeRoom(l.pairs, pairLimit, func(old *pairFailures) float64 { return old.bucket.level(now, 1/pairEvery.Seconds()) })
-		l.pairs[a.loginPair] = f
+		l.pairs[a.pair] = f
 	}
 	if !slices.Contains(f.wrong[:], a.password) {
 		f.bucket.used = f.bucket.level(now, 1/pairEvery.Seconds()) + 1
@@ -238,7 +234,7 @@ func (a *loginAttempt) failed(err error) error {
 }
 
 // delay makes the answer to a failure take as long as any other's.
-func (a *loginAttempt) delay(ctx context.Context) {
+func (a *attempt) delay(ctx context.Context) {
 	select {
 	case <-time.After(time.Until(a.began.Add(failureTime + a.hashing))):
 	case <-ctx.Done():
@@ -265,63 +261,6 @@ func makeRoom[K comparable, V any](table map[K]V, limit int, level func(V) float
 	for k, v := range table {
 		if l := level(v); l <= 0 || l <= low && len(table) >= limit*15/16 {
 			delete(table, k)
-		}
-	}
-}
-
-// deferredLookups are the names that are looked up together, for calls that were not
-// looked up for.
-type deferredLookups struct {
-	findExisting func(ctx context.Context, names []string) (existing []string, err error)
-	log          *slog.Logger
-
-	mu        sync.Mutex
-	names     map[string]bool
-	byAddress map[netip.Prefix]int // how many of names an address added
-	running   bool
-}
-
-// add calls found within about deferredLookupInterval if there is a caller of that name.
-// An address may add as many names as there are places left for others, so one that sends very
-// many names takes half of the places. What an address sends beyond that is dropped: its
-// callers try again.
-func (n *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.names[name] || n.byAddress[address] >= deferredLookupLimit-len(n.names) {
-		return
-	}
-	if n.names == nil {
-		n.names, n.byAddress = map[string]bool{}, map[netip.Prefix]int{}
-	}
-	n.names[name] = true
-	n.byAddress[address]++
-	if !n.running {
-		n.running = true
-		go n.run(found)
-	}
-}
-
-// run looks names up until there is none. It begins with a pause, so that a flood
-// of them costs one query in each interval.
-func (n *deferredLookups) run(found func(name string)) {
-	for {
-		time.Sleep(deferredLookupInterval)
-		n.mu.Lock()
-		names := slices.Collect(maps.Keys(n.names))
-		n.names, n.byAddress, n.running = nil, nil, len(names) > 0
-		n.mu.Unlock()
-		if len(names) == 0 {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), callerTimeout)
-		existing, err := n.findExisting(ctx, names)
-		cancel()
-		if err != nil {
-			n.log.Warn("new callers cannot be looked up", "cause", err.Error()) // who comes again is looked up again
-		}
-		for _, name := range existing {
-			found(name)
 		}
 	}
 }

@@ -1,7 +1,8 @@
-package fn
+package auth
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -11,16 +12,16 @@ import (
 )
 
 const (
-	callerTTL        = time.Minute
+	CallerTTL        = time.Minute     // how long a caller is kept
 	unknownCallerTTL = 5 * time.Second // a new caller whose name was tried too early waits no longer
 	callerLimit      = 4096            // per kind: known names, unknown names
-	callerTimeout    = 3 * time.Second
+	lookupTimeout    = 3 * time.Second
 )
 
-// callerCache keeps the caller of a name for callerTTL, and that a name is unknown for
+// Callers keeps the caller of a name for CallerTTL, and that a name is unknown for
 // unknownCallerTTL. Unknown names have a bound of their own, so that guessing them
 // cannot push out the real ones. Concurrent calls with one name share one query.
-type callerCache struct {
+type Callers struct {
 	find    findCaller
 	onFound func() // a caller is remembered from now on; may be nil
 
@@ -30,7 +31,7 @@ type callerCache struct {
 	unknown  map[string]*lookup
 }
 
-// findCaller is callers.Store.ByName.
+// findCaller is Source.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
 // callerQuery uses the pool of lists or the other one: a list that waits must not delay other calls.
@@ -48,8 +49,8 @@ type lookup struct {
 	changed chan struct{} // closed when the cache has another caller for the name
 }
 
-func newCallerCache(find findCaller) *callerCache {
-	return &callerCache{
+func newCallers(find findCaller) *Callers {
+	return &Callers{
 		find:     find,
 		inFlight: map[callerQuery]*lookup{},
 		known:    map[string]*lookup{},
@@ -58,7 +59,7 @@ func newCallerCache(find findCaller) *callerCache {
 }
 
 // has reports whether a name is cached.
-func (c *callerCache) has(name string) bool {
+func (c *Callers) has(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
@@ -69,13 +70,19 @@ func (c *callerCache) has(name string) bool {
 	return false
 }
 
-func (c *callerCache) byName(ctx context.Context, name string, list bool) (callers.Caller, error) {
+func (c *Callers) byName(ctx context.Context, name string, list bool) (callers.Caller, error) {
 	l, err := c.get(ctx, callerQuery{name, list})
 	return l.caller, err
 }
 
+// Current returns the caller of a name. changed is closed when that may have changed.
+func (c *Callers) Current(ctx context.Context, name string) (caller callers.Caller, changed <-chan struct{}, err error) {
+	l, err := c.get(ctx, callerQuery{name: name})
+	return l.caller, l.changed, err
+}
+
 // get waits for a lookup.
-func (c *callerCache) get(ctx context.Context, q callerQuery) (*lookup, error) {
+func (c *Callers) get(ctx context.Context, q callerQuery) (*lookup, error) {
 	l := c.lookup(ctx, q)
 	select {
 	case <-l.done:
@@ -86,12 +93,12 @@ func (c *callerCache) get(ctx context.Context, q callerQuery) (*lookup, error) {
 }
 
 // lookup returns the cached result, joins a query under way or starts one.
-func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
+func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
 		if l := remembered[q.name]; l != nil && time.Now().Before(l.expires) {
-			if l.err == nil && time.Until(l.expires) < callerTTL/2 {
+			if l.err == nil && time.Until(l.expires) < CallerTTL/2 {
 				c.begin(ctx, q) // in good time: the database may be slow to answer
 			}
 			return l
@@ -101,7 +108,7 @@ func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
 }
 
 // begin starts a query, unless one is under way.
-func (c *callerCache) begin(ctx context.Context, q callerQuery) *lookup {
+func (c *Callers) begin(ctx context.Context, q callerQuery) *lookup {
 	l := c.inFlight[q]
 	if l == nil {
 		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
@@ -112,11 +119,11 @@ func (c *callerCache) begin(ctx context.Context, q callerQuery) *lookup {
 	return l
 }
 
-func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
-	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
+func (c *Callers) run(ctx context.Context, q callerQuery, l *lookup) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	l.caller, l.err = c.find(ctx, q.name, q.list)
-	l.expires = time.Now().Add(callerTTL)
+	l.expires = time.Now().Add(CallerTTL)
 	if l.err != nil {
 		l.expires = time.Now().Add(unknownCallerTTL)
 	}
@@ -145,6 +152,29 @@ func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
 	if l.err == nil && c.onFound != nil {
 		c.onFound()
 	}
+}
+
+// Forget has a caller looked up anew.
+func (c *Callers) Forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	drop(c.known, name)
+	drop(c.unknown, name)
+	delete(c.inFlight, callerQuery{name, false})
+	delete(c.inFlight, callerQuery{name, true})
+}
+
+// ForgetAll has every caller looked up anew: any of them may have been changed
+// while NATS was away.
+func (c *Callers) ForgetAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, names := range []map[string]*lookup{c.known, c.unknown} {
+		for name := range maps.Clone(names) {
+			drop(names, name)
+		}
+	}
+	clear(c.inFlight)
 }
 
 // drop removes a name and closes changed for its watchers.

@@ -1,0 +1,145 @@
+// Package auth authenticates callers by name and password, and limits failed logins. It keeps what it
+// has read of callers, so that a call costs the database nothing.
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// The codes of refused logins.
+const (
+	CodeUnauthenticated = "unauthenticated"
+	CodeTooManyAttempts = "too_many_attempts"
+)
+
+// ErrCredentials refuses a call without valid credentials.
+var ErrCredentials = task.Refuse(CodeUnauthenticated, "valid Basic credentials are needed")
+
+// Authenticator authenticates the calls of one process. It is safe for concurrent use.
+type Authenticator struct {
+	Callers *Callers
+
+	username, password string        // of the built-in admin
+	hash               *PasswordHash // nil where the password itself is given
+	limiter            *limiter
+	deferred           deferredLookups
+}
+
+// Source reads callers; callers.Store is one.
+type Source interface {
+	ByName(ctx context.Context, name string, list bool) (callers.Caller, error)
+	Existing(ctx context.Context, names []string) (existing []string, err error)
+}
+
+// New returns an Authenticator of the built-in admin, whose password is given by hash unless that is nil, and
+// of the callers of source. onFound is called whenever a caller was read.
+func New(username, password string, hash *PasswordHash, source Source, onFound func(), log *slog.Logger) *Authenticator {
+	known := newCallers(source.ByName)
+	known.onFound = onFound
+	return &Authenticator{
+		Callers: known, username: username, password: password, hash: hash, limiter: newLimiter(),
+		deferred: deferredLookups{findExisting: source.Existing, log: log},
+	}
+}
+
+// Login is one attempt to authenticate.
+type Login struct {
+	Name, Password string
+	Address        netip.Prefix // of the client, or the network that counts as one
+	Began          time.Time    // when the call arrived
+	List           bool         // the call is a list, which the role of lists answers
+}
+
+// Authenticate returns the caller of a login. The error refuses it: with ErrCredentials, CodeTooManyAttempts, or as busy.
+func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers.Caller, error) {
+	admin := sameText(login.Name, au.username)
+	if !admin && !task.ValidUser(login.Name) {
+		return callers.Caller{}, ErrCredentials
+	}
+	a, err := au.limiter.begin(login)
+	if err != nil {
+		return callers.Caller{}, err
+	}
+	caller, err := au.verify(ctx, login, admin, a)
+	return caller, a.end(ctx, err)
+}
+
+// busy is the refusal of a call that may succeed a moment later.
+func busy(message string) *task.Error {
+	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
+}
+
+// verify returns the caller of the name and password. The built-in admin never touches the
+// database, so an operator gets in while it is away. Where the admin's password is given
+// by its hash, a failure takes the time of computing a hash, whatever the name.
+func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
+	if admin && au.hash == nil && au.password != "" && sameText(login.Password, au.password) {
+		return builtInAdmin(login.Name), nil
+	}
+	if !admin {
+		caller, refused := au.verifyCaller(ctx, login, a)
+		if task.CodeOf(refused) != CodeUnauthenticated {
+			return caller, refused
+		}
+	}
+	if au.hash == nil || a.repeated {
+		return callers.Caller{}, ErrCredentials
+	}
+	start := time.Now()
+	right, waited := au.hash.matches(ctx, a, login.Password, admin)
+	a.hashing = time.Since(start)
+	switch {
+	case waited != nil:
+		a.spent = false // it is not refunded
+		return callers.Caller{}, waited
+	case !right:
+		return callers.Caller{}, ErrCredentials
+	}
+	return builtInAdmin(login.Name), nil
+}
+
+func builtInAdmin(name string) callers.Caller {
+	return callers.Caller{Name: name, Roles: []string{"admin"}}
+}
+
+// verifyCaller is verify for all names but the built-in admin's.
+func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
+	hash := sha256.Sum256([]byte(login.Password)) // also of names that nobody has
+	limited := !a.spent && !a.proven
+	if limited && !au.Callers.has(login.Name) {
+		if !a.known {
+			au.deferred.add(login.Name, a.address, au.limiter.nameFound)
+			return callers.Caller{}, ErrCredentials
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, failureTime) // the next call finds the result
+		defer cancel()
+	}
+	caller, err := au.Callers.byName(ctx, login.Name, login.List)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound, err != nil && limited:
+		return callers.Caller{}, ErrCredentials
+	case err != nil:
+		return callers.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+	}
+	if !caller.Knows(hash) || caller.Revoked {
+		return callers.Caller{}, ErrCredentials
+	}
+	return caller, nil
+}
+
+// sameText compares in a time that depends neither on where the texts differ nor on how
+// long they are.
+func sameText(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}

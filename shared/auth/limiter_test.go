@@ -1,0 +1,243 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Unknown names cost the database nothing after the first moments, from however many
+// addresses they come. A caller that is made meanwhile, by another instance, gets in at
+// the second call, from the same address even.
+func TestUnknownNamesAreCached(t *testing.T) {
+	t.Parallel()
+	for what, addresses := range map[string]int{"from one address": 1, "from many": 1000} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var made atomic.Bool
+				var queries atomic.Int32
+				find := source(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+					if name == "new" && made.Load() {
+						name = "submitter"
+					}
+					return knownCallers(ctx, name, list)
+				})
+				p := newProcess(t, nil, func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+					queries.Add(1)
+					return find(ctx, name, list)
+				})
+				p.deferred.findExisting = func(ctx context.Context, names []string) ([]string, error) {
+					queries.Add(1)
+					return find.Existing(ctx, names)
+				}
+				p.limiter.addressBurst, p.limiter.totalBurst = 20, 100
+				_, err := p.loginFrom("203.0.113.1", "submitter", token)
+				require.NoError(t, err)
+				began := time.Now()
+				stop, flood := make(chan struct{}), sync.WaitGroup{}
+				var sent atomic.Int32
+				for range 32 {
+					flood.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							default:
+								i := int(sent.Add(1))
+								_, _ = p.loginFrom(fmt.Sprintf("198.51.%d.%d", i%addresses/250, i%250%addresses), fmt.Sprint("nobody", i), "x")
+							}
+						}
+					})
+				}
+				time.Sleep(10 * time.Second)
+				for range 20 {
+					_, err := p.loginFrom("203.0.113.1", "submitter", token)
+					require.NoError(t, err, "the others go on")
+				}
+				made.Store(true)
+				_, err = p.loginFrom("198.51.0.0", "new", token)
+				require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
+				time.Sleep(refusal(t, err).RetryAfter) // as the answer says
+				_, err = p.loginFrom("198.51.0.0", "new", token)
+				require.NoError(t, err)
+				close(stop)
+				flood.Wait()
+
+				seconds := int(time.Since(began).Seconds()) + 1
+				most := 2 + 100 + seconds*(totalRate+2)
+				if addresses == 1 {
+					most = 2 + 20 + seconds*(addressRate+2)
+				}
+				require.Greater(t, int(sent.Load()), 10*most)
+				require.LessOrEqual(t, int(queries.Load()), most)
+			})
+		})
+	}
+}
+
+// Where the failures of an address are spent, too, an answer does not show whether there is a caller
+// of the name, cached or not, or whether the database is slow.
+func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
+	t.Parallel()
+	type answer struct {
+		code, message string
+		retryAfter    time.Duration
+		took          time.Duration
+	}
+	for _, lookup := range []time.Duration{0, failureTime / 2, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProcess(t, nil, func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+				time.Sleep(lookup)
+				return knownCallers(ctx, name, list)
+			})
+			_, err := p.login("submitter", token)
+			require.NoError(t, err)
+			p.limiter.addressBurst = 0
+			got := map[string][]answer{}
+			for _, name := range []string{"submitter", "sender", "gone", "nobody", "admin"} {
+				_, err := p.login(name, "first")
+				require.Error(t, err)
+				time.Sleep(2 * deferredLookupInterval) // names that exist are known from now on
+				for i := range 2 * pairBurst {
+					began := time.Now()
+					_, err := p.login(name, fmt.Sprint("guess ", i))
+					r := refusal(t, err)
+					got[name] = append(got[name], answer{r.Code, r.Message, r.RetryAfter.Round(time.Millisecond), time.Since(began)})
+				}
+			}
+			require.Equal(t, time.Second, got["nobody"][0].retryAfter)
+			require.Greater(t, got["nobody"][2*pairBurst-1].retryAfter, time.Second, "of the limit of a name at an address")
+			for name, answers := range got {
+				require.Equal(t, got["nobody"], answers, name)
+			}
+			_, err = p.login("submitter", token)
+			require.NoError(t, err, "one with the right password goes on")
+			time.Sleep(CallerTTL + time.Second)
+			_, err = p.login("submitter", token)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// Names that were made up do not reset the limit of guesses for a name at an address.
+func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, nil, knownCallers)
+		try := func(name, password, address string) error {
+			a, err := p.limiter.begin(Login{Name: name, Password: password, Address: prefix(address), Began: time.Now().Add(-time.Hour)})
+			if err == nil {
+				err = a.end(t.Context(), ErrCredentials)
+			}
+			return err
+		}
+		for i := range 20 * pairBurst {
+			require.Error(t, try("admin", fmt.Sprint(i), fmt.Sprint("203.0.113.", i/pairBurst)))
+		}
+		limited := func() (n int) {
+			for i := range 20 {
+				if _, err := p.limiter.begin(Login{Name: "admin", Password: "secret", Address: prefix(fmt.Sprint("203.0.113.", i)), Began: time.Now()}); err != nil {
+					n++
+				}
+			}
+			return n
+		}
+		require.Equal(t, 20, limited())
+		for i := range 3 * pairLimit {
+			require.Error(t, try(fmt.Sprint("nobody", i), "x", "198.51.100.9"))
+		}
+		require.Equal(t, 20, limited())
+
+		before := len(p.limiter.pairs)
+		for _, name := range []string{strings.Repeat("x", 51), "sub\x00mitter", "two words", ""} {
+			_, err := p.login(name, "x")
+			require.Equal(t, CodeUnauthenticated, task.CodeOf(err))
+		}
+		require.Len(t, p.limiter.pairs, before, "names that no caller can have are not counted")
+	})
+}
+
+// Whatever anybody sends, what is kept of it stays small.
+func TestLoginLimiterMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newLimiter()
+		try := func(i int, err error) {
+			a, refused := g.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
+			require.NoError(t, refused)
+			_ = a.end(t.Context(), err)
+		}
+		for i := range 3 * pairLimit {
+			try(i, ErrCredentials)
+			try(i, nil)
+		}
+		require.LessOrEqual(t, len(g.pairs), pairLimit)
+		require.LessOrEqual(t, len(g.addresses), addressLimit)
+		require.LessOrEqual(t, len(g.succeeded), successLimit)
+		require.LessOrEqual(t, len(g.existing), successLimit)
+		n := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
+		for i := range 3 * deferredLookupLimit {
+			n.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)), nil)
+		}
+		n.mu.Lock()
+		require.Len(t, n.names, deferredLookupLimit)
+		n.mu.Unlock()
+		time.Sleep(3 * deferredLookupInterval)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		require.Empty(t, n.names)
+		require.False(t, n.running)
+	})
+}
+
+// Addresses that send very many unknown names leave places for those of another.
+func TestNameFloodLeavesPlacesForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &deferredLookups{findExisting: func(_ context.Context, names []string) ([]string, error) { return names, nil }}
+		var found []string
+		add := func(name, address string) {
+			n.add(name, prefix(address), func(name string) { found = append(found, name) })
+		}
+		for address := range 4 {
+			for i := range deferredLookupLimit {
+				add(fmt.Sprint("nobody ", address, i), fmt.Sprint("198.51.100.", address))
+			}
+		}
+		add("new", "203.0.113.9")
+		time.Sleep(time.Second) // the Retry-After of the call
+		synctest.Wait()
+		require.Contains(t, found, "new")
+		require.Greater(t, len(found), deferredLookupLimit/2, "places are not left unused")
+		time.Sleep(2 * deferredLookupInterval) // until nothing runs
+	})
+}
+
+// Failures are forgotten with time.
+func TestLimitedLoginRecovers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newLimiter()
+		for i := range pairBurst {
+			a, err := g.begin(Login{Name: "name", Password: fmt.Sprint(i), Address: prefix("203.0.113.9"), Began: time.Now()})
+			require.NoError(t, err)
+			require.ErrorIs(t, a.end(t.Context(), ErrCredentials), ErrCredentials)
+		}
+		_, err := g.begin(Login{Name: "name", Password: "one more", Address: prefix("203.0.113.9"), Began: time.Now()})
+		require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
+		time.Sleep(pairEvery)
+		_, err = g.begin(Login{Name: "name", Password: "one more", Address: prefix("203.0.113.9"), Began: time.Now()})
+		require.NoError(t, err)
+	})
+}

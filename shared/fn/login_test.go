@@ -1,0 +1,185 @@
+package fn
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/store/callers"
+)
+
+// behindProxy believes what the test says of where a call came from.
+func behindProxy(c *settings.Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
+
+func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
+
+// greetAs is the status of a call, and after how many seconds to come back.
+func (h *testServer) greetAs(options ...func(*http.Request)) (status, after int) {
+	r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, options...)
+	after, _ = strconv.Atoi(r.header.Get("Retry-After"))
+	return r.status, after
+}
+
+const guessers = 32
+
+// guess tries n different passwords, several at once, and counts the statuses.
+func (h *testServer) guess(n int, name func(i int) string, address string) map[int]int {
+	h.t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	got := map[int]int{}
+	var next atomic.Int32
+	for range guessers {
+		all.Go(func() {
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				status, after := h.greetAs(as(name(i), fmt.Sprint("guess ", i)), from(address))
+				mu.Lock()
+				got[status]++
+				if status == 429 && after < 1 {
+					got[-1]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(h.t, got[-1], "every 429 says when to come back")
+	return got
+}
+
+func named(name string) func(int) string { return func(int) string { return name } }
+
+func TestGuessesOfOneNameAreSlowed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, password string }{{"submitter", "token"}, {"admin", "secret"}} {
+		h := startServer(t, behindProxy, greeter())
+		right := as(c.name, c.password)
+		got := h.guess(500, named(c.name), "203.0.113.9")
+		require.LessOrEqual(t, got[401], 10+guessers, "so many at once")
+		require.Equal(t, 500, got[401]+got[429], "%v", got)
+		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, right, from("203.0.113.9"))
+		require.Equal(t, 429, r.status, "where it was guessed at, the right one must wait too")
+		require.Equal(t, "too_many_attempts", r.Error)
+		for _, address := range []string{"203.0.113.10", "2001:db8::1"} {
+			status, _ := h.greetAs(right, from(address))
+			require.Equal(t, 200, status, "from another address it works")
+		}
+		status, _ := h.greetAs(as(map[string]string{"submitter": "admin", "admin": "submitter"}[c.name], map[string]string{"submitter": "secret", "admin": "token"}[c.name]), from("203.0.113.9"))
+		require.Equal(t, 200, status, "another caller at the same address is not held up")
+	}
+}
+
+func TestIPv6NetworkIsOneAddress(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::2"))
+	require.NotEqual(t, network("2001:db8:1:2::1"), network("2001:db8:1:3::1"))
+	require.NotEqual(t, network("203.0.113.9"), network("203.0.113.10"))
+	require.Equal(t, network(""), network("no address"))
+}
+
+// An app that retries one wrong password forever has made one guess: its neighbours
+// with the right one, for the same name, go on.
+func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, behindProxy, greeter())
+	home := from("203.0.113.9")
+	var apps sync.WaitGroup
+	for range 8 {
+		apps.Go(func() {
+			for range 20 {
+				status, _ := h.greetAs(as("submitter", "of last year"), home)
+				require.Contains(t, []int{401, 429}, status)
+				status, _ = h.greetAs(as("submitter", "token"), home)
+				require.Equal(t, 200, status)
+			}
+		})
+	}
+	apps.Wait()
+}
+
+// longTokens is knownCallers with tokens that nobody guesses, as real ones are.
+func longTokens(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	caller, err := knownCallers(ctx, name, list)
+	caller.Proof = callers.TokenProof(nil, sha256.Sum256([]byte(longToken)))
+	return caller, err
+}
+
+const longToken = "u8Zr5cO1mQk4"
+
+func TestKnownLoginWorksDuringGuessing(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, behindProxy, greeter())
+	h.setCallers(longTokens)
+	home, right := from("203.0.113.9"), as("submitter", longToken)
+	status, _ := h.greetAs(right, home)
+	require.Equal(t, 200, status)
+	h.guess(100, named("submitter"), "203.0.113.9")
+	status, _ = h.greetAs(as("submitter", "one more"), home)
+	require.Equal(t, 429, status)
+	for range 20 {
+		status, _ = h.greetAs(right, home)
+		require.Equal(t, 200, status)
+	}
+}
+
+// A name that nobody has fails as one that somebody has: with the same answers, and not
+// before the same time.
+func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, behindProxy, greeter())
+	for _, name := range []string{"submitter", "admin"} {
+		status, _ := h.greetAs(as(name, map[string]string{"submitter": "token", "admin": "secret"}[name]), from("203.0.113.1"))
+		require.Equal(t, 200, status)
+	}
+	statuses := func(name, address string, passwords int) (got []int) {
+		for i := range 12 {
+			began := time.Now()
+			status, _ := h.greetAs(as(name, fmt.Sprint("guess ", i%passwords)), from(address))
+			got = append(got, status)
+			if status == 401 {
+				require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond, name)
+			}
+		}
+		return got
+	}
+	names := []string{"submitter", "nobody", "admin"}
+	for i, passwords := range []int{12, 1} {
+		got := make([][]int, len(names))
+		var all sync.WaitGroup
+		for j, name := range names {
+			all.Go(func() { got[j] = statuses(name, fmt.Sprintf("203.0.113.%d", 10*(i+1)+j), passwords) })
+		}
+		all.Wait()
+		require.Equal(t, passwords == 12, slices.Contains(got[0], 429))
+		for j, name := range names {
+			require.Equal(t, got[0], got[j], name)
+		}
+	}
+}
+
+func TestRefusedAnonymousCallsShareLogLines(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil, greeter())
+	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
+	for i := range 50 {
+		require.Equal(t, 401, h.call("POST", "/api/v1/greet", `{}`, anonymous).status)
+		require.Equal(t, 404, h.call("GET", fmt.Sprint("/no/", i), "").status)
+		status, _ := h.greetAs(as("submitter", "token"))
+		require.Equal(t, 200, status)
+	}
+	lines := map[any]int{}
+	for _, call := range h.calls(52) {
+		lines[call["status"]]++
+	}
+	require.Equal(t, map[any]int{401.0: 1, 404.0: 1, 200.0: 50}, lines, "a caller that is known has a line for each call")
+}
