@@ -264,7 +264,10 @@ func TestClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
 	w := twoPhaseAt(t, servers.URL(), "SENDONCE_NATS_REPLICAS=3")
-	first := w.Accept("1", `{"sender":"first","n":1}`)
+	first, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{
+		From: "first", ClientMsgID: "1", To: "user:bob", Data: api.JSON(`{"sender":"first","n":1}`), Ack: "accepted",
+	})
+	require.NoError(t, err)
 	require.Equal(t, "replicated", first.Durability)
 	l := startAcceptLoad(w, 8)
 	l.Sent(load.Message{Sender: "first", N: 1}, load.Sent{ID: first.ServerMsgID, Ack: "accepted"})
