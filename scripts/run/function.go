@@ -102,7 +102,7 @@ func (f *function) endCall() {
 
 // start returns once the new process answers; mu is held.
 func (f *function) start() error {
-	p, err := startProcess(f.binary, f.env, f.socket, &warnings{log: f.log, out: f.out})
+	p, err := startProcess(f.binary, f.env, f.socket, f.log)
 	if err != nil {
 		return err
 	}

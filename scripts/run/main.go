@@ -131,6 +131,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	bounded, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	go boundLogs(bounded, s.home, out)
+	go showWarnings(bounded, log.Name(), out)
 	printStep(out, "serve", "logs in "+log.Name())
 	natsEnv, err := nats.runEnv()
 	if err != nil {
@@ -179,17 +180,17 @@ type child interface {
 }
 
 // startServer starts one process for all functions, or the activator.
-func startServer(s settings, binary string, env []string, nats broker, at *reservedPort, log, out io.Writer) (child, error) {
+func startServer(s settings, binary string, env []string, nats broker, at *reservedPort, log *os.File, out io.Writer) (child, error) {
 	if s.procs {
 		return startActivator(s, binary, env, nats, at, log, out)
 	}
 	env = withOnlySecretsOf(nats.as(bus.UserAll, env), allFunctions()...)
-	return startSendonce(binary, nil, env, at.socket, &warnings{log: log, out: out})
+	return startSendonce(sandbox.Command{Path: binary, Env: env, Listener: at.socket, Log: log})
 }
 
 // startTrigger starts the trigger under a supervisor, with a port of its own for
 // probes and metrics.
-func startTrigger(ctx context.Context, s settings, binary string, env []string, log, out io.Writer) (child, error) {
+func startTrigger(ctx context.Context, s settings, binary string, env []string, log *os.File, out io.Writer) (child, error) {
 	listener, err := listenOnSavedPort(ctx, s.home, "trigger", out)
 	if err != nil {
 		return nil, err
@@ -205,7 +206,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		env = append(env, metrics+"=open")
 	}
 	return supervise("trigger", func() (*sandbox.Process, error) {
-		return startSendonce(binary, []string{"trigger"}, env, socket, log)
+		return startSendonce(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Log: log})
 	}, out, firstPause)
 }
 

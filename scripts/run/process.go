@@ -21,9 +21,10 @@ type process struct {
 	transport *http.Transport
 }
 
-// startProcess starts a function on listener.
+// startProcess starts a function on listener. Its output goes to the log through this
+// process, which has to tell it from that of other functions when it ends by itself.
 func startProcess(binary string, env []string, listener *os.File, log io.Writer) (*process, error) {
-	p, err := startSendonce(binary, nil, env, listener, log)
+	p, err := startSendonce(sandbox.Command{Path: binary, Env: env, Listener: listener, Output: log})
 	if err != nil {
 		return nil, err
 	}
@@ -31,14 +32,13 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
 }
 
-// startSendonce starts binary with listener as its activated socket. When this process
+// startSendonce starts a command with its listener as its activated socket. When this process
 // is killed, so is the child, without a drain: the ports of the run are free from then
 // on, and the child would send its passwords to any program that listens there.
-func startSendonce(binary string, args, env []string, listener *os.File, log io.Writer) (*sandbox.Process, error) {
-	return sandbox.Start(sandbox.Command{
-		Path: binary, Args: args, Env: append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID="), Listener: listener, Output: log,
-		OrphanSignal: syscall.SIGKILL,
-	})
+func startSendonce(c sandbox.Command) (*sandbox.Process, error) {
+	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "LISTEN_FDS=1", "LISTEN_PID=")
+	c.OrphanSignal = syscall.SIGKILL
+	return sandbox.Start(c)
 }
 
 // RoundTrip makes one call. The kernel accepts connections even without a process,

@@ -2,19 +2,49 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"time"
 )
 
-const maxLine = 64 << 10 // of the log, in bytes; the rest of a longer line is not read
+const (
+	maxLine      = 64 << 10 // of the log, in bytes; the rest of a longer line is not read
+	warningCheck = 200 * time.Millisecond
+)
 
-// warnings writes the log of a process to a file, and prints in the terminal when a
-// webhook endpoint fails, is disabled or has recovered.
+// showWarnings prints what is added to a log file about webhook endpoints, until ctx is done.
+func showWarnings(ctx context.Context, name string, out io.Writer) {
+	log, err := os.Open(name)
+	if err != nil {
+		fmt.Fprintf(out, "warnings are not shown: %v\n", err)
+		return
+	}
+	defer log.Close()
+	read, err := log.Seek(0, io.SeekEnd)
+	shown := &warnings{out: out}
+	for err == nil && pause(ctx, warningCheck) {
+		state, statErr := log.Stat()
+		if statErr == nil && state.Size() < read { // it was emptied
+			read, statErr = log.Seek(0, io.SeekStart)
+		}
+		added, copyErr := io.Copy(shown, log)
+		read, err = read+added, errors.Join(statErr, copyErr)
+	}
+	if err != nil {
+		fmt.Fprintf(out, "the warnings in %s are no longer shown: %v\n", name, err)
+	}
+}
+
+// warnings prints when a webhook endpoint fails, is disabled or has recovered, from the log of a
+// function.
 type warnings struct {
-	log, out io.Writer
-	line     []byte // not complete yet
+	out  io.Writer
+	line []byte // not complete yet
 }
 
 func (w *warnings) Write(b []byte) (int, error) {
@@ -29,7 +59,7 @@ func (w *warnings) Write(b []byte) (int, error) {
 		}
 		rest = after
 	}
-	return w.log.Write(b)
+	return len(b), nil
 }
 
 func (w *warnings) show(line []byte) {

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,8 +14,8 @@ import (
 
 func TestWarningsShowsFailingEndpoints(t *testing.T) {
 	t.Parallel()
-	log, out := &sandbox.LogBuffer{}, &sandbox.LogBuffer{}
-	w := &warnings{log: log, out: out}
+	out := &sandbox.LogBuffer{}
+	w := &warnings{out: out}
 	const text = `{"level":"WARN","msg":"webhook endpoint fails","function":"deliver","endpoint_id":"0198","host":"127.0.0.1:9000","error":"connection refused"}
 {"level":"INFO","msg":"answered","path":"/about/webhook endpoint fails"}
 no JSON: webhook endpoint fails
@@ -23,9 +27,36 @@ no JSON: webhook endpoint fails
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	}
-	require.Equal(t, text, log.String())
 	require.Equal(t, `webhook   127.0.0.1:9000 fails: connection refused; endpoint 0198
 webhook   127.0.0.1:9000 disabled (gone): answered 410 Gone; endpoint 0198
 webhook   shop.test recovered; endpoint 0199
 `, out.String())
+}
+
+func TestWarningsFollowAnEmptiedLog(t *testing.T) {
+	t.Parallel()
+	log, err := openLog(t.TempDir(), "sendonce.log")
+	require.NoError(t, err)
+	defer log.Close()
+	fails := func(host string) {
+		_, err := fmt.Fprintf(log, "{\"msg\":\"webhook endpoint fails\",\"endpoint_id\":\"0198\",\"host\":%q}\n", host)
+		require.NoError(t, err)
+	}
+	fails("before.test")
+	ctx, stop := context.WithCancel(t.Context())
+	out, ended := &sandbox.LogBuffer{}, make(chan struct{})
+	shown := func(text string) {
+		require.Eventually(t, func() bool {
+			fails("one.test") // until it follows the file
+			return strings.Contains(out.String(), text)
+		}, 10*time.Second, 50*time.Millisecond)
+	}
+	go func() { defer close(ended); showWarnings(ctx, log.Name(), out) }()
+	shown("one.test fails")
+	require.NoError(t, log.Truncate(0))
+	fails("two.test")
+	shown("two.test fails")
+	stop()
+	<-ended
+	require.NotContains(t, out.String(), "before.test")
 }

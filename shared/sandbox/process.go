@@ -44,6 +44,10 @@ type Command struct {
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
+	// Log is opened for appending and becomes the child's stdout and stderr. Other processes
+	// may write to it, too; Process.Output has their lines as well. nil = none.
+	Log *os.File
+
 	// Listener becomes the child's descriptor 3, for socket activation. It stays open
 	// here. nil = none.
 	Listener *os.File
@@ -62,6 +66,8 @@ type Process struct {
 	cmd    *exec.Cmd
 	life   *os.File
 	output output
+	log    string // the file that the child writes to, in place of output
+	begun  int64  // its size before
 	done   chan struct{}
 }
 
@@ -83,6 +89,12 @@ func Start(c Command) (*Process, error) {
 	p.cmd = exec.Command("/bin/sh", append(args, c.Args...)...)
 	p.cmd.Env, p.cmd.Dir = c.Env, c.Dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	if c.Log != nil {
+		p.cmd.Stdout, p.cmd.Stderr, p.log = c.Log, c.Log, c.Log.Name()
+		if state, err := c.Log.Stat(); err == nil {
+			p.begun = state.Size()
+		}
+	}
 	p.cmd.ExtraFiles = []*os.File{c.Listener, read}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
 	// Grandchildren may keep the output open after a SIGKILL of the child.
@@ -124,7 +136,36 @@ func (p *Process) Ending() string {
 
 // Output returns what the child has written to stdout and stderr, at most the last
 // mebibyte.
-func (p *Process) Output() string { return p.output.String() }
+func (p *Process) Output() string {
+	if p.log == "" {
+		return p.output.String()
+	}
+	text, err := readEnd(p.log, p.begun)
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// readEnd reads what a file has after a place, at most outputKept bytes: the last ones. A file
+// that is shorter has been emptied since.
+func readEnd(name string, after int64) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	state, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if after > state.Size() {
+		after = 0
+	}
+	after = max(after, state.Size()-outputKept)
+	text, err := io.ReadAll(io.NewSectionReader(f, after, state.Size()-after))
+	return string(text), err
+}
 
 // Signal sends sig to the child, if it has not ended.
 func (p *Process) Signal(sig syscall.Signal) error {

@@ -223,3 +223,24 @@ func TestStartProcessHasCleanEnvironment(t *testing.T) {
 	require.Zero(t, p.ExitCode())
 	require.Equal(t, "hello you  2\n", p.Output())
 }
+
+func TestProcessWritesToItsLog(t *testing.T) {
+	t.Parallel()
+	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	defer log.Close()
+	_, err = log.WriteString("before\n")
+	require.NoError(t, err)
+	p, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", "echo out; echo err >&2"}, Log: log})
+	require.NoError(t, err)
+	require.Zero(t, p.ExitCode())
+	require.Equal(t, "out\nerr\n", p.Output())
+	text, err := os.ReadFile(log.Name())
+	require.NoError(t, err)
+	require.Equal(t, "before\nout\nerr\n", string(text))
+
+	require.NoError(t, log.Truncate(0))
+	_, err = log.WriteString("new\n")
+	require.NoError(t, err)
+	require.Equal(t, "new\n", p.Output(), "of a file that was emptied since")
+}
