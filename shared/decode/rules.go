@@ -20,20 +20,29 @@ func (r *Rules) When(bad bool, field, message string) {
 	}
 }
 
+func (r *Rules) addf(field, format string, args ...any) {
+	*r = append(*r, task.Field{Name: field, Message: fmt.Sprintf(format, args...)})
+}
+
 // AtMost limits the number of characters of a text.
 func (r *Rules) AtMost(field, text string, limit int) {
-	r.When(utf8.RuneCountInString(text) > limit, field, fmt.Sprintf("must be at most %d characters", limit))
+	if utf8.RuneCountInString(text) > limit {
+		r.addf(field, "must be at most %d characters", limit)
+	}
 }
 
 // Text requires 1 to limit characters that are not all white space.
 func (r *Rules) Text(field, text string, limit int) {
-	r.When(strings.TrimSpace(text) == "" || utf8.RuneCountInString(text) > limit,
-		field, fmt.Sprintf("is required: 1 to %d characters, not only white space", limit))
+	if strings.TrimSpace(text) == "" || utf8.RuneCountInString(text) > limit {
+		r.addf(field, "is required: 1 to %d characters, not only white space", limit)
+	}
 }
 
 // Between limits an optional number, both bounds included.
 func (r *Rules) Between(field string, n *int, low, high int) {
-	r.When(n != nil && (*n < low || *n > high), field, fmt.Sprintf("must be between %d and %d", low, high))
+	if n != nil && (*n < low || *n > high) {
+		r.addf(field, "must be between %d and %d", low, high)
+	}
 }
 
 // User checks an optional name of a user.

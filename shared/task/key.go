@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 )
 
 // Hash is the first 128 bits of a SHA-256; the database stores it as a uuid.
@@ -35,13 +36,8 @@ func Fingerprint(v any) (Hash, error) {
 	if err != nil {
 		return Hash{}, fmt.Errorf("fingerprint: %w", err)
 	}
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.UseNumber()
-	var tree any
-	if err := decoder.Decode(&tree); err != nil {
-		return Hash{}, fmt.Errorf("fingerprint: %w", err)
-	}
-	return hashOf(appendCanonical(encoded[:0], tree)), nil
+	canonical, _ := appendCanonical(make([]byte, 0, len(encoded)), encoded)
+	return hashOf(canonical), nil
 }
 
 func hashOf(b []byte) Hash {
@@ -49,60 +45,124 @@ func hashOf(b []byte) Hash {
 	return Hash(sum[:16])
 }
 
-// appendCanonical appends the canonical form of a value that a json.Decoder with UseNumber decoded.
-func appendCanonical(b []byte, value any) []byte {
-	switch v := value.(type) {
-	case string:
-		return appendCanonicalString(b, v)
-	case json.Number:
-		return append(b, v...)
-	case bool:
-		if v {
-			return append(b, "true"...)
-		}
-		return append(b, "false"...)
-	case []any:
+// appendCanonical appends the canonical form of the first value of encoded, which json.Marshal wrote: it is
+// valid and has no white space. rest is what follows the value.
+func appendCanonical(b, encoded []byte) (canonical, rest []byte) {
+	end := valueEnd(encoded)
+	value, rest := encoded[:end], encoded[end:]
+	switch value[0] {
+	case '{':
+		return appendCanonicalObject(b, value), rest
+	case '[':
 		b = append(b, '[')
-		for i, element := range v {
-			if i > 0 {
-				b = append(b, ',')
+		for elements := value[1:]; elements[0] != ']'; {
+			if elements[0] == ',' {
+				b, elements = append(b, ','), elements[1:]
 			}
-			b = appendCanonical(b, element)
+			b, elements = appendCanonical(b, elements)
 		}
-		return append(b, ']')
-	case map[string]any:
-		return appendCanonicalObject(b, v)
+		return append(b, ']'), rest
+	case '"':
+		return appendCanonicalString(b, value), rest
 	}
-	return append(b, "null"...)
+	return append(b, value...), rest
 }
 
-func appendCanonicalObject(b []byte, object map[string]any) []byte {
-	names := make([]string, 0, len(object))
-	for name, value := range object {
-		if value != nil {
-			names = append(names, name)
+// member is a name of an object without its quotes, and the encoded value.
+type member struct{ name, value []byte }
+
+func appendCanonicalObject(b, object []byte) []byte {
+	var few [16]member
+	members := few[:0]
+	for rest := object[1:]; rest[0] != '}'; {
+		if rest[0] == ',' {
+			rest = rest[1:]
 		}
+		name := valueEnd(rest)
+		value := rest[name+1:]
+		end := valueEnd(value)
+		members = append(members, member{unquoted(rest[:name]), value[:end]})
+		rest = value[end:]
 	}
-	slices.Sort(names)
+	slices.SortStableFunc(members, func(x, y member) int { return bytes.Compare(x.name, y.name) })
 	b = append(b, '{')
-	for i, name := range names {
-		if i > 0 {
+	begun := len(b)
+	for i, m := range members {
+		if string(m.value) == "null" || i+1 < len(members) && bytes.Equal(m.name, members[i+1].name) { // the last of a name counts
+			continue
+		}
+		if len(b) > begun {
 			b = append(b, ',')
 		}
-		b = appendCanonicalString(b, name)
-		b = append(b, ':')
-		b = appendCanonical(b, object[name])
+		b = append(appendQuoted(b, m.name), ':')
+		b, _ = appendCanonical(b, m.value)
 	}
 	return append(b, '}')
 }
 
-// appendCanonicalString escapes only what JSON requires: quote, backslash and control characters, the latter
-// always as \u00XX.
-func appendCanonicalString(b []byte, s string) []byte {
+// valueEnd returns the length of the first value of encoded.
+func valueEnd(encoded []byte) int {
+	depth := 0
+	for i := 0; i < len(encoded); i++ {
+		switch encoded[i] {
+		case '"':
+			for i++; encoded[i] != '"'; i++ {
+				if encoded[i] == '\\' {
+					i++
+				}
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+			if depth < 0 { // the end of what contains a number or a word
+				return i
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(encoded)
+}
+
+func appendCanonicalString(b, quoted []byte) []byte {
+	if isPlain(quoted) {
+		return append(b, quoted...)
+	}
+	return appendQuoted(b, unquoted(quoted))
+}
+
+// isPlain reports whether the characters of an encoded string are its bytes.
+func isPlain(quoted []byte) bool {
+	return bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted)
+}
+
+// unquoted returns the characters of an encoded string.
+func unquoted(quoted []byte) []byte {
+	if isPlain(quoted) {
+		return quoted[1 : len(quoted)-1]
+	}
+	var text string
+	if err := json.Unmarshal(quoted, &text); err != nil {
+		panic(err) // json.Marshal wrote it
+	}
+	return []byte(text)
+}
+
+// appendQuoted escapes only what JSON requires: quote, backslash and control characters, the latter always as
+// \u00XX.
+func appendQuoted(b, text []byte) []byte {
 	const digits = "0123456789abcdef"
 	b = append(b, '"')
-	for i := range len(s) {
-		switch c := s[i]; {
+	for _, c := range text {
+		switch {
 		case c == '"' || c == '\\':
 			b = append(b, '\\', c)
 		case c < ' ':

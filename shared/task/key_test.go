@@ -3,8 +3,10 @@ package task
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +150,8 @@ func TestFingerprint(t *testing.T) {
 func FuzzFingerprint(f *testing.F) {
 	f.Add(`{"phone_number":"110","params":{"b":1,"a":[null,true]}}`)
 	f.Add(`["\u0000\ud800", 1e400]`)
+	f.Add(`{"a":{"\u0061":1,"b":[{}],"b":null},"a":[[],"]}",{"x\"":-1.50}],"":"\\"}`)
+	f.Add(` 12 `)
 	f.Fuzz(func(t *testing.T, body string) {
 		decoder := json.NewDecoder(strings.NewReader(body))
 		decoder.UseNumber()
@@ -155,14 +159,41 @@ func FuzzFingerprint(f *testing.F) {
 		if decoder.Decode(&v) != nil {
 			t.Skip("not JSON")
 		}
-		canonical := appendCanonical(nil, v)
-		require.True(t, json.Valid(canonical))
-		direct, err := Fingerprint(v)
-		require.NoError(t, err)
-		again, err := Fingerprint(json.RawMessage(canonical))
-		require.NoError(t, err)
-		require.Equal(t, direct, again)
+		canonical := canonicalForm(v)
+		require.True(t, json.Valid([]byte(canonical)))
+		for _, same := range []any{v, json.RawMessage(canonical), json.RawMessage(body[:decoder.InputOffset()])} {
+			got, err := Fingerprint(same)
+			require.NoError(t, err)
+			require.Equal(t, hashOf([]byte(canonical)), got, canonical)
+		}
 	})
+}
+
+// canonicalForm is what Fingerprint hashes, made of a decoded value.
+func canonicalForm(v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		var members []string
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if v[name] != nil {
+				members = append(members, canonicalForm(name)+":"+canonicalForm(v[name]))
+			}
+		}
+		return "{" + strings.Join(members, ",") + "}"
+	case []any:
+		var elements []string
+		for _, element := range v {
+			elements = append(elements, canonicalForm(element))
+		}
+		return "[" + strings.Join(elements, ",") + "]"
+	case string:
+		return string(appendQuoted(nil, []byte(v)))
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
 }
 
 func BenchmarkKeyHash(b *testing.B) {
