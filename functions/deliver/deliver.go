@@ -119,8 +119,8 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	}
 	if _, isEvent := kindOf(e.Type()); isEvent {
 		refused, err := d.record(ctx, []streamevent.Event{streamevent.Alone(e)})
-		for _, reason := range refused {
-			return fn.Poison(reason)
+		if err == nil && refused[0] != nil {
+			err = fn.Poison(refused[0])
 		}
 		return err
 	}
@@ -143,7 +143,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 		}
 	}
 	refused, err := d.record(ctx, toRecord)
-	for i, reason := range refused {
+	for i, reason := range refused { // none after an error
 		err = errors.Join(err, d.buryPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
 	}
 	if err != nil || len(accepted) == 0 {
@@ -178,7 +178,7 @@ func kindOf(eventType string) (kind string, isEvent bool) {
 }
 
 // record stores a delivery of each event for each endpoint that subscribes to it. refused has, by index, the events that
-// can never be recorded, with the reason.
+// can never be recorded, with the reason. It is nil after an error: an event whose rows were not read is not refused.
 func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
@@ -202,7 +202,7 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 		for i := range events { // one of them is at fault
 			one, err := d.record(ctx, events[i:i+1])
 			if err != nil {
-				return refused, err
+				return nil, err
 			}
 			if one[0] != nil {
 				refused[i] = one[0]
@@ -210,16 +210,17 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 		}
 		return refused, nil
 	}
-	for _, i := range unknown {
-		refused[indexes[i]] = fmt.Errorf("its subject %q does not exist", events[indexes[i]].Subject)
-	}
 	if n > 0 {
 		d.env.WakeDeliverAt(time.Time{})
 	}
-	if err == nil {
-		d.trimEventsIfNeeded(ctx, recorded)
+	if err != nil {
+		return nil, err
 	}
-	return refused, err
+	for _, i := range unknown {
+		refused[indexes[i]] = fmt.Errorf("its subject %q does not exist", events[indexes[i]].Subject)
+	}
+	d.trimEventsIfNeeded(ctx, recorded)
+	return refused, nil
 }
 
 // maxEventText is the longest id and type of an event, in bytes: those of the relay are shorter.

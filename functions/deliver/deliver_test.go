@@ -82,6 +82,34 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 	require.Equal(t, 204, alone.Status, alone.Text)
 }
 
+func TestFailedQueryMakesNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
+	id := w.Submit()
+	event := func(eventID string) string {
+		return fmt.Sprintf(`{"specversion":"1.0","source":"/s","id":"%s","type":"sendonce.task.failed.v1","subject":"%s","data":{}}`, eventID, id)
+	}
+	post := func(status int) {
+		t.Helper()
+		for kind, body := range map[string]string{
+			"application/cloudevents+json":       event("alone"),
+			"application/cloudevents-batch+json": "[" + event("first") + "," + event("second") + "]",
+		} {
+			answer := w.Admin.Do("POST", "/events/deliver", body, "Content-Type", kind)
+			require.Equal(t, status, answer.Status, answer.Text)
+		}
+	}
+	w.Admin.Exec(`create policy end_session on webhook_endpoints using (pg_terminate_backend(pg_backend_pid()))`)
+	w.Admin.Exec(`alter table webhook_endpoints enable row level security`)
+	post(503)
+	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+	w.Admin.Exec(`alter table webhook_endpoints disable row level security`)
+	post(204)
+	require.Equal(t, 3, w.Admin.Count(`select count(*) from webhook_deliveries where event_id in ('alone', 'first', 'second')`))
+	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+}
+
 func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)

@@ -90,22 +90,22 @@ const (
 // them, once each however often they are recorded. Those of callers with few
 // deliveries among them are recorded first, in statements of bounded size that are
 // each committed: after an error some are recorded, and recording all again adds the
-// others. told is how many deliveries are recorded, and unknown are the places of the
-// events whose subject does not exist. fresh makes the signing secret of a caller that
-// has none yet.
+// others. told is how many deliveries are recorded, and unknown, which is empty after an
+// error, are the places of the events whose subject does not exist. fresh makes the
+// signing secret of a caller that has none yet.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (told int, unknown []int, err error) {
 	d, unknown, err := st.listeners(ctx, events)
 	if err == nil {
 		err = st.addCallbacks(ctx, d, fresh)
 	}
 	if err != nil {
-		return 0, unknown, store.Wrap("record events", err)
+		return 0, nil, store.Wrap("record events", err)
 	}
 	d.sortByFanOut()
 	for rest := d.rows; len(rest) > 0; {
 		next := rest[:fittingInStatement(rest, events)]
 		if err := st.insertDeliveries(ctx, next, events); err != nil {
-			return told, unknown, store.Wrap("record events", err)
+			return told, nil, store.Wrap("record events", err)
 		}
 		told += len(next)
 		rest = rest[len(next):]
@@ -199,12 +199,15 @@ func (st *Store) listeners(ctx context.Context, events []RecordedEvent) (d *deli
 		}
 		return nil
 	})
+	if err != nil { // rows are missing
+		return nil, nil, err
+	}
 	for i, is := range known {
 		if !is {
 			unknown = append(unknown, i)
 		}
 	}
-	return d, unknown, err
+	return d, unknown, nil
 }
 
 // addCallbacks adds the tasks' own URLs, under the rows of their callers' secrets.
