@@ -9,9 +9,14 @@ BEGIN
     FOR bounded IN
         -- One constraint for each table: each costs every statement the time to prepare it.
         SELECT c.relname AS table_name, string_agg(format(CASE
-                WHEN name IN ('event_outbox.next_at', 'upkeep.begun_at') THEN '%1$I <= ''9999-12-31 23:59:59.999999+00''' -- -infinity is their default
-                WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
-                WHEN type = 'date' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31'''
+                WHEN name IN ('event_outbox.next_at', 'upkeep.begun_at') -- -infinity is their default
+                    THEN '(%1$I = ''-infinity'' OR %1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'')'
+                WHEN column_name IN ('send_at', 'sent_at', 'send_time') -- which callers choose
+                    THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
+                -- Go reads the first moment of the year 1 as no time at all: a row that is due then would look as if nothing were due.
+                WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
+                WHEN name = 'subscribe_totals.day' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
+                WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
                 WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- NaN is greater
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
@@ -25,7 +30,7 @@ BEGIN
         FROM pg_class c
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
         JOIN pg_type t ON t.oid = a.atttypid
-        CROSS JOIN LATERAL (SELECT t.typname::text AS type, c.relname || '.' || a.attname AS name) n
+        CROSS JOIN LATERAL (SELECT t.typname::text AS type, a.attname AS column_name, c.relname || '.' || a.attname AS name) n
         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition AND c.relname <> 'schema_migrations'
             AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version')
         GROUP BY c.relname ORDER BY c.relname COLLATE "C"

@@ -15,14 +15,23 @@ import (
 
 // unbounded are the columns that need no bounds.
 var unbounded = map[string]string{
-	"event_outbox.next_at -infinity": "its default: due",
-	"upkeep.begun_at -infinity":      "its default: never begun",
-	"receive_logs.request_data":      "logs are read in pages of bounded length",
-	"receive_logs.response_data":     "likewise",
-	"report_logs.request_data":       "likewise",
-	"report_logs.verdict":            "likewise",
-	"send_logs.request_data":         "likewise",
-	"send_logs.response_data":        "likewise",
+	"event_outbox.next_at -infinity":                 "its default: due",
+	"upkeep.begun_at -infinity":                      "its default: never begun",
+	"tasks.send_at zero":                             "a caller chose it; Go reads it as none",
+	"archived_tasks.send_at zero":                    "likewise",
+	"task_done.sent_at zero":                         "likewise",
+	"archived_tasks.sent_at zero":                    "likewise",
+	"messages.sent_at zero":                          "likewise",
+	"archived_messages.sent_at zero":                 "likewise",
+	"subscribe_message_logs.send_time zero":          "likewise",
+	"archived_subscribe_message_logs.send_time zero": "likewise",
+	"subscribe_totals.day zero":                      "the day of a send_time",
+	"receive_logs.request_data":                      "logs are read in pages of bounded length",
+	"receive_logs.response_data":                     "likewise",
+	"report_logs.request_data":                       "likewise",
+	"report_logs.verdict":                            "likewise",
+	"send_logs.request_data":                         "likewise",
+	"send_logs.response_data":                        "likewise",
 }
 
 // writableSQL lists the columns that the roles of functions can write, with their types.
@@ -35,8 +44,8 @@ ORDER BY 1, a.attnum`
 
 // outOfBounds are values by type, as SQL.
 var outOfBounds = map[string]map[string]string{
-	"timestamp with time zone": {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01 00:00:00+00'"},
-	"date":                     {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01'"},
+	"timestamp with time zone": {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01 00:00:00+00'", "zero": "'0001-01-01 00:00:00+00'"},
+	"date":                     {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01'", "zero": "'0001-01-01'"},
 	"double precision":         {"infinity": "'Infinity'", "-infinity": "'-Infinity'", "NaN": "'NaN'"},
 	"text":                     {"": "repeat('x', 2097153)"},
 	"character varying":        {"": "repeat('x', 2097153)"},
@@ -48,8 +57,8 @@ var outOfBounds = map[string]map[string]string{
 	"bigint": {}, "integer": {}, "smallint": {}, "boolean": {}, "uuid": {},
 }
 
-// One row with a value that Go cannot read or that is too large would stop a function for
-// all callers.
+// One row with a value that Go cannot read, reads as none or that is too large would stop a
+// function for all callers.
 func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
