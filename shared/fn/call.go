@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -28,7 +29,7 @@ type Call struct {
 	memory *callMemory
 	answer http.Header
 	status int
-	attrs  []any
+	attrs  []slog.Attr
 	events *EventWriter // of a Stream
 	seat   *seat
 
@@ -57,7 +58,9 @@ func (c *Call) Status(code int) { c.status = code }
 
 // Log adds attributes, as slog takes them, to the one line that is logged for
 // this call. Phone numbers and contents do not belong there unmasked.
-func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
+func (c *Call) Log(args ...any) {
+	c.attrs = append(c.attrs, slog.Group("", args...).Value.Group()...)
+}
 
 // Correlate says about which message a frame of a Socket is, for the answer to
 // one that is refused.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -373,7 +374,7 @@ func TestBatchItemHasEnvelopeOfItsOwn(t *testing.T) {
 		Fields: []api.Field{{Field: "phone_number", Message: "is required"}}}, c.Item(nil, bad))
 	require.Empty(t, c.attrs)
 	require.Equal(t, api.BatchItem{Code: 500, Message: "internal error, request id r1", Error: "internal"}, c.Item(nil, errors.New("bug 138")))
-	require.Equal(t, []any{"item_error", "bug 138"}, c.attrs)
+	require.Equal(t, []slog.Attr{slog.String("item_error", "bug 138")}, c.attrs)
 }
 
 func TestFailedBatchLogLineIsBounded(t *testing.T) {

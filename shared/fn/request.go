@@ -176,29 +176,30 @@ func (req *request) log() {
 	if !log {
 		return
 	}
-	attrs := []any{
-		"request_id", req.call.RequestID, "function", req.function, "method", req.r.Method, "route", req.route,
-		"status", req.status, "ms", float64(time.Since(req.start).Microseconds()) / 1000, "bytes", req.bytes,
-		"caller", task.MaskNumbers(req.call.Caller.Name), "source_ip", req.call.SourceIP,
-	}
+	attrs := make([]slog.Attr, 0, 16)
+	attrs = append(attrs,
+		slog.String("request_id", req.call.RequestID), slog.String("function", req.function), slog.String("method", req.r.Method),
+		slog.String("route", req.route), slog.Int("status", req.status),
+		slog.Float64("ms", float64(time.Since(req.start).Microseconds())/1000), slog.Int("bytes", req.bytes),
+		slog.String("caller", task.MaskNumbers(req.call.Caller.Name)), slog.String("source_ip", req.call.SourceIP))
 	if req.err != nil {
 		cause := req.err.Error()
 		if req.status < http.StatusInternalServerError {
 			cause = task.MaskNumbers(cause) // it may repeat names of the caller's choice
 		}
-		attrs = append(attrs, "error", req.code, "cause", cause)
+		attrs = append(attrs, slog.String("error", req.code), slog.String("cause", cause))
 	}
 	if unlogged > 0 {
-		attrs = append(attrs, "unlogged", unlogged)
+		attrs = append(attrs, slog.Uint64("unlogged", unlogged))
 	}
 	if n := req.call.itemsFailed; n > 0 {
-		attrs = append(attrs, "items_failed", n)
+		attrs = append(attrs, slog.Int("items_failed", n))
 	}
 	level := slog.LevelInfo
 	if req.status >= 500 || req.code == codeInternal {
 		level = slog.LevelError
 	}
-	req.env.Log.Log(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
+	req.env.Log.LogAttrs(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
 }
 
 // failureKind is what calls that anybody may repeat share a log line by.
