@@ -53,8 +53,8 @@ func originOf(h http.Header) string {
 	return "Sec-Fetch-Site: " + h.Get("Sec-Fetch-Site")
 }
 
-// isBrowser recognises what all browsers send and other clients do not send both
-// of.
+// isBrowser recognises two headers that all browsers send and other clients do not send both of. A page
+// can empty Accept-Language, but not remove it.
 func isBrowser(h http.Header) bool {
-	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && h.Get("Accept-Language") != ""
+	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && len(h.Values("Accept-Language")) > 0
 }

@@ -55,6 +55,7 @@ func TestOtherOriginsCannotChangeData(t *testing.T) {
 		{"a page of the same site", []string{"Origin", "https://other.example", "Sec-Fetch-Site", "same-site"}, []string{change, claim}},
 		{"an image or a link", []string{"Sec-Fetch-Site", "cross-site", "User-Agent", chrome}, []string{change, claim}},
 		{"an image, over plain HTTP", []string{"User-Agent", chrome, "Accept-Language", "en"}, []string{claim}},
+		{"a script of a page that empties a header, over plain HTTP", []string{"User-Agent", chrome, "Accept-Language", ""}, []string{claim}},
 		{"a sandboxed frame", []string{"Origin", "null"}, []string{change, claim}},
 		{"a page of the service", []string{"Sec-Fetch-Site", "same-origin", "User-Agent", chrome, "Accept-Language", "en"}, nil},
 		{"a page of the service, over plain HTTP", []string{"Origin", h.url}, nil},
