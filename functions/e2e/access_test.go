@@ -109,7 +109,7 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
 	send := `{"phone_number":"13912345678","content":"` + mark + `","idempotency_key":"order-4711"}`
 	claimed := owner.Post(cluster.SMSPath+"send", send).Data("task_id").(string)
-	_, claim := claimOne(owner, "their-app")
+	_, claim := owner.ClaimOne("their-app")
 	pending := owner.Post(cluster.SMSPath+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).Data("task_id").(string)
 	owner.Subscribe(strings.ReplaceAll(cluster.Booking(1, ""), "瑜伽课", mark))
 	message := owner.Post(cluster.MessagesPath, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).Data("server_msg_id").(string)

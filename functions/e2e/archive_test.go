@@ -124,7 +124,7 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	sent := s.Post("/api/v1/messages", first)
 	require.Equal(t, 200, sent.Status, sent.Text)
 	path := "/api/v1/messages/" + sent.Data("server_msg_id").(string)
-	useUp(s, message.Sent, sent.Data("server_msg_id"))
+	s.ExhaustSends(message.Sent, sent.Data("server_msg_id"))
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"points"}`).Status)
 	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	const order = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,

@@ -11,14 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// useUp makes messages as they are when the relay has sent them for the last
-// time, and nobody has confirmed.
-func useUp(s *cluster.Client, status message.Status, ids ...any) {
-	for _, id := range ids {
-		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
-	}
-}
-
 func (s story) messages() {
 	s.T.Helper()
 	paid := `{"client_msg_id":"order-1","exchange_name":"orders","routing_key":"paid","type":"order.paid.v1","data":{"order":[1,null,2.0]},
@@ -71,8 +63,8 @@ func (s story) messages() {
 	s.post(204, cluster.MessagesPath+"/"+id+"/received", `{"consumer":"stock"}`)
 	require.Equal(s.T, "received", s.get(200, cluster.MessagesPath+"/"+id).Data("state"))
 
-	useUp(s.Client, message.Sending, url)
-	useUp(s.Client, message.Sent, sent)
+	s.Client.ExhaustSends(message.Sending, url)
+	s.Client.ExhaustSends(message.Sent, sent)
 	s.get(200, cluster.MessagesPath+"/stuck?kind=sending&limit=1&older_than_seconds=0")
 	require.Len(s.T, s.get(200, cluster.MessagesPath+"/stuck?kind=sent").Data("items"), 1)
 	s.get(400, cluster.MessagesPath+"/stuck")
@@ -91,4 +83,23 @@ func (s story) messages() {
 	s.post(404, cluster.MessagesPath+cluster.Nowhere+"/abandon", `{"reason":"x"}`)
 	s.post(400, cluster.MessagesPath+"/"+id+"/abandon", `{"reason":" "}`)
 	s.get(200, cluster.AdminPath+"actions?subject="+fmt.Sprint(sent))
+}
+
+func (s story) conversations() {
+	s.T.Helper()
+	ann := s.as(s.NewCaller("ann", "submitter"))
+	said := ann.Client.SendText("cid", "hello")
+	ann.Client.SendText("cid", "still-there")
+	require.NotEmpty(s.T, ann.get(200, cluster.MessagesPath+"?between=ann,cid&limit=1").Data("next_after"))
+	s.post(204, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
+	ann.get(200, cluster.MessagesPath+"?between=cid,ann&after="+said)
+	ann.get(403, cluster.MessagesPath+"?between=bob,cid")
+	ann.post(403, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
+	s.post(404, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, said))
+	s.get(400, cluster.MessagesPath+"?between=ann,ann")
+	ann.Client.SendText("bob", "to-bob")
+	s.get(200, cluster.MessagesPath+"/peers?user=bob&limit=1")
+	ann.get(403, cluster.MessagesPath+"/peers?user=bob")
+	s.get(400, cluster.MessagesPath+"/peers?after=x")
+	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, said))
 }

@@ -33,12 +33,12 @@ func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	}
 	require.NoError(t, c.Process("report").Kill())
 	require.Equal(t, 1, shop.Calls())
-	require.Equal(t, len(finished)-1, waitingEvents(c), "all wait")
+	require.Equal(t, len(finished)-1, c.WaitingEvents(), "all wait")
 	c.StartNATS()
 	back := time.Now()
 	waitDelivered(c, len(finished))
 	t.Logf("%d outcomes waited when NATS came back, delivered %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 }
 
 func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
@@ -49,28 +49,23 @@ func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
 	c.AddEndpoint(bank.URL)
 	finished := c.FinishTasks(1)
 	waitDelivered(c, 2) // all is up
-	held, release := holdChange(c.Admin, "delete on event_outbox")
+	held, release := cluster.HoldChange(c.Admin, "delete on event_outbox")
 	finished = append(finished, c.FinishTasks(3)...)
 	held()
 	require.Equal(t, 4, undeliveredEvents(c), "published, and about to be deleted")
-	killRelay(c, c.Process("relay"))
+	c.KillHeldRelay(c.Process("relay"))
 	release()
-	require.Equal(t, 3, waitingEvents(c), "nothing was deleted")
+	require.Equal(t, 3, c.WaitingEvents(), "nothing was deleted")
 
 	c.StartFunctions("relay")
 	require.Equal(t, 204, c.At(c.Address("relay")).Tick("relay").Status)
-	require.Zero(t, waitingEvents(c))
+	require.Zero(t, c.WaitingEvents())
 	require.Equal(t, 4, undeliveredEvents(c), "the same again is the same to the broker")
 	repeatEvents(c)
 	require.Equal(t, 8, undeliveredEvents(c), "but not once the stream has forgotten their ids")
 	waitDelivered(c, 2*4)
-	requireEachOnce(shop, t, finished)
-	requireEachOnce(bank, t, finished)
-}
-
-// waitingEvents counts the events that no stream has stored yet.
-func waitingEvents(c *cluster.Cluster) int {
-	return c.Admin.Count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
+	shop.RequireEachOnce(t, finished)
+	bank.RequireEachOnce(t, finished)
 }
 
 // undeliveredEvents counts the events in the stream.

@@ -63,7 +63,7 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	o.StartNATS()
 	back := time.Now()
 	sent, _, _ := l.Messages()
-	messages := requireSentOnce(o, sent)
+	messages := cluster.RequireSentOnce(o, sent)
 	t.Logf("%d messages, %d of them waiting when NATS came back, sent %v later", sent, waiting, time.Since(back).Round(time.Millisecond))
 	for kind, o := range g.Outcomes() {
 		require.Empty(t, o.Failures, kind)
@@ -92,18 +92,18 @@ func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
 	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
 	require.Equal(t, "sent", o.Message(id).State)
 	require.Empty(t, o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sending").Data("items"))
-	storedMessages(o, 5)
+	cluster.StoredMessages(o, 5)
 
-	points, effects := newPointsService(o)
-	consume(o, points, jetstream.DeliverNewPolicy)
+	points, effects := cluster.NewPointsService(o)
+	cluster.Consume(o, points, jetstream.DeliverNewPolicy)
 	require.Equal(t, 200, o.At(o.Client.BaseURL).Post("/api/v1/messages/"+id+"/redrive", "").Status)
 	received := o.WaitMessage(id, "received")
 	require.Equal(t, 2, received.Epoch)
 	require.Equal(t, "points", received.FinishedBy)
 	require.Empty(t, stuck())
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, storedMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive uses new Nats-Msg-Ids")
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, cluster.StoredMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive uses new Nats-Msg-Ids")
 
-	again := consume(o, points, jetstream.DeliverAllPolicy)
+	again := cluster.Consume(o, points, jetstream.DeliverAllPolicy)
 	cluster.Eventually(t, func() bool {
 		info, err := again.Info(t.Context())
 		return err == nil && info.AckFloor.Stream == 6
@@ -124,7 +124,7 @@ func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 	for i := range zombies {
 		zombies[i] = api.SendRequest{PhoneNumber: "13800138000", Content: "hi"}
 	}
-	insertWaiting(o.Admin, n)
+	cluster.InsertWaiting(o.Admin, n)
 	for batch := range slices.Chunk(zombies, 1000) {
 		_, err := clients[0].SendBatch(t.Context(), batch)
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 	for r := range replies {
 		require.Equal(t, 204, r.Status, r.Text)
 	}
-	requireSentOnce(o, n)
+	cluster.RequireSentOnce(o, n)
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from task_live where state = 1`) == n })
 	require.Equal(t, n, o.Admin.Count(`select count(*) from task_live where retry_count = 1`))
 	require.Equal(t, n, o.Admin.Count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")

@@ -124,7 +124,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 
 	finished = append(finished, c.FinishTasks(1)...)
 	waitDelivered(c, 2+4) // it still works
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 }
 
 func sum(counts map[string]int) (total int) {

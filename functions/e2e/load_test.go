@@ -215,7 +215,7 @@ type callLoad struct {
 func startCallLoad(c *cluster.Cluster) *callLoad {
 	c.T.Helper()
 	l := &callLoad{load.New(context.WithoutCancel(c.T.Context())), load.NewLedger(), c}
-	receiver, _ := newPointsService(c)
+	receiver, _ := cluster.NewPointsService(c)
 	act := receiver.Effect
 	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		var received load.Message
@@ -225,7 +225,7 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 		l.Received(received)
 		return act(ctx, tx, m)
 	}
-	consume(c, receiver, jetstream.DeliverNewPolicy)
+	cluster.Consume(c, receiver, jetstream.DeliverNewPolicy)
 	const pace = 20 * time.Millisecond
 	for range 4 {
 		l.Start("submit", pace, submitCall(calling(c, "submit"), l.Ledger))

@@ -74,5 +74,5 @@ func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	finished := c.FinishTasks(20)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	waitDelivered(c, 20)
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 }

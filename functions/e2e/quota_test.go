@@ -173,8 +173,8 @@ func TestStreamReportsAGap(t *testing.T) {
 		o.Save("user:bob")
 	}
 	ann := o.Save("user:ann")
-	waitAllSent(o, func() {})
-	require.Equal(t, 101, messagesIn(o, "USERS"))
+	cluster.WaitAllSent(o, func() {})
+	require.Equal(t, 101, o.MessagesIn("USERS"))
 	again := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
 	gap := again.event()
 	require.Equal(t, "gap", gap.kind)
@@ -212,6 +212,6 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
 	require.Equal(t, 200, sendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, sendTo(modest, 1, "user:vic", "x").Status)
-	waitAllSent(o, func() {})
+	cluster.WaitAllSent(o, func() {})
 	require.Equal(t, first, listen(s, cluster.StreamsPath+"vic?after=0").nextMessage())
 }

@@ -397,3 +397,16 @@ func (c *Cluster) Inbox(user string) (events []*jetstream.RawStreamMsg) {
 	}
 	return events
 }
+
+// KillHeldRelay kills the relay that HoldChange stopped, and its connection, so that
+// statements that it sent ahead are not run.
+func (c *Cluster) KillHeldRelay(relay *sandbox.Process) {
+	c.T.Helper()
+	require.NoError(c.T, relay.Kill())
+	c.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + ThisDatabase)
+}
+
+// WaitingEvents counts the events that no stream has stored yet.
+func (c *Cluster) WaitingEvents() int {
+	return c.Admin.Count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
+}

@@ -75,3 +75,19 @@ func ListenAt(t *testing.T, address string) net.Listener {
 	require.NoError(t, err)
 	return l
 }
+
+// RequireEachOnce demands that v has received one event of each task, and nothing else.
+func (v *Receiver) RequireEachOnce(t *testing.T, tasks []string) {
+	t.Helper()
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	ids, subjects := map[string]bool{}, make([]string, len(v.Bodies))
+	for i, body := range v.Bodies {
+		var e api.WebhookEvent
+		require.NoError(t, json.Unmarshal(body, &e))
+		require.Equal(t, "sendonce.task.succeeded.v1", e.Type)
+		ids[v.Headers[i].Get("webhook-id")], subjects[i] = true, e.Subject
+	}
+	require.Len(t, ids, len(tasks))
+	RequireSame(t, tasks, subjects, "each is delivered once")
+}

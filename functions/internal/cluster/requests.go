@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -117,4 +118,40 @@ func (w WeChatSender) Send(r task.Report) subscribe.Send {
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
 	return sends[id]
+}
+
+// ClaimOne claims the only pending task, and returns its id and that of the claim.
+func (s *Client) ClaimOne(app string) (id, claim string) {
+	s.T.Helper()
+	r := s.Get(SMSPath + "tasks/pending?limit=1&app_id=" + app)
+	require.Equal(s.T, 200, r.Status, r.Text)
+	require.Len(s.T, r.List(), 1, r.Text)
+	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
+}
+
+// HoldChange makes every change of one kind, such as "update on message_live", wait until
+// release. held returns when one waits.
+func HoldChange(s *Client, change string) (held, release func()) {
+	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
+		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
+		create trigger wait_here before ` + change + ` for each row execute function wait_here()`)
+	s.Exec(`select pg_advisory_lock(42)`)
+	held = func() {
+		s.T.Helper()
+		Eventually(s.T, func() bool {
+			return s.Count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+ThisDatabase) > 0
+		}, change)
+	}
+	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
+}
+
+// ThisDatabase selects the locks of the database of a connection.
+const ThisDatabase = `database = (select oid from pg_database where datname = current_database())`
+
+// ExhaustSends makes messages as they are when the relay has sent them for the last
+// time, and nobody has confirmed.
+func (s *Client) ExhaustSends(status message.Status, ids ...any) {
+	for _, id := range ids {
+		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
+	}
 }

@@ -1,4 +1,4 @@
-package e2e
+package messages_test
 
 import (
 	"fmt"
@@ -122,7 +122,7 @@ func TestRepeatedConfirmationHasTheSameAnswer(t *testing.T) {
 	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
 	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
-	useUp(s, message.Sent, saved.Data("server_msg_id"))
+	s.ExhaustSends(message.Sent, saved.Data("server_msg_id"))
 	for _, who := range []*cluster.Client{points, points} {
 		got := who.Post(at+"/received", `{"consumer":"points"}`)
 		require.Equal(t, http.StatusNoContent, got.Status)
@@ -147,7 +147,7 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	for i := range 3 {
 		ids = append(ids, s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"k%d","to":"a","data":1}`, i)).Data("server_msg_id"))
 	}
-	useUp(s, message.Sent, ids...)
+	s.ExhaustSends(message.Sent, ids...)
 	seen := map[any]bool{}
 	for path, last := cluster.MessagesPath+"/stuck?kind=sent&limit=1", false; !last; {
 		page := s.Get(path)

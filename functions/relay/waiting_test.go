@@ -1,4 +1,4 @@
-package e2e
+package relay_test
 
 import (
 	"os"
@@ -23,19 +23,6 @@ func waitingMessages(t *testing.T) (n int, many bool) {
 	n, err := strconv.Atoi(text)
 	require.NoError(t, err, "SENDONCE_WAITING_MESSAGES")
 	return n, true
-}
-
-// insertWaiting saves n messages to a subject at once, as many calls would.
-func insertWaiting(s *cluster.Client, n int) {
-	s.T.Helper()
-	s.Exec(`set session_replication_role = replica`)
-	s.Exec(`with m as (
-			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
-			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'shop', g::text, 0, 'msg.orders.paid', 'order.paid', '{"order":4711}', false, 5, 1
-			from generate_series(1, $1) g
-			returning id
-		)
-		insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, n)
 }
 
 // messageUpdates is how many rows were updated in this database so far.
@@ -73,7 +60,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // it is full now
 	o.WaitMessage(o.Save("user:bob"), "sent")
 	idle := sendToUsers(o, lasts/3)
-	insertWaiting(o.Admin, n)
+	cluster.InsertWaiting(o.Admin, n)
 	o.Save("msg.orders.paid", cluster.WithoutConfirm) // wakes the relay
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from stream_pauses`) == 1 })
 	before, began := messageUpdates(o.Admin), time.Now()
@@ -95,5 +82,5 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	require.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*cluster.WaitLimit, 20*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
-	require.Equal(t, n+2, messagesIn(o, "MESSAGES"))
+	require.Equal(t, n+2, o.MessagesIn("MESSAGES"))
 }

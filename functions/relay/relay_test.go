@@ -1,94 +1,17 @@
-package e2e
+package relay_test
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/inbox"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
-
-// storedMessages returns the n messages that the stream MESSAGES holds, oldest first.
-func storedMessages(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
-	o.T.Helper()
-	stream, err := o.JetStream().Stream(o.T.Context(), "MESSAGES")
-	require.NoError(o.T, err)
-	info, err := stream.Info(o.T.Context())
-	require.NoError(o.T, err)
-	require.EqualValues(o.T, n, info.State.Msgs)
-	var all []*jetstream.RawStreamMsg
-	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
-		m, err := stream.GetMsg(o.T.Context(), seq)
-		require.NoError(o.T, err)
-		all = append(all, m)
-	}
-	return all
-}
-
-// requireSentOnce waits until nothing is to be sent, demands that n messages to subjects
-// are final after one send, and returns them from the stream, where each is once.
-func requireSentOnce(o *cluster.Cluster, n int) []*jetstream.RawStreamMsg {
-	o.T.Helper()
-	cluster.Eventually(o.T, func() bool { return o.Admin.Count(`select count(*) from message_live`) == 0 })
-	require.Equal(o.T, n, o.Admin.Count(`select count(*) from message_done d join messages m using (id)
-		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
-	messages, seen := storedMessages(o, n), map[string]bool{}
-	for _, m := range messages {
-		seen[m.Header.Get("ce-id")] = true
-	}
-	require.Len(o.T, seen, n, "each is there once")
-	return messages
-}
-
-// newPointsService returns a receiver of orders with an inbox, and a count of its effects.
-func newPointsService(o *cluster.Cluster) (*inbox.Receiver, func() int) {
-	o.T.Helper()
-	db, err := pgxpool.New(o.T.Context(), sandbox.NewEmptyDatabase(o.T))
-	require.NoError(o.T, err)
-	o.T.Cleanup(db.Close)
-	_, err = db.Exec(o.T.Context(), inbox.DDL+`create table effects (message_id text)`)
-	require.NoError(o.T, err)
-	caller := o.Admin.NewMessageReceiver("points", "msg.orders.>")
-	confirmer := inbox.Confirmer{BaseURL: o.Client.BaseURL, User: caller.User, Password: caller.Password, Consumer: "points"}
-	receiver := &inbox.Receiver{
-		DB: db, Consumer: "points", Confirm: confirmer.Confirm,
-		Effect: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-			_, err := tx.Exec(ctx, `insert into effects values ($1)`, m.ID)
-			return err
-		},
-	}
-	return receiver, func() (n int) {
-		require.NoError(o.T, db.QueryRow(o.T.Context(), `select count(*) from effects`).Scan(&n))
-		return n
-	}
-}
-
-// consume passes the messages of the stream MESSAGES to r.
-func consume(o *cluster.Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
-	o.T.Helper()
-	consumer, err := o.JetStream().CreateConsumer(o.T.Context(), "MESSAGES",
-		jetstream.ConsumerConfig{DeliverPolicy: from, AckPolicy: jetstream.AckExplicitPolicy})
-	require.NoError(o.T, err)
-	ctx := context.WithoutCancel(o.T.Context())
-	running, err := consumer.Consume(func(m jetstream.Msg) {
-		if _, err := r.Receive(ctx, inbox.Message{ID: m.Headers().Get("ce-id"), Data: m.Data()}); err == nil {
-			_ = m.Ack() // one that is lost brings the message again
-		}
-	})
-	require.NoError(o.T, err)
-	o.T.Cleanup(func() { running.Stop(); <-running.Closed() })
-	return consumer
-}
 
 func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	t.Parallel()
@@ -96,7 +19,7 @@ func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	o.StartRelay()
 	id := o.Save("msg.orders.paid", func(r *api.MessageRequest) { r.Type = "order.paid.v1" })
 	o.WaitMessage(id, "sent")
-	m := storedMessages(o, 1)[0]
+	m := cluster.StoredMessages(o, 1)[0]
 	require.Equal(t, id, m.Header.Get("ce-id"), "the id travels as the event's")
 	require.Equal(t, "order.paid.v1", m.Header.Get("ce-type"))
 	require.Regexp(t, "^"+id+`\.[0-9a-f]{8}\.1\.1$`, m.Header.Get("Nats-Msg-Id"))
@@ -177,55 +100,28 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
-// holdChange makes every change of one kind, such as "update on message_live", wait until
-// release. held returns when one waits.
-func holdChange(s *cluster.Client, change string) (held, release func()) {
-	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
-		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
-		create trigger wait_here before ` + change + ` for each row execute function wait_here()`)
-	s.Exec(`select pg_advisory_lock(42)`)
-	held = func() {
-		s.T.Helper()
-		cluster.Eventually(s.T, func() bool {
-			return s.Count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+here) > 0
-		}, change)
-	}
-	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
-}
-
-// here selects the locks of this database.
-const here = `database = (select oid from pg_database where datname = current_database())`
-
-// killRelay kills the relay that holdChange stopped, and its connection, so that
-// statements that it sent ahead are not run.
-func killRelay(o *cluster.Cluster, relay *sandbox.Process) {
-	o.T.Helper()
-	require.NoError(o.T, relay.Kill())
-	o.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + here)
-}
-
 func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	points, effects := newPointsService(o)
+	points, effects := cluster.NewPointsService(o)
 	o.StartRelay()
 	o.WaitMessage(o.Save("msg.orders.paid"), "sent") // all is up
-	held, release := holdChange(o.Admin, "update on message_live")
+	held, release := cluster.HoldChange(o.Admin, "update on message_live")
 	id := o.Save("msg.orders.paid")
 	held()
-	storedMessages(o, 2)
-	killRelay(o, o.Process("relay"))
+	cluster.StoredMessages(o, 2)
+	o.KillHeldRelay(o.Process("relay"))
 	release()
 	require.Equal(t, "sending", o.Message(id).State, "nothing was marked")
 
 	o.StartRelay()
 	o.WaitMessage(id, "sent")
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, storedMessages(o, 2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
-	consume(o, points, jetstream.DeliverAllPolicy)
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, cluster.StoredMessages(o, 2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
+	cluster.Consume(o, points, jetstream.DeliverAllPolicy)
 	o.WaitMessage(id, "received")
 	cluster.Eventually(t, func() bool { return effects() == 2 })
 	require.Zero(t, o.Admin.Count(`select count(*) from message_live`), "none is to be sent again")
-	storedMessages(o, 2)
+	cluster.StoredMessages(o, 2)
 }
 
 // A relay and the trigger that called it die while another relay has found their event locked and
@@ -236,7 +132,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	o.StartRelay()
 	relay, trigger := o.Process("relay"), o.Process("trigger")
 	require.NoError(t, relay.WaitFor(t.Context(), `"events":0`), "all is up")
-	held, release := holdChange(o.Admin, "delete on event_outbox")
+	held, release := cluster.HoldChange(o.Admin, "delete on event_outbox")
 	o.Admin.Exec(`insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid()])`)
 	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 	require.NoError(t, err)
@@ -253,7 +149,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 		require.NoError(t, err)
 		return info.NumPending == 0 && info.NumAckPending == 0
 	}, "no wake-up is left")
-	killRelay(o, relay)
+	o.KillHeldRelay(relay)
 	release()
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from event_outbox`) == 0 })
 }
@@ -270,14 +166,14 @@ func rememberMarks(s *cluster.Client) {
 func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	points, effects := newPointsService(o)
+	points, effects := cluster.NewPointsService(o)
 	o.StartRelay()
 	first := o.Save("msg.orders.paid")
 	o.WaitMessage(first, "sent")
-	consume(o, points, jetstream.DeliverAllPolicy)
+	cluster.Consume(o, points, jetstream.DeliverAllPolicy)
 	o.WaitMessage(first, "received") // all is up
 	rememberMarks(o.Admin)
-	held, release := holdChange(o.Admin, "update on message_live")
+	held, release := cluster.HoldChange(o.Admin, "update on message_live")
 	id := o.Save("msg.orders.paid")
 	held()
 	cluster.Eventually(t, func() bool {
@@ -286,7 +182,7 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	}, "the confirmation waits for the relay")
 	require.Equal(t, 2, effects(), "the receiver has acted already")
 	require.Equal(t, "sending", o.Message(id).State)
-	killRelay(o, o.Process("relay"))
+	o.KillHeldRelay(o.Process("relay"))
 	release()
 	relay := o.At(o.Start("relay"))
 	cluster.Eventually(t, func() bool { // a relay skips a message that its confirmation has locked
@@ -295,15 +191,6 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	})
 	require.Equal(t, "points", o.WaitMessage(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
 	require.Equal(t, "0,1,2", o.Admin.QueryText(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
-	storedMessages(o, 2)
+	cluster.StoredMessages(o, 2)
 	require.Equal(t, 2, effects())
-}
-
-// waitAllSent waits until every message is final; meanwhile runs before each check.
-func waitAllSent(o *cluster.Cluster, meanwhile func()) {
-	o.T.Helper()
-	cluster.Eventually(o.T, func() bool {
-		meanwhile()
-		return o.Admin.Count(`select count(*) from message_live`) == 0
-	}, "all are sent")
 }

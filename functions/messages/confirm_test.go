@@ -1,4 +1,4 @@
-package e2e
+package messages_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package e2e
+package messages_test
 
 import (
 	"fmt"
@@ -177,23 +177,4 @@ func TestPeersListsWhoWrote(t *testing.T) {
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get(peers).Status)
 	require.Equal(t, []string{"after"}, bob.Get(peers+"?after="+last).Fields(), "it is no message to bob")
 	require.ElementsMatch(t, []string{"user", "limit", "after", "before"}, cid.Get(peers+"?user=%20&limit=0&after=x&before=y").Fields())
-}
-
-func (s story) conversations() {
-	s.T.Helper()
-	ann := s.as(s.NewCaller("ann", "submitter"))
-	said := ann.Client.SendText("cid", "hello")
-	ann.Client.SendText("cid", "still-there")
-	require.NotEmpty(s.T, ann.get(200, between+"ann,cid&limit=1").Data("next_after"))
-	s.post(204, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
-	ann.get(200, between+"cid,ann&after="+said)
-	ann.get(403, between+"bob,cid")
-	ann.post(403, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
-	s.post(404, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, said))
-	s.get(400, between+"ann,ann")
-	ann.Client.SendText("bob", "to-bob")
-	s.get(200, peers+"?user=bob&limit=1")
-	ann.get(403, peers+"?user=bob")
-	s.get(400, peers+"?after=x")
-	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, said))
 }

@@ -1,4 +1,4 @@
-package e2e
+package subscribe_test
 
 import (
 	"fmt"

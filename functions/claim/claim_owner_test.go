@@ -1,4 +1,4 @@
-package e2e
+package claim_test
 
 import (
 	"fmt"
@@ -9,15 +9,6 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// claimOne claims one task as app and gives its id and its claim_id.
-func claimOne(s *cluster.Client, app string) (id, claim string) {
-	s.T.Helper()
-	r := s.Get(cluster.SMSPath + "tasks/pending?limit=1&app_id=" + app)
-	require.Equal(s.T, 200, r.Status, r.Text)
-	require.Len(s.T, r.List(), 1, r.Text)
-	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
-}
 
 // foreignCalls are all calls by which a sender that knows the task, the app and the claim
 // could act on another's claim.
@@ -42,9 +33,9 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	for range 2 {
 		require.Equal(t, 200, s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`).Status)
 	}
-	id, first := claimOne(phone, "app")
+	id, first := phone.ClaimOne("app")
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).Status)
-	again, claim := claimOne(phone, "app")
+	again, claim := phone.ClaimOne("app")
 	require.Equal(t, id, again)
 	older := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
 	before := s.Get(cluster.SMSPath + "task/" + id)
@@ -68,7 +59,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 		refused(by)
 	}
 	require.Equal(t, before.Text, s.Get(cluster.SMSPath+"task/"+id).Text, "nothing was changed")
-	other, theirs := claimOne(hostile, "app")
+	other, theirs := hostile.ClaimOne("app")
 	require.NotEqual(t, id, other)
 
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
@@ -83,7 +74,7 @@ func TestBuiltInAdminClaimsAndReports(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`)
-	id, _ := claimOne(s, "app")
+	id, _ := s.ClaimOne("app")
 	require.Equal(t, 200, s.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app"}`).Status)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, id)
 	require.Equal(t, 200, s.Post(cluster.SMSPath+"report", report).Status, "without a claim_id, as the original API")

@@ -1,4 +1,4 @@
-package e2e
+package relay_test
 
 import (
 	"slices"
@@ -47,14 +47,6 @@ func removeLimit(o *cluster.Cluster, limits jetstream.StreamConfig) {
 	require.NoError(o.T, err)
 }
 
-// messagesIn is how many messages a stream holds.
-func messagesIn(o *cluster.Cluster, stream string) int {
-	o.T.Helper()
-	s, err := o.JetStream().Stream(o.T.Context(), stream)
-	require.NoError(o.T, err)
-	return int(s.CachedInfo().State.Msgs)
-}
-
 func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -65,7 +57,7 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(3)
 	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks leave")
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 	require.Equal(t, 19, c.Admin.Count(`select count(*) from event_outbox`))
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // messages too
 	relay := c.Process("relay")
@@ -74,8 +66,8 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	require.Contains(t, cluster.Metrics(t, c.Address("relay")), `sendonce_stream_paused{stream="USERS"} 1`)
 
 	removeLimit(o, limits)
-	cluster.Eventually(t, func() bool { return waitingEvents(c) == 0 }, "the acknowledgements follow")
-	require.Equal(t, 20, messagesIn(o, "USERS"))
+	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, "the acknowledgements follow")
+	require.Equal(t, 20, o.MessagesIn("USERS"))
 	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
 	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
 }
@@ -91,14 +83,14 @@ func TestFullEventStreamDelaysNoInboxes(t *testing.T) {
 	require.Equal(t, 19, o.Admin.Count(`select count(*) from event_outbox`))
 	insertAcks(o.Admin, "ann", 20)
 	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Equal(t, 20, messagesIn(o, "USERS"))
+	require.Equal(t, 20, o.MessagesIn("USERS"))
 	require.Equal(t, 19, o.Admin.Count(`select count(*) from event_outbox where stream = 'EVENTS'`))
 
 	removeLimit(o, limits)
 	o.Admin.Exec(`update stream_pauses set until = now()`)
 	require.Equal(t, 204, relay.Tick("relay").Status)
 	require.Zero(t, o.Admin.Count(`select count(*) from event_outbox`))
-	require.Equal(t, 20, messagesIn(o, "EVENTS"))
+	require.Equal(t, 20, o.MessagesIn("EVENTS"))
 }
 
 func TestFullInboxDelaysNoOther(t *testing.T) {
@@ -110,7 +102,7 @@ func TestFullInboxDelaysNoOther(t *testing.T) {
 	require.NoError(t, err)
 	o.Save("user:ann")
 	relay := o.At(o.Start("relay"))
-	waitAllSent(o, func() { require.Equal(t, 204, relay.Tick("relay").Status) })
+	cluster.WaitAllSent(o, func() { require.Equal(t, 204, relay.Tick("relay").Status) })
 	var waiting []string
 	for range 3 {
 		waiting = append(waiting, o.Save("user:ann"))
@@ -126,7 +118,7 @@ func TestFullInboxDelaysNoOther(t *testing.T) {
 	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > now()`))
 	insertAcks(o.Admin, "carl", 1)
 	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Equal(t, 3, messagesIn(o, "USERS"), "carl's acknowledgement is there")
+	require.Equal(t, 3, o.MessagesIn("USERS"), "carl's acknowledgement is there")
 }
 
 // A stream that is full of finished messages makes room for waiting ones.
@@ -152,7 +144,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			for range 10 {
 				o.Save(c.to, cluster.WithoutConfirm)
 			}
-			waitAllSent(o, func() { tick("relay") })
+			cluster.WaitAllSent(o, func() { tick("relay") })
 			const more = 3
 			var waiting []string
 			for range more {
@@ -162,7 +154,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			require.Equal(t, more, o.Admin.Count(`select count(*) from message_live`))
 			tick("relay")
 			tick("deliver")
-			require.Less(t, messagesIn(o, stream), 10, "finished and old messages are removed")
+			require.Less(t, o.MessagesIn(stream), 10, "finished and old messages are removed")
 			tick("relay")
 			for _, id := range waiting {
 				require.Equal(t, "sent", o.Message(id).State, "without waiting for the end of a pause")
@@ -209,9 +201,9 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	insertAcks(c.Admin, "ann", 20)
 	finished = append(finished, c.FinishTasks(3)...)
 	cluster.Eventually(t, func() bool { return shop.Calls() == 4 }, "webhooks leave")
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 	// A webhook may be there before the relay has committed that its event is published.
-	cluster.Eventually(t, func() bool { return waitingEvents(c) == 20 }, "and the acknowledgements wait")
+	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 20 }, "and the acknowledgements wait")
 	cluster.Eventually(t, func() bool {
 		return c.Admin.Count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
 	})
@@ -219,8 +211,8 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	began := time.Now()
 	cluster.Eventually(t, func() bool { return shop.Calls() == 5 })
 	t.Logf("an outcome was delivered %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
-	requireEachOnce(shop, t, finished)
+	shop.RequireEachOnce(t, finished)
 
 	host.Start()
-	require.Eventually(t, func() bool { return waitingEvents(c) == 0 }, 2*cluster.WaitLimit, 20*time.Millisecond, "the acknowledgements follow")
+	require.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, 2*cluster.WaitLimit, 20*time.Millisecond, "the acknowledgements follow")
 }
