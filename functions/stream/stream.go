@@ -9,6 +9,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,6 +53,8 @@ const (
 	lastEventID  = "Last-Event-ID"
 	positionRule = "must be the id of an event: an integer between 0 and 9223372036854775807"
 	unavailable  = "NATS is unavailable, try again"
+
+	sendCopies = 2 // of the data of an event: the data, and the text or frame that is sent
 )
 
 type streamer struct {
@@ -154,20 +157,28 @@ func (t *session) next(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	event, data, err := encode(m)
-	if err != nil {
+	event, data, err := t.encode(m)
+	switch {
+	case task.CodeOf(err) == task.CodeServerBusy:
+		return err // the client continues after the last event that it was sent
+	case err != nil:
 		t.call.Log("skipped", m.Seq, "cause", err.Error())
 		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), t.mark())
 	}
+	defer t.call.Unreserve()
 	t.events++
 	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode returns the name and the data of an event, and releases m's memory before they are written:
-// a slow client must not block others.
-func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
+// encode returns the name and the data of an event, reserves the memory to send it, and releases m
+// before that: a slow client must not block others. The error has the code server_busy if there is no
+// memory; otherwise the event is not readable.
+func (t *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
-	return encodeEvent(m)
+	if event, data, err = encodeEvent(m); err != nil {
+		return "", nil, err
+	}
+	return event, data, t.call.TryReserve(sendCopies * len(data))
 }
 
 // gap sends an event that says that messages may be missing. Its id is the position at which the
@@ -199,6 +210,9 @@ func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 		}
 		return api.StreamAck, m.Event.Data(), nil
 	}
-	data, err = json.Marshal(m.Event)
-	return api.StreamMessage, data, err
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // it would make a message up to six times as long
+	err = e.Encode(m.Event)
+	return api.StreamMessage, bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }

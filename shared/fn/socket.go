@@ -63,7 +63,8 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // faster than that waits in its connection, as it does while framesAtOnce frames of
 // the same caller are worked on. Each frame to the client is sent at once; one that
 // the client does not take within 10 s ends the socket, so nothing piles up for a
-// slow reader. A ping follows every 15 s.
+// slow reader. Send holds a second copy of a frame meanwhile: reserve both where it is
+// large. A ping follows every 15 s.
 //
 // The service ends a socket with a close code: 1001 when its time is up or the
 // process ends or what the caller may do was changed, 1008 when the caller was revoked

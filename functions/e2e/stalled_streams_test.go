@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
+)
+
+// stalledLength is the length of the data of each message; HTML escapes would make it six times as long.
+const stalledLength = 55_000
+
+// fillInbox publishes n messages of stalledLength to a user.
+func fillInbox(t *testing.T, b *bus.Bus, user string, n int) {
+	t.Helper()
+	messages := make([]bus.Message, n)
+	for i := range messages {
+		e := cloudevents.NewEvent()
+		e.SetID(fmt.Sprintf("%s-%d", user, i))
+		e.SetSource("/test")
+		e.SetType("text")
+		require.NoError(t, e.SetData(cloudevents.ApplicationJSON, []byte(`"`+strings.Repeat("<", stalledLength)+`"`)))
+		messages[i] = bus.Message{Subject: bus.UserSubject(user), Event: e}
+	}
+	for _, err := range b.Publish(t.Context(), messages) {
+		require.NoError(t, err)
+	}
+}
+
+// serveUnbuffered serves h over connections whose writes wait for the client.
+func serveUnbuffered(t *testing.T, h http.Handler) *cluster.Client {
+	t.Helper()
+	web := httptest.NewUnstartedServer(h)
+	web.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10) // fails on a connection that has ended
+		}
+	}
+	web.Start()
+	t.Cleanup(web.Close)
+	return cluster.NewClient(t, web.URL)
+}
+
+// openStalled opens a stream, or a WebSocket, from which nothing is read.
+func openStalled(s *cluster.Client, path string, socket bool) net.Conn {
+	s.T.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	require.NoError(s.T, err)
+	s.T.Cleanup(func() { _ = conn.Close() })
+	upgrade := ""
+	if socket {
+		upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+	}
+	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Basic %s\r\n%s\r\n",
+		path, base64.StdEncoding.EncodeToString([]byte(s.User+":"+s.Password)), upgrade)
+	require.NoError(s.T, err)
+	return conn
+}
+
+// memoryUsed is the metric of the bytes that all calls hold.
+var memoryUsed = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes (\S+)`)
+
+// A caller's events that clients do not read are part of its share of memory, here of 512 KiB.
+func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
+	t.Parallel()
+	broker, url := cluster.NewNATS(t), sandbox.NewDatabase(t)
+	b, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	require.NoError(t, b.Ensure(t.Context()))
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
+		c.MemoryMB, c.Bus = 1, bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	})
+	s := serveUnbuffered(t, h).Connect(url)
+	mallory, ann := s.NewCaller("mallory", "receiver"), s.NewCaller("ann", "receiver")
+	const events = 8
+	fillInbox(t, b, "mallory", events)
+	fillInbox(t, b, "ann", events)
+	used := func() int {
+		number := memoryUsed.FindStringSubmatch(cluster.Metrics(t, s.URL))
+		require.NotNil(t, number)
+		n, err := strconv.ParseFloat(number[1], 64)
+		require.NoError(t, err)
+		return int(n)
+	}
+
+	from := cluster.StreamsPath + "mallory?after=0"
+	var stalled []net.Conn
+	for n := range 5 {
+		stalled = append(stalled, openStalled(mallory, from, n%2 == 0))
+	}
+	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "stalled streams are charged for what they hold")
+	cut := listen(mallory, from)
+	text, err := cut.body.ReadString(0)
+	require.Error(t, err)
+	require.NotContains(t, text, "retry:", "it ends because there is no memory")
+	require.Less(t, strings.Count(text, "event: message"), events)
+
+	reader := listen(ann, cluster.StreamsPath+"ann?after=0")
+	for n := range events {
+		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.nextMessage(), "others go on")
+	}
+	require.Less(t, reader.text.Len(), events*(stalledLength+1000), "without HTML escapes")
+
+	for _, conn := range stalled {
+		require.NoError(t, conn.Close())
+	}
+	cluster.Eventually(t, func() bool { return used() < 2*stalledLength }, "the memory is released")
+	again := listen(mallory, from)
+	for n := range events {
+		require.Equal(t, fmt.Sprintf("mallory-%d", n), again.nextMessage())
+	}
+}
