@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
@@ -65,10 +66,7 @@ func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers
 	if !admin && !task.ValidUser(login.Name) {
 		return callers.Caller{}, ErrCredentials
 	}
-	a, err := au.limiter.begin(login)
-	if err != nil {
-		return callers.Caller{}, err
-	}
+	a := au.limiter.begin(login)
 	caller, err := au.verify(ctx, login, admin, a)
 	return caller, a.end(ctx, err)
 }
@@ -82,16 +80,22 @@ func busy(message string) *task.Error {
 // database, so an operator gets in while it is away. Where the admin's password is given
 // by its hash, a failure takes the time of computing a hash, whatever the name.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
-	if admin && au.hash == nil && au.password != "" && sameText(login.Password, au.password) {
-		return builtInAdmin(login.Name), nil
-	}
 	if !admin {
 		caller, refused := au.verifyCaller(ctx, login, a)
 		if task.CodeOf(refused) != CodeUnauthenticated {
 			return caller, refused
 		}
 	}
-	if au.hash == nil || a.repeated {
+	if a.over > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
+		return callers.Caller{}, ErrCredentials // right or wrong
+	}
+	if au.hash == nil {
+		if admin && au.password != "" && sameText(login.Password, au.password) {
+			return builtInAdmin(login.Name), nil
+		}
+		return callers.Caller{}, ErrCredentials
+	}
+	if a.repeated {
 		return callers.Caller{}, ErrCredentials
 	}
 	start := time.Now()
@@ -114,10 +118,11 @@ func builtInAdmin(name string) callers.Caller {
 // verifyCaller is verify for all names but the built-in admin's.
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(login.Password)) // also of names that nobody has
-	limited := !a.spent && !a.proven
-	if limited && !au.Callers.has(login.Name) {
-		if !a.known {
-			au.deferred.add(login.Name, a.address, au.limiter.nameFound)
+	seen := au.Callers.seen(login.Name)
+	limited := !a.spent && !seen.caller.Knows(hash)
+	if limited && !seen.fresh {
+		if !seen.exists {
+			au.deferred.add(login.Name, a.address, au.Callers.noteExisting)
 			return callers.Caller{}, ErrCredentials
 		}
 		var cancel context.CancelFunc

@@ -27,7 +27,7 @@ type Callers struct {
 
 	mu       sync.Mutex
 	inFlight map[callerQuery]*lookup
-	known    map[string]*lookup
+	known    map[string]*lookup // also expired ones
 	unknown  map[string]*lookup
 }
 
@@ -58,16 +58,31 @@ func newCallers(find findCaller) *Callers {
 	}
 }
 
-// has reports whether a name is cached.
-func (c *Callers) has(name string) bool {
+// seenCaller is what is kept of a name.
+type seenCaller struct {
+	caller callers.Caller // as it was read last, however long ago; zero where that is not known
+	exists bool           // there was a caller of the name
+	fresh  bool           // a lookup needs no query
+}
+
+func (c *Callers) seen(name string) (s seenCaller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
-		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
-			return true
-		}
+	now := time.Now()
+	if l := c.known[name]; l != nil {
+		return seenCaller{l.caller, true, now.Before(l.expires)}
 	}
-	return false
+	l := c.unknown[name]
+	return seenCaller{fresh: l != nil && now.Before(l.expires)}
+}
+
+// noteExisting notes that there is a caller of the name.
+func (c *Callers) noteExisting(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[name] == nil {
+		remember(c.known, name, &lookup{changed: make(chan struct{})})
+	}
 }
 
 func (c *Callers) byName(ctx context.Context, name string, list bool) (callers.Caller, error) {
@@ -158,7 +173,7 @@ func (c *Callers) run(ctx context.Context, q callerQuery, l *lookup) {
 func (c *Callers) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	drop(c.known, name)
+	c.expire(name)
 	drop(c.unknown, name)
 	delete(c.inFlight, callerQuery{name, false})
 	delete(c.inFlight, callerQuery{name, true})
@@ -169,12 +184,21 @@ func (c *Callers) Forget(name string) {
 func (c *Callers) ForgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, names := range []map[string]*lookup{c.known, c.unknown} {
-		for name := range maps.Clone(names) {
-			drop(names, name)
-		}
+	for name := range maps.Clone(c.known) {
+		c.expire(name)
+	}
+	for name := range maps.Clone(c.unknown) {
+		drop(c.unknown, name)
 	}
 	clear(c.inFlight)
+}
+
+// expire ends the use of a known caller, which seen still returns; mu is held.
+func (c *Callers) expire(name string) {
+	if l := c.known[name]; l != nil {
+		drop(c.known, name)
+		c.known[name] = &lookup{caller: l.caller, changed: make(chan struct{})}
+	}
 }
 
 // drop removes a name and closes changed for its watchers.

@@ -14,18 +14,17 @@ import (
 // Failed logins are limited per name and address, per address, and in total:
 //
 //   - A name at an address has pairBurst wrong passwords and one more every
-//     pairEvery. Beyond them no password is checked there: 429. The same wrong
-//     password again is no guess and costs nothing, so that an app which retries it
-//     forever does not shut out others with that name behind its address.
+//     pairEvery. Beyond them a failure is answered 429 instead of 401. The same wrong
+//     password again is no guess and costs nothing.
 //   - An address has addressBurst failures and addressRate more each second, and so
-//     have all addresses together. Beyond them a failure is answered 429 instead of
-//     401, and a name that this process has not seen is not looked up for the call but
+//     have all addresses together. Beyond them a failure is answered 429, too.
+//   - In both cases a name that this process has not seen is not looked up for the call but
 //     with all such names every deferredLookupInterval: its caller gets in when it comes again.
-//     A call waits failureTime at most for the lookup of a name that was seen.
+//     A wrong password waits failureTime at most for the lookup of a name that was seen.
 //
-// A right password is refused only by the first rule, and not even by that where it
-// was right within the last hour: at that address, and if it is long enough that
-// nobody guesses it. So nobody can lock out a caller at another address.
+// So the token of a caller is always checked, since nobody guesses it, and nobody can lock out a
+// caller whose name was seen. The built-in admin may have a password that can be guessed: one that is
+// shorter than strongPassword is not checked beyond the first rule, and no hash is computed.
 //
 // A failure says nothing about whether the name exists: it counts alike, looked up or not, and
 // its answer takes failureTime, and the time of a hash where the admin's password is given
@@ -38,14 +37,12 @@ const (
 	totalBurst   = 1000
 	totalRate    = 20 // a second
 
-	failureTime       = 50 * time.Millisecond
-	successTTL        = time.Hour
-	minStrongPassword = 12 // bytes of a password
+	failureTime    = 50 * time.Millisecond
+	strongPassword = 16 // characters
 
 	// What is kept: at most a few MB, whatever anybody sends.
 	pairLimit    = 8192
 	addressLimit = 4096
-	successLimit = 8192
 )
 
 // limiter counts the failed attempts to authenticate.
@@ -58,20 +55,12 @@ type limiter struct {
 	pairs     map[pair]*pairFailures
 	addresses map[netip.Prefix]*leakyBucket
 	total     leakyBucket
-	succeeded map[proof]time.Time  // until when they count
-	existing  map[uint64]time.Time // names of callers, until when they are looked up for calls from any address
 }
 
 // pair is a name at an address.
 type pair struct {
 	name    uint64
 	address netip.Prefix
-}
-
-// proof is a password that was right.
-type proof struct {
-	pair
-	password uint64
 }
 
 // pairFailures is what failed lately for a pair.
@@ -96,11 +85,11 @@ func (a *leakyBucket) level(at time.Time, perSecond float64) float64 {
 // attempt is one call's try to authenticate.
 type attempt struct {
 	limiter *limiter
-	proof
-	known    bool // that there is a caller of the name
-	proven   bool // the password was right here lately
-	repeated bool // the password was wrong here lately
-	spent    bool // with one of the address's failures; if not, the failure is answered 429
+	pair
+	password uint64
+	over     time.Duration // until the pair may fail again; 0 = it may
+	repeated bool          // the password was wrong here lately
+	spent    bool          // one of the address's failures; if not, a failure is answered 429
 	began    time.Time
 	hashing  time.Duration // time that the admin's hash took, for any name
 }
@@ -111,8 +100,6 @@ func newLimiter() *limiter {
 		addressBurst: addressBurst, totalBurst: totalBurst,
 		pairs:     map[pair]*pairFailures{},
 		addresses: map[netip.Prefix]*leakyBucket{},
-		succeeded: map[proof]time.Time{},
-		existing:  map[uint64]time.Time{},
 	}
 }
 
@@ -120,25 +107,22 @@ func tooManyAttempts(after time.Duration) *task.Error {
 	return &task.Error{Code: CodeTooManyAttempts, Message: "too many failed attempts to authenticate; come back after Retry-After", RetryAfter: after}
 }
 
-// begin returns an error if no password may be checked. Otherwise end must follow.
-func (l *limiter) begin(login Login) (*attempt, error) {
-	a := &attempt{limiter: l, began: login.Began, proof: proof{
+// begin starts an attempt; end must follow.
+func (l *limiter) begin(login Login) *attempt {
+	a := &attempt{
+		limiter: l, began: login.Began,
 		pair: pair{maphash.String(l.seed, login.Name), login.Address}, password: maphash.String(l.seed, login.Password),
-	}}
+	}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a.known = now.Before(l.existing[a.name])
-	a.proven = now.Before(l.succeeded[a.proof])
 	if f := l.pairs[a.pair]; f != nil {
 		a.repeated = slices.Contains(f.wrong[:], a.password)
 		over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
-		if over > 0 && !(a.proven && len(login.Password) >= minStrongPassword) {
-			return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
-		}
+		a.over = max(0, time.Duration(over*float64(pairEvery)))
 	}
-	a.spent = l.spend(a.address, now)
-	return a, nil
+	a.spent = a.over == 0 && l.spend(a.address, now)
+	return a
 }
 
 // spend takes one of the failures that the address, and all together, have; mu is
@@ -161,13 +145,9 @@ func (l *limiter) spend(address netip.Prefix, now time.Time) bool {
 // end counts how the attempt went and returns its error.
 func (a *attempt) end(ctx context.Context, err error) error {
 	a.limiter.mu.Lock()
-	switch {
-	case err == nil:
-		a.refund()
-		a.succeeded()
-	case task.CodeOf(err) == CodeUnauthenticated:
+	if task.CodeOf(err) == CodeUnauthenticated {
 		err = a.failed(err)
-	default:
+	} else {
 		a.refund()
 	}
 	a.limiter.mu.Unlock()
@@ -175,30 +155,6 @@ func (a *attempt) end(ctx context.Context, err error) error {
 		a.delay(ctx)
 	}
 	return err
-}
-
-// succeeded notes that the password is right; mu is held.
-func (a *attempt) succeeded() {
-	l, now := a.limiter, time.Now()
-	if until := l.succeeded[a.proof]; until.Sub(now) > successTTL/2 {
-		return
-	}
-	makeRoom(l.succeeded, successLimit, timeLeft(now))
-	l.succeeded[a.proof] = now.Add(successTTL)
-	l.rememberName(a.name, now)
-}
-
-// rememberName notes that there is a caller; mu is held.
-func (l *limiter) rememberName(name uint64, now time.Time) {
-	makeRoom(l.existing, successLimit, timeLeft(now))
-	l.existing[name] = now.Add(successTTL)
-}
-
-// nameFound is rememberName for names that deferredLookups has found.
-func (l *limiter) nameFound(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rememberName(maphash.String(l.seed, name), time.Now())
 }
 
 // refund returns what was paid for an attempt that has not failed; mu is held.
@@ -215,6 +171,9 @@ func (a *attempt) refund() {
 
 // failed counts a wrong password, or a name that nobody has; mu is held.
 func (a *attempt) failed(err error) error {
+	if a.over > 0 {
+		return tooManyAttempts(max(a.over, time.Second))
+	}
 	l, now := a.limiter, time.Now()
 	f := l.pairs[a.pair]
 	if f == nil {

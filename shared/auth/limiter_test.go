@@ -124,9 +124,11 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 			}
 			_, err = p.login("submitter", token)
 			require.NoError(t, err, "one with the right password goes on")
-			time.Sleep(CallerTTL + time.Second)
-			_, err = p.login("submitter", token)
-			require.NoError(t, err)
+			for _, forget := range []func(){func() { time.Sleep(CallerTTL + time.Second) }, p.Callers.ForgetAll} {
+				forget()
+				_, err = p.login("submitter", token)
+				require.NoError(t, err)
+			}
 		})
 	}
 }
@@ -137,18 +139,15 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, nil, knownCallers)
 		try := func(name, password, address string) error {
-			a, err := p.limiter.begin(Login{Name: name, Password: password, Address: prefix(address), Began: time.Now().Add(-time.Hour)})
-			if err == nil {
-				err = a.end(t.Context(), ErrCredentials)
-			}
-			return err
+			a := p.limiter.begin(Login{Name: name, Password: password, Address: prefix(address), Began: time.Now().Add(-time.Hour)})
+			return a.end(t.Context(), ErrCredentials)
 		}
 		for i := range 20 * pairBurst {
 			require.Error(t, try("admin", fmt.Sprint(i), fmt.Sprint("203.0.113.", i/pairBurst)))
 		}
 		limited := func() (n int) {
 			for i := range 20 {
-				if _, err := p.limiter.begin(Login{Name: "admin", Password: "secret", Address: prefix(fmt.Sprint("203.0.113.", i)), Began: time.Now()}); err != nil {
+				if _, err := p.loginFrom(fmt.Sprint("203.0.113.", i), "admin", "secret"); task.CodeOf(err) == CodeTooManyAttempts {
 					n++
 				}
 			}
@@ -175,8 +174,7 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLimiter()
 		try := func(i int, err error) {
-			a, refused := g.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
-			require.NoError(t, refused)
+			a := g.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
 			_ = a.end(t.Context(), err)
 		}
 		for i := range 3 * pairLimit {
@@ -185,8 +183,11 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(g.pairs), pairLimit)
 		require.LessOrEqual(t, len(g.addresses), addressLimit)
-		require.LessOrEqual(t, len(g.succeeded), successLimit)
-		require.LessOrEqual(t, len(g.existing), successLimit)
+		c := newCallers(nil)
+		for i := range 3 * callerLimit {
+			c.noteExisting(fmt.Sprint(i))
+		}
+		require.LessOrEqual(t, len(c.known), callerLimit)
 		n := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
 		for i := range 3 * deferredLookupLimit {
 			n.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)), nil)
@@ -229,16 +230,69 @@ func TestNameFloodLeavesPlacesForOthers(t *testing.T) {
 func TestLimitedLoginRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter()
+		p := newProcess(t, nil, knownCallers)
 		for i := range pairBurst {
-			a, err := g.begin(Login{Name: "name", Password: fmt.Sprint(i), Address: prefix("203.0.113.9"), Began: time.Now()})
-			require.NoError(t, err)
-			require.ErrorIs(t, a.end(t.Context(), ErrCredentials), ErrCredentials)
+			_, err := p.login("admin", fmt.Sprint(i))
+			require.ErrorIs(t, err, ErrCredentials)
 		}
-		_, err := g.begin(Login{Name: "name", Password: "one more", Address: prefix("203.0.113.9"), Began: time.Now()})
+		_, err := p.login("admin", "secret")
 		require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
-		time.Sleep(pairEvery)
-		_, err = g.begin(Login{Name: "name", Password: "one more", Address: prefix("203.0.113.9"), Began: time.Now()})
+		time.Sleep(refusal(t, err).RetryAfter)
+		_, err = p.login("admin", "secret")
 		require.NoError(t, err)
 	})
+}
+
+// Guesses at a name lock out neither a caller nor an admin with a long password, from the same address and
+// before their first login. A password that is given by its hash must have been used in the process.
+func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
+	t.Parallel()
+	const long, short = "sixteen letters!", "fifteen letters"
+	longHash, err := HashPassword(long, MinHashIterations)
+	require.NoError(t, err)
+	shortHash, err := HashPassword(short, MinHashIterations)
+	require.NoError(t, err)
+	for what, c := range map[string]struct {
+		name, password, hash string
+		before               bool // it has logged in before the guesses
+		code                 string
+	}{
+		"the token of a caller":                         {name: "submitter", password: token},
+		"a long password":                               {name: "admin", password: long},
+		"a short password":                              {name: "admin", password: short, code: CodeTooManyAttempts},
+		"a short password that was used":                {name: "admin", password: short, before: true, code: CodeTooManyAttempts},
+		"the hash of a long password that was used":     {name: "admin", password: long, hash: longHash, before: true},
+		"the hash of a long password that was not used": {name: "admin", password: long, hash: longHash, code: CodeTooManyAttempts},
+		"the hash of a short password that was used":    {name: "admin", password: short, hash: shortHash, before: true, code: CodeTooManyAttempts},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, nil, knownCallers)
+				p.password = c.password
+				if c.hash != "" {
+					hash, err := ParsePasswordHash(c.hash)
+					require.NoError(t, err)
+					p.password, p.hash = "", hash
+				}
+				if c.before {
+					_, err := p.login(c.name, c.password)
+					require.NoError(t, err)
+				}
+				for i := range 3 * pairBurst {
+					_, err := p.login(c.name, fmt.Sprint("a guess of more than 15 characters ", i))
+					want := CodeUnauthenticated
+					if i >= pairBurst {
+						want = CodeTooManyAttempts
+						require.LessOrEqual(t, refusal(t, err).RetryAfter, pairEvery)
+					}
+					require.Equal(t, want, task.CodeOf(err))
+				}
+				_, err := p.login(c.name, c.password)
+				require.Equal(t, c.code, task.CodeOf(err))
+				_, err = p.loginFrom("203.0.113.9", c.name, c.password)
+				require.NoError(t, err, "from another address")
+			})
+		})
+	}
 }

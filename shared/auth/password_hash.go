@@ -82,7 +82,7 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 }
 
 // matches reports whether the name is the admin's and the password is the right one. It
-// takes the same time for all names. It returns an error if there was no turn for the call
+// takes the same time for all names. A pair that has failed too often computes no hash. It returns an error if there was no turn for the call
 // within passwordWait of its beginning.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	given := sha256.Sum256([]byte(password))
@@ -92,7 +92,7 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 	if known := h.matched.Load(); known != nil {
 		return isKnown(known), nil
 	}
-	if len(password) > MaxPasswordLength {
+	if a.over > 0 || len(password) > MaxPasswordLength {
 		return false, nil
 	}
 	start, ok := h.turn(a)
