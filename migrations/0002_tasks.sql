@@ -18,12 +18,13 @@ CREATE TABLE tasks (
     send_at      timestamptz,
     expires_at   timestamptz,
     callback_url text,
-    metadata     jsonb,
+    metadata     json,
     created_at   timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX idx_sms_tasks_phone ON tasks (phone_number, id);
 COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
 COMMENT ON COLUMN tasks.seq IS 'A number in about the order of submission: sms_tasks.id.';
+COMMENT ON COLUMN tasks.metadata IS 'As it was submitted. The type jsonb would write out numbers: 1e300 has 301 digits.';
 COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the pair of the environment, which has no row.';
 COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 unless the submitter says otherwise.';
 COMMENT ON COLUMN tasks.max_retries IS 'How many retries follow the first try, 0 to 10.';
@@ -114,7 +115,7 @@ CREATE TABLE archived_tasks (
     send_at      timestamptz,
     expires_at   timestamptz,
     callback_url text,
-    metadata     jsonb,
+    metadata     json,
     created_at   timestamptz NOT NULL,
     status       smallint NOT NULL,
     reason       smallint NOT NULL,

@@ -21,6 +21,7 @@ BEGIN
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'pg_column_size(%1$I) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
+                WHEN name IN ('tasks.metadata', 'archived_tasks.metadata') THEN 'octet_length(%1$I::text) <= 4096' -- what submit accepts
                 WHEN type = 'jsonb' THEN 'pg_column_size(%1$I) <= 1048576'
                 WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'
@@ -32,7 +33,7 @@ BEGIN
         JOIN pg_type t ON t.oid = a.atttypid
         CROSS JOIN LATERAL (SELECT t.typname::text AS type, a.attname AS column_name, c.relname || '.' || a.attname AS name) n
         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition AND c.relname <> 'schema_migrations'
-            AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version')
+            AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'json', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version')
         GROUP BY c.relname ORDER BY c.relname COLLATE "C"
     LOOP
         EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I CHECK (%s)', bounded.table_name, bounded.table_name || '_bounds', bounded.conditions);

@@ -51,6 +51,7 @@ var outOfBounds = map[string]map[string]string{
 	"character varying":        {"": "repeat('x', 2097153)"},
 	"bytea":                    {"": "repeat('x', 2097153)::bytea"},
 	"jsonb":                    {"": "to_jsonb(repeat('x', 2097153))"},
+	"json":                     {"": "to_json(repeat('x', 2097153))", "digits": "('[' || repeat('1e131071,', 500000) || '1]')::json"},
 	"text[]":                   {"": "array[repeat('x', 2097153)]", "null": "array[null]::text[]"},
 	"uuid[]":                   {"": "array_fill(gen_random_uuid(), array[131073])", "null": "array[null]::uuid[]"},
 	// Each is as long as its type says, and read as such.

@@ -207,7 +207,7 @@ func (o *target) due() {
 // events makes the largest events of tasks that wait to be published.
 func (o *target) events() {
 	o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
-		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), jsonb_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
+		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), json_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
 	o.db.Exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
 	o.db.Exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
 }

@@ -52,7 +52,7 @@ const (
 	publishTimeout   = 2 * time.Second // during which the rows are locked
 	unavailablePause = 2 * time.Second
 	batchTime        = 10 * time.Second // one more batch of messages and of events takes at most this
-	memory           = 16 << 20         // bytes: the store returns up to 4 MiB of messages at a time
+	memory           = 16 << 20         // bytes: the store returns up to 4 MiB of messages or events at a time
 )
 
 type relayer struct {

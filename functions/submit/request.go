@@ -137,8 +137,8 @@ func unstorable(value any) string {
 	return ""
 }
 
-// outOfRange reports whether jsonb might refuse a number: it has a large exponent, whatever
-// its digits are, or too many digits.
+// outOfRange reports whether those who read the metadata might fail to read a number: it has a
+// large exponent, whatever its digits are, or too many digits.
 func outOfRange(number string) bool {
 	_, exponent, given := strings.Cut(strings.ToLower(number), "e")
 	if !given {

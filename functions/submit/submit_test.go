@@ -57,6 +57,19 @@ func TestBatchAnswersEachItemInOrder(t *testing.T) {
 	require.Equal(t, 400, s.Post("/api/v1/sms/send/batch", `{"items":[]}`).Status)
 }
 
+// Otherwise a few numbers with exponents would become very long text, with every event too.
+func TestMetadataIsStoredAsSent(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	metadata := `{"b":1,"a":[` + strings.Repeat("1e300,", 678) + `1.50]}`
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","metadata":`+metadata+`}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
+	require.EqualValues(t, len(metadata), s.Count(`select octet_length(metadata::text) from tasks`))
+	require.Contains(t, s.Get("/api/v1/sms/task/"+sent.Data("task_id").(string)).Text, `"metadata":`+metadata)
+	longer := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","metadata":{"m":"`+strings.Repeat("x", 4096)+`"}}`)
+	require.Equal(t, 400, longer.Status, longer.Text)
+}
+
 func TestTaskIsCancelledUntilClaimed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -35,11 +35,12 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
 // contains. The $1 events of a batch are divided equally among streams, and each stream's part
 // among its callers. A caller gets as many whole rows as its part has room for, and at least
 // one. When the first rows of all callers exceed the part, some callers are chosen at random.
-// A stream whose pause has ended gets one row. The first rows of all callers come before the
-// second ones, and small ones before large ones, so no caller's backlog delays another caller.
-// Rows that another relay has locked are skipped. room = 0 means that there may be more rows.
-// A task's result is returned only while the outcome that the event reports is still the
-// task's outcome.
+// A stream whose pause has ended gets one row. The first events of all callers come before the
+// second ones, and those of small rows before those of large ones, so no caller's backlog delays
+// another caller. The content of a stream's events is limited to about 4 MiB: the last events of
+// each caller are left out beyond that. Rows that another relay has locked are skipped. room = 0
+// means that there may be more events. A task's result is returned only while the outcome that
+// the event reports is still the task's outcome.
 const lockEventsSQL = `
 with recursive ` + eventCallers + `, due as materialized (
     select s.*, p.failures, random() as chance from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -51,10 +52,10 @@ with recursive ` + eventCallers + `, due as materialized (
         from due
     ) d where place = 1 or failures is null and ahead < part
 ), found as materialized (
-    select x.*, picked.failures, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
+    select x.*, picked.failures, picked.chance, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
     from picked cross join lateral (
         select *, bool_or(not fits) over () as later from (
-            select id, turn, turn = 1 or failures is null and through <= room as fits from (
+            select id, through, turn = 1 or failures is null and through <= room as fits from (
                 select id, row_number() over y as turn, sum(events) over y as through from (
                     select id, next_at, events from event_outbox
                     where event_outbox.stream = picked.stream and event_outbox.caller_id = picked.caller_id and next_at <= now()
@@ -65,17 +66,22 @@ with recursive ` + eventCallers + `, due as materialized (
         ) z
     ) x
 ), o as materialized (
-    select x.*, f.turn, f.failures, case when f.more then 0 else 2147483647 end as room from found f cross join lateral (
+    select x.*, f.through - x.events as before, f.chance, f.failures, case when f.more then 0 else 2147483647 end as room from found f cross join lateral (
         select id, kind, reason, ids, created_at, stream, events from event_outbox
         where event_outbox.id = f.id and next_at <= now()
         for update skip locked
     ) x
     where f.fits
 )
+select seq, kind, reason, at, subject, source, metadata, ` + tasks.AttemptNames + `, sent_at, url, disabled_reason, failing_since,
+    "from", client_msg_id, accept_seq, alert, stream, case when cut then 0 else room end as room, failures, place, events
+from (select *, bool_or(before >= 4 << 20) over (partition by stream) as cut from (select *,
+    sum(octet_length(concat(source, metadata, ` + tasks.AttemptNames + `, url, disabled_reason, "from", client_msg_id, alert)))
+        over (partition by stream order by turn, chance rows between unbounded preceding and 1 preceding) as before from (
 select o.id as seq, o.kind, o.reason, o.created_at as at, i.id as subject, t.source, t.metadata,
     ` + tasks.AttemptNames + `, d.sent_at, w.url, w.disabled_reason, w.failing_since,
     coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, m.accept_seq) as accept_seq,
-    to_jsonb(x)::text as alert, o.stream, o.room, o.failures
+    to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.before + i.place as turn, o.chance, i.place, o.events
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (
     select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
@@ -99,7 +105,9 @@ left join lateral (
 left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + store.KindWebhookDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
-order by o.stream, o.turn, o.events, o.id, i.place`
+) event) event) event
+where before is null or before < 4 << 20
+order by stream, turn, events, seq`
 
 // Due is one event to publish.
 type Due struct {
@@ -123,7 +131,9 @@ type Due struct {
 
 	Alert *alerts.Alert // as it was when this happened; nil for any other event
 
-	stream string
+	stream    string
+	place     int // in its row of event_outbox, from 1
+	rowEvents int // how many events that row has
 }
 
 // eventRow is a row of lockEventsSQL.
@@ -133,6 +143,8 @@ type eventRow struct {
 	Stream   string
 	Room     int
 	Failures *int32
+	Place    int
+	Events   int
 }
 
 // ID identifies the event. It stays the same when the event is published again.
@@ -145,11 +157,11 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams s
 	}
 	found, err := pgx.CollectRows(rows, store.RowByName[eventRow]())
 	streams = store.StreamStates{}
-	for i, row := range found {
+	for _, row := range found {
 		e := row.Due
-		e.stream = row.Stream
+		e.stream, e.place, e.rowEvents = row.Stream, row.Place, row.Events
 		e.Alert = alerts.AtEvent(row.Alert, e.Kind)
-		if i == 0 || due[i-1].Seq != e.Seq {
+		if row.Place == 1 {
 			streams.AddRow(e.stream, 0, row.Room, row.Failures)
 		}
 		due = append(due, e)
@@ -164,9 +176,10 @@ select exists (select from e s` + store.JoinStreamPauses + `where s.next_at <= n
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
-// keepEventsSQL keeps the remaining ids of a row and, if $3 > 0, delays it by $3 seconds.
+// keepEventsSQL keeps the ids $2 of a row and those after its first $4, which were not read, and,
+// if $3 > 0, delays the row by $3 seconds.
 const keepEventsSQL = `
-update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
+update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
 // Relay locks about limit events, the oldest of each stream and caller, calls publish,
 // and deletes what was accepted, all in one transaction. publish returns one result per event,
@@ -208,7 +221,8 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 // remainingEvents is what stays of a row after publishing.
 type remainingEvents struct {
 	total int           // events that the row had
-	ids   []task.ID     // events that stay
+	read  int           // its first events, which were to be published
+	ids   []task.ID     // those of them that stay
 	pause time.Duration // delay of the row, if an event of it failed alone
 }
 
@@ -219,10 +233,10 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 	for i, e := range due {
 		row := rows[e.Seq]
 		if row == nil {
-			row = new(remainingEvents)
+			row = &remainingEvents{total: e.rowEvents}
 			rows[e.Seq] = row
 		}
-		row.total++
+		row.read = max(row.read, e.place)
 		switch r := results[i]; r.Outcome {
 		case msg.Away:
 			row.ids = append(row.ids, e.Subject)
@@ -239,10 +253,10 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 	var taken []int64
 	for _, seq := range slices.Sorted(maps.Keys(rows)) {
 		switch row := rows[seq]; {
-		case len(row.ids) == 0:
+		case len(row.ids) == 0 && row.read == row.total:
 			taken = append(taken, seq)
-		case len(row.ids) < row.total || row.pause > 0:
-			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds())
+		case len(row.ids) < row.read || row.pause > 0:
+			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds(), row.read)
 			if row.pause > 0 {
 				relayed.Again = append(relayed.Again, time.Now().Add(row.pause))
 			}

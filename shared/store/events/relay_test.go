@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -216,6 +217,56 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 		require.LessOrEqual(t, len(seen), 2*300+100, "of many callers some are chosen")
 	}
 	require.Equal(t, 5000, total)
+}
+
+// A batch holds rows locked and their content in memory, so its bytes are limited, too: a row
+// whose events exceed the limit is published in parts.
+func TestBatchOfLargeEventsIsLimitedInBytes(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	add := func(caller, events int, metadata string) {
+		db.Exec(t, `
+with new as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, metadata)
+    select gen_random_uuid(), $1, 'default', 5, 3, 0, '13800138000', 'x', $3::text::json from generate_series(1, $2::integer)
+    returning id
+)
+insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_agg(id) from new`, caller, events, metadata)
+	}
+	large := `{"m":"` + strings.Repeat("x", 4000) + `"}`
+	add(7, 1500, large)
+	add(7, 1000, large)
+	add(8, 10, `{"small":true}`)
+	published, batches, last, away := map[task.ID]bool{}, 0, int64(0), task.ID{}
+	for more := true; more; batches++ {
+		relayed, err := db.Events.Relay(t.Context(), 4000, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+			results, bytes, small := make([]msg.Result, len(due)), 0, 0
+			for i, e := range due {
+				bytes += len(e.Metadata)
+				switch {
+				case string(e.Metadata) == `{"small":true}`:
+					small++
+				case batches == 1 && i == 0:
+					away, results[i] = e.Subject, msg.Result{Outcome: msg.Away, Scope: msg.OneMessage, Reason: "because"}
+					continue
+				case e.Subject != away:
+					require.GreaterOrEqual(t, e.Seq, last, "in their order")
+					last = e.Seq
+				}
+				require.False(t, published[e.Subject])
+				published[e.Subject], results[i] = true, storetest.Taken
+			}
+			require.LessOrEqual(t, bytes, 4<<20+len(large))
+			require.Equal(t, batches == 0, small == 10, "another caller's events are in the first batch")
+			return results, nil
+		})
+		require.NoError(t, err)
+		more = relayed.More
+		db.Exec(t, `update event_outbox set next_at = '-infinity'`)
+	}
+	require.Len(t, published, 2510)
+	require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
+	require.Equal(t, 3, batches)
 }
 
 // whileWaiting holds the row that lock finds, begins do, has meanwhile happen once

@@ -106,7 +106,7 @@ insert into message_live (id, kind, destination_key, remaining_sends) select id,
 		Cases: map[string]string{
 			"lockEventsSQL":       "4",
 			"anyEventSQL":         "",
-			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0",
+			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0, 1",
 			"deleteEventsSQL":     "array[1]",
 			"listenersSQL":        storetest.SomeIDs + `, array['task.succeeded']`,
 			"claimDeliveriesSQL":  `100, array[1], ` + storetest.SomeIDs + `, array[''], array[false], 16, 32, 32, 30`,

@@ -146,7 +146,7 @@ func plainColumns() []store.BulkColumn[readyRow] {
 		store.Array("content text", func(s r) string { return s.Text }),
 		store.Array("source text", func(s r) *string { return store.OrNull(s.Source) }),
 		store.Array("callback_url text", func(s r) *string { return store.OrNull(s.CallbackURL) }),
-		store.Array("metadata jsonb", func(s r) *string { return store.OrNull(string(s.Metadata)) }),
+		store.Array("metadata json", func(s r) *string { return store.OrNull(string(s.Metadata)) }),
 		store.Array("send_at timestamptz", func(s r) *time.Time { return store.TimeOrNull(s.SendAt) }),
 		store.Array("expiry timestamptz", func(s r) *time.Time { return store.TimeOrNull(s.ExpiresAt) }),
 		store.Array("ttl interval", func(s r) *time.Duration { return store.OrNull(s.TTL) }),
