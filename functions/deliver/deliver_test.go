@@ -65,19 +65,21 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 	event := func(id, kind, subject, data string) string {
 		return fmt.Sprintf(`{"id":"%s","type":"%s","subject":"%s","time":"2026-01-02T03:04:05Z","data":%s}`, id, kind, subject, data)
 	}
-	message := `"messages":[{"server_msg_id":"` + id + `","fp":"` + strings.Repeat("00", 16) + `"}]`
+	message := `{"server_msg_id":"` + id + `","fp":"` + strings.Repeat("00", 16) + `"}`
 	forged := []string{
-		event("year", delivered, "", `{"delivered_at":"0000-01-01T00:00:00Z",`+message+`}`),
+		event("year", delivered, "", `{"delivered_at":"0000-01-01T00:00:00Z","messages":[`+message+`]}`),
 		event(random(6000), task, id, "{}"),
 		event("type", "sendonce.task."+random(6000), id, "{}"),
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
-	batch := "[" + strings.Join(append(forged, event("good", task, id, "{}")), ",") + "]"
+	twice := event("twice", delivered, "", `{"delivered_at":"2026-01-02T03:04:05Z","messages":[`+message+`,`+message+`]}`)
+	batch := "[" + strings.Join(append(forged, twice, event("good", task, id, "{}")), ",") + "]"
 	answer := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
 	require.Equal(t, 204, answer.Status, answer.Text)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from webhook_deliveries where event_id = 'good'`))
 	require.Equal(t, len(forged), w.Admin.Count(`select count(*) from dead_letters where function = 'deliver' and dead`))
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages where id = $1 and delivered_at is not null`, id))
 	alone := w.Admin.Do("POST", "/events/deliver", `{"specversion":"1.0","source":"/s",`+forged[0][1:], "Content-Type", "application/cloudevents+json")
 	require.Equal(t, 204, alone.Status, alone.Text)
 }

@@ -64,11 +64,12 @@ func IsRowError(err error) bool {
 }
 
 // IsPoison reports whether err means that the database will never accept the row, whatever its
-// present state: its data is invalid (22), violates a constraint (23), or exceeds a limit of
-// Postgres (54), such as the length of a key in an index.
+// present state: it has a value twice that may be there once (21), its data is invalid (22),
+// violates a constraint (23), or exceeds a limit of Postgres (54), such as the length of a key
+// in an index.
 func IsPoison(err error) bool {
 	code := SQLState(err)
-	return len(code) == 5 && slices.Contains([]string{"22", "23", "54"}, code[:2])
+	return len(code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, code[:2])
 }
 
 // lostAnswer wraps the error of a transaction whose connection broke: whether it was committed

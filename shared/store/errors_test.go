@@ -26,3 +26,9 @@ func TestMayBeCommittedExcludesServerErrors(t *testing.T) {
 		require.Equal(t, c.want, MayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
 	}
 }
+
+func TestCardinalityViolationIsPoison(t *testing.T) {
+	t.Parallel()
+	require.True(t, IsPoison(&pgconn.PgError{Code: "21000"}))
+	require.False(t, IsPoison(&pgconn.PgError{Code: "57P01"}))
+}

@@ -12,10 +12,11 @@ import (
 )
 
 // noteDeliveredSQL keeps the time where saving looks for it. Rows are written in
-// the order of their ids, as saving does.
+// the order of their ids, as saving does, and each once, although an event may
+// name a message twice: on conflict updates no row twice.
 const noteDeliveredSQL = `
 insert into accepted_messages as a (id, saved_at, delivered_at)
-select id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
+select distinct id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
 on conflict (id) do update set delivered_at = least(a.delivered_at, excluded.delivered_at)`
 
 // What was saved meanwhile gets the time here. A message may change from live to

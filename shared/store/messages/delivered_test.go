@@ -42,7 +42,7 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	require.Zero(t, delivered(late))
 	mustRecordDelivered(t, db, at, early, late)
 	require.True(t, delivered(late).Equal(at), "or after")
-	mustRecordDelivered(t, db, at.Add(time.Minute), early, late)
+	mustRecordDelivered(t, db, at.Add(time.Minute), early, late, late) // the same message twice
 	mustRecordDelivered(t, db, at.Add(-time.Minute), late)
 	require.True(t, delivered(early).Equal(at), "the first of two counts")
 	require.True(t, delivered(late).Equal(at.Add(-time.Minute)))
