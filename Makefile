@@ -61,7 +61,7 @@ attack: ## 64 of the worst calls of each kind at once: memory of each function, 
 	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
 lists: ## the cost of the lists and statistics of subscribe messages over a million rows
-	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store/subscribe
+	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run SubscribeQueriesReadFewBlocks ./shared/store/subscribe
 
 compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)

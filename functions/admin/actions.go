@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// actionsRequest is api.ActionsRequest with its rules.
+// actionsRequest adds validation to api.ActionsRequest.
 type actionsRequest api.ActionsRequest
 
 func (r *actionsRequest) Validate() []task.Field {

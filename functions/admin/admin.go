@@ -115,7 +115,7 @@ type handlers struct {
 	phones         task.Country
 }
 
-// listRequest is api.ListRequest with its rules.
+// listRequest adds validation to api.ListRequest.
 type listRequest api.ListRequest
 
 func (r *listRequest) Validate() []task.Field {

@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestRoutesNeedTheRoleAdmin(t *testing.T) {
+func TestRoutesRequireRoleAdmin(t *testing.T) {
 	t.Parallel()
 	o := startServer(t)
-	made := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"app","roles":["submitter","sender","receiver","trigger"]}`)
+	created := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"app","roles":["submitter","sender","receiver","trigger"]}`)
 	for _, path := range []string{"template", "default-sms", "statistics", "tasks", "blocked-words", "callers", "actions", "dead-letters"} {
-		require.Equal(t, 403, o.callAs("app", made.Token, "GET", path, "").Code, path)
+		require.Equal(t, 403, o.callAs("app", created.Token, "GET", path, "").Code, path)
 		require.Equal(t, 401, o.callAs("app", "guess", "GET", path, "").Code, path)
 	}
 }
@@ -24,35 +24,35 @@ func TestInvalidIDsAreNotFound(t *testing.T) {
 	t.Parallel()
 	o := startServer(t)
 	for _, id := range []string{"0", "-1", "007", "+1", "1.0", "x", "2147483648", "9223372036854775808", "%00", "%27%20or%201=1", "1e3"} {
-		o.refused(404, "not_found", nil, "GET", "template/"+id, "")
-		o.refused(404, "not_found", nil, "POST", "template/"+id+"/activate", "")
-		o.refused(404, "not_found", nil, "PUT", "default-sms/"+id, `{"content":"x"}`)
-		o.refused(404, "not_found", nil, "DELETE", "blocked-words/"+id, "")
-		o.refused(404, "not_found", nil, "POST", "callers/"+id+"/revoke", "")
-		o.refused(404, "not_found", nil, "POST", "dead-letters/"+id+"/dismiss", `{"reason":"x"}`)
-		o.refused(404, "not_found", nil, "POST", "tasks/"+id+"/retry", "")
-		o.refused(404, "not_found", nil, "GET", "tasks/"+id, "")
+		o.requireError(404, "not_found", nil, "GET", "template/"+id, "")
+		o.requireError(404, "not_found", nil, "POST", "template/"+id+"/activate", "")
+		o.requireError(404, "not_found", nil, "PUT", "default-sms/"+id, `{"content":"x"}`)
+		o.requireError(404, "not_found", nil, "DELETE", "blocked-words/"+id, "")
+		o.requireError(404, "not_found", nil, "POST", "callers/"+id+"/revoke", "")
+		o.requireError(404, "not_found", nil, "POST", "dead-letters/"+id+"/dismiss", `{"reason":"x"}`)
+		o.requireError(404, "not_found", nil, "POST", "tasks/"+id+"/retry", "")
+		o.requireError(404, "not_found", nil, "GET", "tasks/"+id, "")
 	}
 }
 
-func TestUnusualTextsAndNumbers(t *testing.T) {
+func TestInvalidTextsAndNumbers(t *testing.T) {
 	t.Parallel()
 	o := startServer(t)
-	routes := map[string]map[string]string{ // route -> field -> the rest of a good body
+	routes := map[string]map[string]string{ // route -> field -> other required fields
 		"template":         {"template_name": `"template_content":"c"`, "template_content": `"template_name":"n"`},
 		"template/preview": {"template_content": `"content":""`, "content": `"template_content":"c"`},
 		"default-sms":      {"content": `"phone_number":"13900000001"`, "phone_number": `"content":"x"`},
 		"blocked-words":    {"word": ""},
 		"callers":          {"name": `"roles":["sender"]`},
 	}
-	texts := map[string]bool{ // text -> whether a field may accept it
+	values := map[string]bool{ // JSON value -> whether a field may accept it
 		`""`: false, `"\u0000"`: false, `"a\u0000b"`: false, `"\ud800"`: false, `9223372036854775808`: false, `[]`: false, `{}`: false, `true`: false,
 		`"` + strings.Repeat("字", 201) + `"`: false, `"` + strings.Repeat("😀", 200) + `"`: true, `"'; drop table tasks; --"`: true, `"😀"`: true, `"\u202e"`: true,
 	}
 	for route, fields := range routes {
 		for field, rest := range fields {
-			for text, acceptable := range texts {
-				body := "{" + strings.Trim(fmt.Sprintf(`%q:%s,%s`, field, text, rest), ",") + "}"
+			for value, acceptable := range values {
+				body := "{" + strings.Trim(fmt.Sprintf(`%q:%s,%s`, field, value, rest), ",") + "}"
 				r := o.call("POST", route, body)
 				switch {
 				case r.Code == 400:

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// alertsRequest is api.AlertsRequest with its rules.
+// alertsRequest adds validation to api.AlertsRequest.
 type alertsRequest api.AlertsRequest
 
 func (r *alertsRequest) Validate() []task.Field {

@@ -12,7 +12,7 @@ import (
 
 const maxBlockedWord = 100
 
-// blockedWordRequest is api.BlockedWordRequest with its rules.
+// blockedWordRequest adds validation to api.BlockedWordRequest.
 type blockedWordRequest api.BlockedWordRequest
 
 func (r *blockedWordRequest) Validate() []task.Field {

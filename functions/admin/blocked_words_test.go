@@ -17,7 +17,7 @@ func TestBlockedWords(t *testing.T) {
 	require.Equal(t, []api.BlockedWordResponse{w}, mustCall[api.Page[api.BlockedWordResponse]](o, "GET", "blocked-words", "").Items)
 	at := fmt.Sprintf("blocked-words/%d", w.ID)
 	require.Equal(t, "赌博", mustCall[api.BlockedWordResponse](o, "DELETE", at, "").Word)
-	o.refused(404, "not_found", nil, "DELETE", at, "")
-	o.refused(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
+	o.requireError(404, "not_found", nil, "DELETE", at, "")
+	o.requireError(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
 	require.Equal(t, []string{"blocked.remove", "blocked.add"}, o.actions(fmt.Sprintf("blocked_word/%d", w.ID)))
 }

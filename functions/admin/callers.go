@@ -27,7 +27,7 @@ const (
 	maxWaitingBytes = 1 << 40
 )
 
-// callerRequest is api.CallerRequest with its rules.
+// callerRequest adds validation to api.CallerRequest.
 type callerRequest api.CallerRequest
 
 func (r *callerRequest) Validate() []task.Field {
@@ -46,7 +46,7 @@ func (r *callerRequest) grants() callers.Grants {
 	}
 }
 
-// callerChange is api.CallerChange with its rules.
+// callerChange adds validation to api.CallerChange.
 type callerChange api.CallerChange
 
 func (r *callerChange) Validate() []task.Field {
@@ -67,7 +67,7 @@ func checkRoles(bad *decode.Rules, roles []string) {
 		at := fmt.Sprintf("roles[%d]", i)
 		switch fn.Role(role) {
 		case fn.Submitter, fn.Sender, fn.Receiver, fn.Trigger, fn.Admin:
-			bad.When(slices.Contains(roles[:i], role), at, "is named twice")
+			bad.When(slices.Contains(roles[:i], role), at, "repeats an earlier value")
 		default:
 			bad.When(true, at, "must be submitter, sender, receiver, trigger or admin")
 		}
@@ -97,7 +97,7 @@ func checkList(bad *decode.Rules, field, what string, values []string, check fun
 	for i, value := range values[:min(len(values), maxValues)] {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		check(at, value)
-		bad.When(slices.Contains(values[:i], value), at, "is named twice")
+		bad.When(slices.Contains(values[:i], value), at, "repeats an earlier value")
 	}
 }
 

@@ -30,15 +30,15 @@ func TestCallers(t *testing.T) {
 	require.NotEqual(t, made.Token, rotated.Token)
 	require.Len(t, rotated.Token, 43)
 	require.NotNil(t, mustCall[api.CallerResponse](o, "POST", at+"/revoke", "").RevokedAt)
-	o.refused(409, "conflict", nil, "POST", at+"/rotate", "")
+	o.requireError(409, "conflict", nil, "POST", at+"/rotate", "")
 	require.Equal(t, []string{"caller.revoke", "caller.rotate", "caller.update", "caller.update", "caller.create"}, o.actions(fmt.Sprintf("caller/%d", made.ID)))
 	require.NotContains(t, string(o.call("GET", "actions", "").Data), made.Token)
 
-	o.refused(409, "conflict", nil, "POST", "callers", `{"name":"ops.2","roles":["admin"]}`)
-	o.refused(409, "conflict", nil, "POST", "callers", `{"name":"admin","roles":["admin"]}`)
-	o.refused(400, "invalid_request", []string{"name", "roles[1]", "roles[2]", "queues[0]"}, "POST", "callers", `{"name":"a b","roles":["admin","boss","admin"],"queues":[""]}`)
-	o.refused(400, "invalid_request", []string{"name", "roles"}, "POST", "callers", `{}`)
-	o.refused(400, "invalid_request", []string{"roles"}, "PUT", at, `{"roles":[]}`)
+	o.requireError(409, "conflict", nil, "POST", "callers", `{"name":"ops.2","roles":["admin"]}`)
+	o.requireError(409, "conflict", nil, "POST", "callers", `{"name":"admin","roles":["admin"]}`)
+	o.requireError(400, "invalid_request", []string{"name", "roles[1]", "roles[2]", "queues[0]"}, "POST", "callers", `{"name":"a b","roles":["admin","boss","admin"],"queues":[""]}`)
+	o.requireError(400, "invalid_request", []string{"name", "roles"}, "POST", "callers", `{}`)
+	o.requireError(400, "invalid_request", []string{"roles"}, "PUT", at, `{"roles":[]}`)
 }
 
 func TestCallerReceives(t *testing.T) {
@@ -54,11 +54,11 @@ func TestCallerReceives(t *testing.T) {
 	require.Empty(t, mustCall[api.CallerResponse](o, "PUT", at, `{"receives":[]}`).Receives, "an empty list means no subjects")
 	require.Contains(t, string(o.call("GET", at, "").Data), `"receives":[]`)
 
-	o.refused(400, "invalid_request", []string{"receives[1]", "receives[2]"}, "PUT", at, `{"receives":["a","a.>.b","a"]}`)
-	o.refused(400, "invalid_request", []string{"receives[0]"}, "POST", "callers", `{"name":"p","roles":["receiver"],"receives":[""]}`)
+	o.requireError(400, "invalid_request", []string{"receives[1]", "receives[2]"}, "PUT", at, `{"receives":["a","a.>.b","a"]}`)
+	o.requireError(400, "invalid_request", []string{"receives[0]"}, "POST", "callers", `{"name":"p","roles":["receiver"],"receives":[""]}`)
 	var many []string
 	for i := range 101 {
 		many = append(many, fmt.Sprintf(`"a%d"`, i))
 	}
-	o.refused(400, "invalid_request", []string{"receives"}, "PUT", at, `{"receives":[`+strings.Join(many, ",")+`]}`)
+	o.requireError(400, "invalid_request", []string{"receives"}, "PUT", at, `{"receives":[`+strings.Join(many, ",")+`]}`)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// defaultRequest is api.DefaultSMSRequest with its rules.
+// defaultRequest adds validation to api.DefaultSMSRequest.
 type defaultRequest api.DefaultSMSRequest
 
 func (r *defaultRequest) Validate() []task.Field {
@@ -45,7 +45,7 @@ func (h *handlers) phone(text string) string {
 	return number
 }
 
-// defaultsRequest is api.DefaultSMSListRequest with its rules.
+// defaultsRequest adds validation to api.DefaultSMSListRequest.
 type defaultsRequest api.DefaultSMSListRequest
 
 func (r *defaultsRequest) Validate() []task.Field {
@@ -65,7 +65,7 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struc
 	return defaultResponse(row), err
 }
 
-// defaultChange is api.DefaultSMSChange with its rules. The content is checked together with the stored row.
+// defaultChange adds validation to api.DefaultSMSChange. The content is checked together with the stored row.
 type defaultChange api.DefaultSMSChange
 
 func (r *defaultChange) Validate() []task.Field {

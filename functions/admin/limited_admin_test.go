@@ -14,129 +14,129 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const onlyAdmin = `"roles":["admin"],"queues":["bulk"]`
+const bulkAdminFields = `"roles":["admin"],"queues":["bulk"]`
 
-// An admin with queues calls every operation. Those that the contract does not mark as
-// limited to the caller's queues are refused before anything happens.
+// A queue admin is an admin with queues. It calls every operation: those without
+// x-within-queues in the API specification must return 403.
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.NewCallerWith("first", onlyAdmin) // the examples revoke it
-	limited := s.NewCallerWith("limited", onlyAdmin)
+	s.NewCallerWith("first", bulkAdminFields) // the example requests revoke the first caller
+	limited := s.NewCallerWith("limited", bulkAdminFields)
 	c := contract.Read(t)
 	for pattern, operation := range c.Operations {
 		roles, _ := operation.Node["x-roles"].([]any)
 		if roles == nil {
-			continue // the probes of the platform
+			continue // health checks
 		}
 		req := c.ExampleCall(t, s.URL, pattern)
 		req.SetBasicAuth(limited.User, limited.Password)
 		res, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
-		text, err := io.ReadAll(res.Body)
+		body, err := io.ReadAll(res.Body)
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
-		refused := strings.Contains(string(text), "more than the queues to which this admin is limited: bulk") || strings.Contains(string(text), "this needs the role")
+		refused := strings.Contains(string(body), "more than the queues to which this admin is limited: bulk") || strings.Contains(string(body), "this needs the role")
 		if operation.Node["x-within-queues"] == true {
 			require.Contains(t, roles, "admin", pattern)
-			require.False(t, refused, "%s: %s", pattern, text)
+			require.False(t, refused, "%s: %s", pattern, body)
 			continue
 		}
-		require.Equal(t, 403, res.StatusCode, "%s: %s", pattern, text)
-		require.True(t, refused, "%s: %s", pattern, text)
+		require.Equal(t, 403, res.StatusCode, "%s: %s", pattern, body)
+		require.True(t, refused, "%s: %s", pattern, body)
 	}
 }
 
-func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
+func TestQueueAdminSeesOnlyItsQueues(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile, rightful := s.NewCallerWith("hostile", onlyAdmin), s.NewCallerWith("rightful", `"roles":["admin"],"queues":["default"]`)
-	own, foreign := s.SubmitTo("bulk"), s.SubmitTo("default")
+	bulkAdmin, defaultAdmin := s.NewCallerWith("bulk-admin", bulkAdminFields), s.NewCallerWith("default-admin", `"roles":["admin"],"queues":["default"]`)
+	bulkTask, defaultTask := s.SubmitTo("bulk"), s.SubmitTo("default")
 
 	for path, body := range map[string]string{"": "", "/retry": "", "/cancel": "", "/resolve": `{"outcome":"failed","reason":"x"}`} {
 		method := map[bool]string{true: "GET", false: "POST"}[path == ""]
-		theirs, none := hostile.Do(method, cluster.AdminPath+"tasks/"+foreign+path, body), hostile.Do(method, cluster.AdminPath+"tasks"+cluster.Nowhere+path, body)
-		require.Equal(t, 404, theirs.Status, "%s: %s", path, theirs.Text)
-		require.Equal(t, none.Text, theirs.Text, "a foreign task does not exist")
-		require.NotEqual(t, 404, hostile.Do(method, cluster.AdminPath+"tasks/"+own+path, body).Status, path)
-		require.NotEqual(t, 404, s.Do(method, cluster.AdminPath+"tasks/"+foreign+path, "").Status, path)
+		existing, unknown := bulkAdmin.Do(method, cluster.AdminPath+"tasks/"+defaultTask+path, body), bulkAdmin.Do(method, cluster.AdminPath+"tasks"+cluster.UnknownIDPath+path, body)
+		require.Equal(t, 404, existing.Status, "%s: %s", path, existing.Text)
+		require.Equal(t, unknown.Text, existing.Text, "the response is that for an unknown id")
+		require.NotEqual(t, 404, bulkAdmin.Do(method, cluster.AdminPath+"tasks/"+bulkTask+path, body).Status, path)
+		require.NotEqual(t, 404, s.Do(method, cluster.AdminPath+"tasks/"+defaultTask+path, "").Status, path)
 		s.SubmitTo("default")
 		if path == "/cancel" {
-			foreign, own = s.SubmitTo("default"), s.SubmitTo("bulk")
+			defaultTask, bulkTask = s.SubmitTo("default"), s.SubmitTo("bulk")
 		}
 	}
-	tasks := func(by *cluster.Client, query string) (ids []string) {
-		for _, item := range by.Get(cluster.AdminPath + "tasks" + query).Data("items").([]any) {
+	listTasks := func(admin *cluster.Client, query string) (ids []string) {
+		for _, item := range admin.Get(cluster.AdminPath + "tasks" + query).Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["task_id"].(string))
 		}
 		return ids
 	}
-	require.Contains(t, tasks(hostile, ""), own)
-	require.NotContains(t, tasks(hostile, ""), foreign)
-	require.NotContains(t, tasks(hostile, "?phone_number=13800138000"), foreign)
-	require.NotContains(t, tasks(hostile, "?state=pending"), foreign)
-	require.Contains(t, tasks(rightful, "?state=pending"), foreign)
-	require.Equal(t, 403, hostile.Get(cluster.AdminPath+"tasks?queue=default").Status)
+	require.Contains(t, listTasks(bulkAdmin, ""), bulkTask)
+	require.NotContains(t, listTasks(bulkAdmin, ""), defaultTask)
+	require.NotContains(t, listTasks(bulkAdmin, "?phone_number=13800138000"), defaultTask)
+	require.NotContains(t, listTasks(bulkAdmin, "?state=pending"), defaultTask)
+	require.Contains(t, listTasks(defaultAdmin, "?state=pending"), defaultTask)
+	require.Equal(t, 403, bulkAdmin.Get(cluster.AdminPath+"tasks?queue=default").Status)
 
-	for _, do := range []string{"pause", "resume"} {
-		at := cluster.AdminPath + "queues/default/" + do
-		require.Equal(t, 403, hostile.Post(at, `{"reason":"x"}`).Status, do)
-		require.Equal(t, 200, rightful.Post(at, `{"reason":"x"}`).Status, do)
+	for _, action := range []string{"pause", "resume"} {
+		path := cluster.AdminPath + "queues/default/" + action
+		require.Equal(t, 403, bulkAdmin.Post(path, `{"reason":"x"}`).Status, action)
+		require.Equal(t, 200, defaultAdmin.Post(path, `{"reason":"x"}`).Status, action)
 	}
-	queues := hostile.Get(cluster.AdminPath + "queues")
+	queues := bulkAdmin.Get(cluster.AdminPath + "queues")
 	require.Contains(t, queues.Text, `"bulk"`)
 	require.NotContains(t, queues.Text, `"default"`)
-	require.Equal(t, 200, hostile.Post(cluster.AdminPath+"queues/bulk/pause", `{"reason":"x"}`).Status)
-	require.Equal(t, 403, hostile.Get(cluster.AdminPath+"subscribe-templates").Status)
-	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
+	require.Equal(t, 200, bulkAdmin.Post(cluster.AdminPath+"queues/bulk/pause", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, bulkAdmin.Get(cluster.AdminPath+"subscribe-templates").Status)
+	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'bulk-admin'`)
 	list := s.NewCallerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).Get(cluster.AdminPath + "subscribe-templates")
 	require.Equal(t, 200, list.Status)
 	require.NotEmpty(t, list.Data("templates"))
-	require.NotContains(t, list.Text, "hostile", "it does not see other callers")
+	require.NotContains(t, list.Text, "bulk-admin", "pauses of other callers are hidden")
 
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
-	alerts := hostile.Get(cluster.AdminPath + "alerts")
+	alerts := bulkAdmin.Get(cluster.AdminPath + "alerts")
 	require.Contains(t, alerts.Text, `"bulk"`)
 	require.NotContains(t, alerts.Text, `"default"`)
-	require.NotContains(t, alerts.Text, `stream_full`, "a stream is no queue, whatever its name")
+	require.NotContains(t, alerts.Text, `stream_full`, "an alert about a stream is not about the queue of the same name")
 	require.Contains(t, s.Get(cluster.AdminPath+"alerts").Text, `stream_full`)
 }
 
-// In its other roles, an admin with queues acts for itself only.
-func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
+// In its other roles, a queue admin acts only for itself, as any caller does.
+func TestQueueAdminInOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
+	queueAdmin := s.NewCallerWith("team", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
 	shop := s.NewCallerWith("shop", `"roles":["submitter","receiver"]`)
-	foreign := shop.SubmitTo("bulk")
-	require.Equal(t, 404, hostile.Get(cluster.SMSPath+"task/"+foreign).Status)
-	require.Equal(t, 404, hostile.Post(cluster.SMSPath+"task/"+foreign+"/cancel", "").Status)
-	require.Equal(t, 200, hostile.Get(cluster.SMSPath+"task/"+hostile.SubmitTo("bulk")).Status)
+	shopTask := shop.SubmitTo("bulk")
+	require.Equal(t, 404, queueAdmin.Get(cluster.SMSPath+"task/"+shopTask).Status)
+	require.Equal(t, 404, queueAdmin.Post(cluster.SMSPath+"task/"+shopTask+"/cancel", "").Status)
+	require.Equal(t, 200, queueAdmin.Get(cluster.SMSPath+"task/"+queueAdmin.SubmitTo("bulk")).Status)
 
 	endpoint := shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook"}`)
 	require.Equal(t, 200, endpoint.Status, endpoint.Text)
-	require.Equal(t, 404, hostile.Get(fmt.Sprintf("/api/v1/webhooks/endpoints/%v", endpoint.Data("id"))).Status)
-	require.Equal(t, 404, hostile.Post(fmt.Sprintf("/api/v1/webhooks/endpoints/%v/rotate-secret", endpoint.Data("id")), "").Status)
-	require.Equal(t, 403, hostile.Get("/api/v1/webhooks/endpoints?caller_id=2").Status)
-	require.Equal(t, 400, hostile.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook","events":["alert.raised"]}`).Status)
+	require.Equal(t, 404, queueAdmin.Get(fmt.Sprintf("/api/v1/webhooks/endpoints/%v", endpoint.Data("id"))).Status)
+	require.Equal(t, 404, queueAdmin.Post(fmt.Sprintf("/api/v1/webhooks/endpoints/%v/rotate-secret", endpoint.Data("id")), "").Status)
+	require.Equal(t, 403, queueAdmin.Get("/api/v1/webhooks/endpoints?caller_id=2").Status)
+	require.Equal(t, 400, queueAdmin.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook","events":["alert.raised"]}`).Status)
 
-	require.Equal(t, 403, hostile.Get("/api/v1/stream/shop").Status)
-	require.Equal(t, 403, hostile.Post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).Status)
-	require.Equal(t, 403, hostile.Get("/api/v1/messages?between=shop,other").Status)
+	require.Equal(t, 403, queueAdmin.Get("/api/v1/stream/shop").Status)
+	require.Equal(t, 403, queueAdmin.Post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).Status)
+	require.Equal(t, 403, queueAdmin.Get("/api/v1/messages?between=shop,other").Status)
 	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
-	require.Equal(t, 404, hostile.Get(at).Status)
-	require.Equal(t, 403, hostile.Post(at+"/resend", "").Status)
+	require.Equal(t, 404, queueAdmin.Get(at).Status)
+	require.Equal(t, 403, queueAdmin.Post(at+"/resend", "").Status)
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "it replaces nothing of another caller")
+	require.Equal(t, 403, queueAdmin.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "it cannot replace the message of another caller")
 	require.Equal(t, true, shop.Subscribe(cluster.Booking(1, "")).Data("again"))
 }
 
-func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
+func TestQueueAdminCannotGrantMoreThanItHas(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := s.NewCallerWith("hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
+	queueAdmin := s.NewCallerWith("team", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
 	const callers = cluster.AdminPath + "callers"
-	wide := map[string][]string{
+	excessive := map[string][]string{ // fields of a caller -> invalid fields in the response
 		`"roles":["sender"]`:                                                       {"queues"},
 		`"roles":["sender"],"queues":[]`:                                           {"queues"},
 		`"roles":["sender"],"queues":["bulk","default"]`:                           {"queues"},
@@ -148,123 +148,123 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 		`"roles":["receiver"],"queues":["other"],"receives":["orders.new","x.y"]`:  {"roles", "queues", "receives"},
 		`"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["a","b"]`: {"receives"},
 	}
-	for grants, fields := range wide {
-		r := hostile.Post(callers, `{"name":"hostile.helper",`+grants+`}`)
+	for grants, fields := range excessive {
+		r := queueAdmin.Post(callers, `{"name":"team.helper",`+grants+`}`)
 		require.Equal(t, 403, r.Status, "%s: %s", grants, r.Text)
 		require.Equal(t, fields, r.Fields(), grants)
 	}
-	require.Equal(t, 0, s.Count(`select count(*) from callers where name = 'hostile.helper'`))
+	require.Equal(t, 0, s.Count(`select count(*) from callers where name = 'team.helper'`))
 
-	helper := hostile.Post(callers, `{"name":"hostile.helper","roles":["admin"],"queues":["bulk"]}`)
+	helper := queueAdmin.Post(callers, `{"name":"team.helper","roles":["admin"],"queues":["bulk"]}`)
 	require.Equal(t, 200, helper.Status, helper.Text)
 	at := fmt.Sprintf("%s/%v", callers, helper.Data("id"))
-	for grants, fields := range wide {
-		r := hostile.Do("PUT", at, "{"+grants+"}")
+	for grants, fields := range excessive {
+		r := queueAdmin.Do("PUT", at, "{"+grants+"}")
 		if !strings.Contains(grants, `"queues"`) {
-			continue // what is left out stays
+			continue // an update without queues keeps them
 		}
 		require.Equal(t, 403, r.Status, "%s: %s", grants, r.Text)
 		require.Equal(t, fields, r.Fields(), grants)
 	}
-	require.Equal(t, 200, hostile.Do("PUT", at, `{"roles":["sender"]}`).Status)
-	require.Equal(t, 200, hostile.Post(at+"/rotate", "").Status)
+	require.Equal(t, 200, queueAdmin.Do("PUT", at, `{"roles":["sender"]}`).Status)
+	require.Equal(t, 200, queueAdmin.Post(at+"/rotate", "").Status)
 
 	var others []string
 	for name, grants := range map[string]string{
 		"boss": `"roles":["admin"]`, "all-queues": `"roles":["sender"]`, "peer": `"roles":["admin"],"queues":["bulk","default"]`,
 		"submitter": `"roles":["submitter"],"queues":["bulk"]`, "receiver": `"roles":["sender"],"queues":["bulk"],"receives":["orders.>"]`,
 	} {
-		name = "hostile." + name
-		made := s.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
-		require.Equal(t, 200, made.Status, made.Text)
+		name = "team." + name
+		created := s.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
+		require.Equal(t, 200, created.Status, created.Text)
 		others = append(others, name)
-		theirs := fmt.Sprintf("%s/%v", callers, made.Data("id"))
+		path := fmt.Sprintf("%s/%v", callers, created.Data("id"))
 		for _, r := range []cluster.Reply{
-			hostile.Get(theirs), hostile.Post(theirs+"/rotate", ""), hostile.Post(theirs+"/revoke", ""),
-			hostile.Do("PUT", theirs, `{"roles":["sender"],"queues":["bulk"],"receives":[]}`),
+			queueAdmin.Get(path), queueAdmin.Post(path+"/rotate", ""), queueAdmin.Post(path+"/revoke", ""),
+			queueAdmin.Do("PUT", path, `{"roles":["sender"],"queues":["bulk"],"receives":[]}`),
 		} {
 			require.Equal(t, 404, r.Status, "%s: %s", name, r.Text)
 		}
 		as := *s
-		as.User, as.Password = name, made.Data("token").(string)
-		require.NotEqual(t, 401, as.Get(callers).Status, "it goes on with its token")
+		as.User, as.Password = name, created.Data("token").(string)
+		require.NotEqual(t, 401, as.Get(callers).Status, "its token is still valid")
 	}
-	shown := hostile.Get(callers).Text
+	shown := queueAdmin.Get(callers).Text
 	for _, name := range others {
 		require.NotContains(t, shown, `"`+name+`"`)
 	}
-	require.Contains(t, shown, `"hostile.helper"`)
+	require.Contains(t, shown, `"team.helper"`)
 
-	self := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'hostile'`))
+	self := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'team'`))
 	for _, grants := range []string{`{"queues":[]}`, `{"queues":["bulk"]}`, `{"roles":["admin","sender","trigger"]}`} {
-		require.Equal(t, 403, hostile.Do("PUT", self, grants).Status, "its own limits are not its to change: %s", grants)
+		require.Equal(t, 403, queueAdmin.Do("PUT", self, grants).Status, "it cannot change its own limits: %s", grants)
 	}
-	require.Equal(t, 200, hostile.Post(at+"/revoke", "").Status)
+	require.Equal(t, 200, queueAdmin.Post(at+"/revoke", "").Status)
 }
 
-// A user's inbox and conversations belong to the caller of that name, whatever its queues.
-// So an admin with queues manages only callers that are named after it.
-func TestQueueAdminCannotUseAUserName(t *testing.T) {
+// A user's inbox and conversations belong to the caller with that name, whatever its queues.
+// So the names of callers that a queue admin creates must begin with its own name and a dot.
+func TestQueueAdminCannotTakeUserNames(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	hostile := s.NewCallerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
+	queueAdmin := s.NewCallerWith("team", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
 	const callers, mine = cluster.AdminPath + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
 	ann := s.NewCallerWith("ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
 	ann.SendText("bob", "1")
 
-	withMessages := hostile.Post(callers, `{"name":"bob",`+mine+`}`)
-	require.Equal(t, 403, withMessages.Status, withMessages.Text)
-	require.Equal(t, []string{"name"}, withMessages.Fields())
-	for _, name := range []string{"ann", "admin", "nobody", "hostile", "hostile-1", "hostileX.1", "Hostile.1"} {
-		r := hostile.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
+	nameWithMessages := queueAdmin.Post(callers, `{"name":"bob",`+mine+`}`)
+	require.Equal(t, 403, nameWithMessages.Status, nameWithMessages.Text)
+	require.Equal(t, []string{"name"}, nameWithMessages.Fields())
+	for _, name := range []string{"ann", "admin", "nobody", "team", "team-1", "teamX.1", "Team.1"} {
+		r := queueAdmin.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
 		require.Equal(t, 403, r.Status, "%s: %s", name, r.Text)
-		require.Equal(t, withMessages.Body["fields"], r.Body["fields"], "a name that is taken, has messages or is free: all alike")
+		require.Equal(t, nameWithMessages.Body["fields"], r.Body["fields"], "the response does not show whether a name is taken or has messages")
 	}
 	require.Equal(t, 2, s.Count(`select count(*) from callers`))
 
 	at := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'ann'`))
 	for _, r := range []cluster.Reply{
-		hostile.Get(at), hostile.Post(at+"/rotate", ""), hostile.Post(at+"/revoke", ""), hostile.Do("PUT", at, `{"roles":["receiver"]}`),
+		queueAdmin.Get(at), queueAdmin.Post(at+"/rotate", ""), queueAdmin.Post(at+"/revoke", ""), queueAdmin.Do("PUT", at, `{"roles":["receiver"]}`),
 	} {
-		require.Equal(t, 404, r.Status, "ann may do no more than hostile, and is not its to be: %s", r.Text)
+		require.Equal(t, 404, r.Status, "ann has no more permissions than team, but another admin created her: %s", r.Text)
 	}
-	require.NotContains(t, hostile.Get(callers).Text, `"ann"`)
-	require.Equal(t, 200, ann.Get("/api/v1/messages?between=ann,bob").Status, "ann goes on with her token")
+	require.NotContains(t, queueAdmin.Get(callers).Text, `"ann"`)
+	require.Equal(t, 200, ann.Get("/api/v1/messages?between=ann,bob").Status, "ann's token is still valid")
 
-	helper := hostile.NewCallerWith("hostile.1", mine)
+	helper := queueAdmin.NewCallerWith("team.1", mine)
 	require.Equal(t, 403, helper.Get("/api/v1/messages?between=ann,bob").Status)
-	require.Contains(t, hostile.Get(callers).Text, `"hostile.1"`)
+	require.Contains(t, queueAdmin.Get(callers).Text, `"team.1"`)
 	s.NewCallerWith("last", `"roles":["sender"]`)
-	first := hostile.Get(callers + "?limit=1")
-	require.Contains(t, first.Text, `"hostile"`)
-	second := hostile.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
-	require.Contains(t, second.Text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
+	first := queueAdmin.Get(callers + "?limit=1")
+	require.Contains(t, first.Text, `"team"`)
+	second := queueAdmin.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
+	require.Contains(t, second.Text, `"team.1"`, "hidden callers do not leave gaps in the pages")
 	require.Nil(t, second.Data("next_after"))
-	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues gives bob his name")
+	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues may create bob")
 }
 
-// The cached limits of an admin do not count when it changes callers.
-func TestQueueAdminLimitsFollowChanges(t *testing.T) {
+// Changing callers checks the stored limits of the admin, not the cached ones.
+func TestQueueAdminLimitsAreReadFromDatabase(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	wasBoss := s.NewCallerWith("was-boss", `"roles":["admin"]`)
-	require.Equal(t, 200, wasBoss.Get(cluster.AdminPath+"callers").Status)
+	admin := s.NewCallerWith("admin-before", `"roles":["admin"]`)
+	require.Equal(t, 200, admin.Get(cluster.AdminPath+"callers").Status)
 	for _, change := range []string{`queues = '{bulk}'`, `queues = '{}', roles = '{sender}'`, `roles = '{admin}', revoked_at = now()`} {
-		s.Exec(`update callers set ` + change) // by another process: this one has the old ones cached
-		r := wasBoss.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`)
+		s.Exec(`update callers set ` + change) // as another process would; this one has cached the old limits
+		r := admin.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`)
 		require.Equal(t, 403, r.Status, "%s: %s", change, r.Text)
 	}
 	require.Equal(t, 1, s.Count(`select count(*) from callers`))
 	require.Equal(t, 200, s.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`).Status, "the built-in admin has no limits")
 }
 
-func TestAdminsHaveNoBusinessTypes(t *testing.T) {
+func TestAdminCannotHaveBusinessTypes(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const callers = "/api/v1/admin/callers"
-	made := s.Post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
-	require.Equal(t, 400, made.Status, made.Text)
-	require.Equal(t, []string{"business_types"}, made.Fields())
+	created := s.Post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
+	require.Equal(t, 400, created.Status, created.Text)
+	require.Equal(t, []string{"business_types"}, created.Fields())
 	bad := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":[""," ","a","a"]}`)
 	require.Equal(t, []string{"business_types[0]", "business_types[1]", "business_types[3]"}, bad.Fields())
 	shop := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":["coupon"]}`)
@@ -276,7 +276,7 @@ func TestAdminsHaveNoBusinessTypes(t *testing.T) {
 	require.Equal(t, []any{}, s.Do("PUT", at, `{"roles":["admin"],"business_types":[]}`).Data("business_types"))
 }
 
-func TestOnlyAdminsListAlerts(t *testing.T) {
+func TestOnlyAdminsReadAlerts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	refused := s.NewCaller("shop", "submitter").Post(cluster.EndpointsPath, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)

@@ -117,7 +117,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, 200, narrowed.Status, narrowed.Text)
 	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
-	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.Nowhere).Status, "no role was left")
+	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "no role was left")
 	require.Equal(t, 200, poll(other, "slow"), "another caller goes on")
 	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []string{"caller.update", "caller.create"}, auditOf(s, "ops.both"))

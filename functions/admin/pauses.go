@@ -17,7 +17,7 @@ const maxPause = 366 * 24 * time.Hour
 // queuesPerPage is the number of queues in a page of the list.
 const queuesPerPage = 1000
 
-// queuesRequest is api.QueuesRequest with its rules.
+// queuesRequest adds validation to api.QueuesRequest.
 type queuesRequest api.QueuesRequest
 
 func (r *queuesRequest) Validate() []task.Field {
@@ -42,7 +42,7 @@ func queueState(q tasks.QueueState) api.QueueState {
 	return answer
 }
 
-// pauseRequest is api.PauseRequest with its rules.
+// pauseRequest adds validation to api.PauseRequest.
 type pauseRequest api.PauseRequest
 
 func (r *pauseRequest) Validate() []task.Field {
@@ -71,7 +71,7 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	return pauseResponse(p), nil
 }
 
-// resumeRequest is api.ResumeRequest with its rules.
+// resumeRequest adds validation to api.ResumeRequest.
 type resumeRequest api.ResumeRequest
 
 func (r *resumeRequest) Validate() []task.Field {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 const root = "/api/v1/admin/"
 
-// testServer serves the function on a real socket, with a new database.
+// testServer serves the function admin over TCP, with a new database.
 type testServer struct {
 	*testing.T
 	env *fn.Env
@@ -47,7 +47,7 @@ func startServer(t *testing.T) *testServer {
 	return &testServer{T: t, env: env, url: server.URL}
 }
 
-// response is a response with its data as JSON.
+// response is the body of a response; Data is not decoded.
 type response struct {
 	Code    int
 	Error   string
@@ -56,7 +56,7 @@ type response struct {
 	Data    json.RawMessage
 }
 
-// fields are the names of the bad fields.
+// fields returns the names of the invalid fields.
 func (r response) fields() (names []string) {
 	for _, f := range r.Fields {
 		names = append(names, f.Field)
@@ -98,8 +98,8 @@ func mustCall[T any](o *testServer, method, path, body string) (data T) {
 	return data
 }
 
-// refused makes a call, and requires a status, an error code and bad fields.
-func (o *testServer) refused(status int, code string, fields []string, method, path, body string) {
+// requireError makes a call and requires a status, an error code and these invalid fields.
+func (o *testServer) requireError(status int, code string, fields []string, method, path, body string) {
 	o.Helper()
 	r := o.call(method, path, body)
 	require.Equal(o, status, r.Code, "%s %s %s: %s", method, path, body, r.Message)

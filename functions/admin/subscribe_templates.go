@@ -17,7 +17,7 @@ import (
 
 const maxTemplateID = 100
 
-// pausedTemplatesRequest is api.SubscribeTemplatesRequest with its rules.
+// pausedTemplatesRequest adds validation to api.SubscribeTemplatesRequest.
 type pausedTemplatesRequest api.SubscribeTemplatesRequest
 
 func (r *pausedTemplatesRequest) Validate() []task.Field {
@@ -88,7 +88,7 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 	return answer
 }
 
-// resumeTemplateRequest is api.ResumeTemplateRequest with its rules.
+// resumeTemplateRequest adds validation to api.ResumeTemplateRequest.
 type resumeTemplateRequest api.ResumeTemplateRequest
 
 func (r *resumeTemplateRequest) Validate() []task.Field {

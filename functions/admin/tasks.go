@@ -16,7 +16,7 @@ import (
 // timelineLimit is the number of events in a page of a task's timeline.
 const timelineLimit = 200
 
-// tasksRequest is api.TasksRequest with its rules.
+// tasksRequest adds validation to api.TasksRequest.
 type tasksRequest api.TasksRequest
 
 func (r *tasksRequest) Validate() []task.Field {
@@ -65,7 +65,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	return page, err
 }
 
-// taskRequest is api.AdminTaskRequest with its rules.
+// taskRequest adds validation to api.AdminTaskRequest.
 type taskRequest api.AdminTaskRequest
 
 func (r *taskRequest) Validate() []task.Field {
@@ -121,7 +121,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	return answer, err
 }
 
-// repairRequest is api.RepairRequest with its rules.
+// repairRequest adds validation to api.RepairRequest.
 type repairRequest api.RepairRequest
 
 func (r *repairRequest) Validate() []task.Field {
@@ -141,7 +141,7 @@ func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (a
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.taskStore.Cancel(ctx, id, &by) })
 }
 
-// resolveRequest is api.ResolveRequest with its rules.
+// resolveRequest adds validation to api.ResolveRequest.
 type resolveRequest api.ResolveRequest
 
 func (r *resolveRequest) Validate() []task.Field {

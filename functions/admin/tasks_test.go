@@ -50,11 +50,11 @@ func TestTasks(t *testing.T) {
 	require.Equal(t, []string{"received", "claimed", "report"}, events)
 	require.Equal(t, "192.0.2.7", one.Timeline[0].SourceIP)
 	require.Equal(t, "said", one.Timeline[2].Message)
-	o.refused(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
+	o.requireError(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
 
-	o.refused(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
+	o.requireError(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
 		"tasks?state=done&reason=bad&phone_number=%2B&queue=a%20b&caller_id=-1&from=2024-01-02T00:00:00Z&to=2024-01-01T00:00:00Z&limit=201&after=5&nonsense=1&source="+strings.Repeat("x", 51), "")
-	o.refused(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
+	o.requireError(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
 }
 
 func TestManualChangesOfTasks(t *testing.T) {
@@ -71,7 +71,7 @@ func TestManualChangesOfTasks(t *testing.T) {
 	default:
 		t.Fatal("the waiting claim was not woken")
 	}
-	o.refused(409, "conflict", nil, "POST", at+"/retry", "")
+	o.requireError(409, "conflict", nil, "POST", at+"/retry", "")
 	require.Equal(t, "cancelled", mustCall[api.RepairResponse](o, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
 	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+id.String(), "").Items
 	require.Equal(t, []string{"task.cancel", "task.retry"}, []string{actions[0].Action, actions[1].Action})
@@ -87,11 +87,11 @@ func TestManualChangesOfTasks(t *testing.T) {
 		got := mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)
 		require.Equal(t, state, got.State)
 		require.Equal(t, "asked the carrier", got.Result)
-		o.refused(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
+		o.requireError(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
 		if state == "pending" {
 			mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/cancel", "")
 		}
 	}
-	o.refused(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
-	o.refused(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
+	o.requireError(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
+	o.requireError(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// templateRequest is api.TemplateRequest with its rules.
+// templateRequest adds validation to api.TemplateRequest.
 type templateRequest api.TemplateRequest
 
 func (r *templateRequest) Validate() []task.Field {
@@ -26,7 +26,7 @@ func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequ
 	return templateResponse(t), err
 }
 
-// templatesRequest is api.TemplatesRequest with its rules.
+// templatesRequest adds validation to api.TemplatesRequest.
 type templatesRequest api.TemplatesRequest
 
 func (r *templatesRequest) Validate() []task.Field {
@@ -45,7 +45,7 @@ func (h *handlers) template(ctx context.Context, _ *fn.Call, id int32, _ struct{
 	return templateResponse(t), err
 }
 
-// templateChange is api.TemplateChange with its rules.
+// templateChange adds validation to api.TemplateChange.
 type templateChange api.TemplateChange
 
 func (r *templateChange) Validate() []task.Field {

@@ -70,7 +70,7 @@ type claimer struct {
 	lease time.Duration
 }
 
-// claimRequest is api.ClaimRequest with its rules.
+// claimRequest adds validation to api.ClaimRequest.
 type claimRequest api.ClaimRequest
 
 func (r *claimRequest) Validate() []task.Field {
@@ -83,7 +83,7 @@ func (r *claimRequest) Validate() []task.Field {
 	return bad
 }
 
-// extendRequest is api.ExtendRequest with its rules.
+// extendRequest adds validation to api.ExtendRequest.
 type extendRequest api.ExtendRequest
 
 func (r *extendRequest) Validate() []task.Field {

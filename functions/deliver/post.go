@@ -20,13 +20,13 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// contentType is that of a CloudEvent in its structured mode.
+// contentType is the type of a CloudEvent in structured mode.
 const contentType = "application/cloudevents+json; charset=utf-8"
 
 const (
-	headerBytes  = 16 << 10 // limit of a response's header; a longer one is a failure
-	excerptBytes = 4 << 10  // of a response's body that are used
-	drainBytes   = 64 << 10 // of it that are read: a connection can be reused only after the whole body
+	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
+	excerptBytes = 4 << 10  // of the response body that are read for the excerpt
+	drainBytes   = 64 << 10 // of the response body that are read at all: a connection can be reused only after the whole body was read
 	excerptRunes = 200
 
 	idleConns        = 64
@@ -35,20 +35,20 @@ const (
 
 	maxRetryAfter = 24 * time.Hour
 
-	// lookupStep hides the duration of a lookup without a public address: an internal name may be answered sooner than
-	// one that does not exist.
+	// lookupStep hides how long a lookup without a public address took: the time could show whether an internal name
+	// exists.
 	lookupStep = 250 * time.Millisecond
 )
 
-// attempt is the result of one try to deliver.
+// attempt is the result of one POST.
 type attempt struct {
-	at         time.Time // as signed
+	at         time.Time // start, and the time in the signature
 	duration   time.Duration
 	status     int           // of the response; 0 = there was none
 	retryAfter time.Duration // of the response, at most 24 h; 0 = none
 	response   string        // the beginning of the response's body, printable
 	err        string        // for the caller that registered the URL; "" if and only if status is 2xx
-	cancelled  bool          // the caller's context ended first, or it could not be signed: it is not a failure
+	cancelled  bool          // the caller's context ended first: the endpoint did not fail
 }
 
 // poster posts to URLs that callers have registered. It is safe for concurrent use.
@@ -58,8 +58,8 @@ type poster struct {
 	logHidden func(host string, cause error) // logs, for an operator, the error behind errNotPublic; may be nil
 }
 
-// newPoster makes a poster. The timeout limits each try, with the reading of the response; half of it limits connecting
-// and the TLS handshake.
+// newPoster returns a poster. The timeout limits each try, including reading the response. Connecting and the TLS
+// handshake may each take half of it.
 func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	dialer := &net.Dialer{Timeout: timeout / 2, ControlContext: newGuard(allowed).control}
 	return &poster{timeout: timeout, transport: &http.Transport{
@@ -74,15 +74,16 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	}}
 }
 
-// post makes one try. The id must be the same in each try of a delivery.
+// post sends one event. Each try of a delivery must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
 	a := attempt{at: time.Now()}
-	p.exchange(ctx, &a, url, id, body, secrets)
+	p.roundTrip(ctx, &a, url, id, body, secrets)
 	a.duration = time.Since(a.at)
 	return a
 }
 
-func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body []byte, secrets []string) {
+// roundTrip sends the request and stores the result in a.
+func (p *poster) roundTrip(ctx context.Context, a *attempt, url, id string, body []byte, secrets []string) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
@@ -92,8 +93,8 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 	}
 	req.Header.Set("User-Agent", "Sendonce")
 	req.Header.Set("Content-Type", contentType)
-	// Not sent: a nil value makes the transport repeat the request if a kept connection is closed. Receivers deduplicate by
-	// the webhook-id.
+	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
+	// deduplicate by webhook-id.
 	req.Header["Idempotency-Key"] = nil
 	if err := api.SignWebhook(req.Header, id, a.at, body, secrets...); err != nil {
 		a.err = "cannot be signed: " + err.Error()
@@ -103,11 +104,11 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 	switch {
 	case err == nil:
 		defer res.Body.Close()
-		// After a switch of protocols (101) the context does not end the reading.
+		// After a protocol switch (101) the context alone does not stop reading.
 		defer context.AfterFunc(limited, func() { res.Body.Close() })()
-		a.readAnswer(res)
+		a.readResponse(res)
 	case ended(ctx):
-		a.cancelled, a.err = true, "interrupted before there was an answer"
+		a.cancelled, a.err = true, "interrupted before a response"
 	case ended(limited):
 		a.err = fmt.Sprintf("timed out after %s", p.timeout)
 	case notPublicAddress(err):
@@ -121,7 +122,7 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 	}
 }
 
-// notPublicAddress reports whether no address was found that may be called, for any reason.
+// notPublicAddress reports whether err means that the host has no address that may be called.
 func notPublicAddress(err error) bool {
 	_, lookup := errors.AsType[*net.DNSError](err)
 	return lookup || errors.Is(err, errNotPublic)
@@ -137,14 +138,14 @@ func untilStep(ctx context.Context, begin time.Time) {
 	}
 }
 
-// ended also compares the deadline: a connection may time out before ctx is done.
+// ended reports whether ctx has ended. It also checks the deadline, because a connection may time out before ctx is done.
 func ended(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// readAnswer stores the response. Its status is valid even if its body is incomplete.
-func (a *attempt) readAnswer(res *http.Response) {
+// readResponse stores the response. Its status is valid even if its body is incomplete.
+func (a *attempt) readResponse(res *http.Response) {
 	a.status = res.StatusCode
 	a.retryAfter = retry.After(res.Header, time.Now(), maxRetryAfter)
 	switch a.status / 100 {
@@ -164,14 +165,14 @@ func (a *attempt) readAnswer(res *http.Response) {
 // excerpt returns the beginning of s as one line of printable text.
 func excerpt(s string) string { return text.Cut(text.Line(s), excerptRunes) }
 
-// describeError describes why an allowed address gave no response. It removes addresses from the error: those of this
-// host and those that the name resolved to.
+// describeError describes, for the caller that registered the URL, why there was no response. The text contains no IP
+// addresses.
 func (p *poster) describeError(err error) string {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "the certificate is not valid: " + describeCertificateError(certificate.Err)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return "TLS failed: the server does not speak TLS on this port"
+		return "TLS failed: the server does not use TLS on this port"
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
@@ -184,7 +185,7 @@ func (p *poster) describeError(err error) string {
 		return fmt.Sprintf("timed out after %s: no TLS handshake", p.timeout/2)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the connection was closed before there was an answer"
+		return "the connection was closed before a response"
 	}
 	if isOp {
 		err = op.Err
@@ -197,8 +198,8 @@ func describeProtocolError(err error) string {
 	if alert, ok := strings.CutPrefix(text, "tls: "); ok {
 		text = "TLS failed: " + alert
 	}
-	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // the transport has no better text for it
-		text = "the server wrote before the request, so it is not an HTTP server"
+	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // an internal text of net/http
+		text = "the server sent data before the request: it is not an HTTP server"
 	}
 	if strings.HasPrefix(text, "malformed HTTP") {
 		text, _, _ = strings.Cut(text, ` "`) // it quotes the response, which the caller may not see

@@ -22,64 +22,64 @@ import (
 func TestPostTimeouts(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		scheme string
-		answer string
-		want   string
+		scheme   string
+		response string
+		want     string
 	}{
-		"no answer":        {"http", "", "timed out after 1s"},
-		"a slow header":    {"http", "HTTP/1.1 200 OK\r\nContent-Le", "timed out after 1s"},
+		"no response":      {"http", "", "timed out after 1s"},
+		"partial header":   {"http", "HTTP/1.1 200 OK\r\nContent-Le", "timed out after 1s"},
 		"no TLS handshake": {"https", "", "timed out after 500ms: no TLS handshake"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			gone := make(chan struct{})
-			address := rawReceiver(t, func(_ int, conn net.Conn) {
-				defer close(gone)
-				if tt.answer == "" || readRequest(bufio.NewReader(conn)) == nil {
-					_, _ = io.WriteString(conn, tt.answer)
+			closed := make(chan struct{})
+			address := startTCPServer(t, func(_ int, conn net.Conn) {
+				defer close(closed)
+				if tt.response == "" || readRequest(bufio.NewReader(conn)) == nil {
+					_, _ = io.WriteString(conn, tt.response)
 					readAll(conn)
 				}
 			})
-			a := loopback(t, time.Second).try(t.Context(), tt.scheme+"://"+address)
+			a := newLoopbackPoster(t, time.Second).try(t.Context(), tt.scheme+"://"+address)
 			require.Equal(t, attempt{at: a.at, duration: a.duration, err: tt.want}, a)
-			<-gone
+			<-closed
 		})
 	}
 }
 
-func TestPostToServersThatAreNotHTTP(t *testing.T) {
+func TestPostInvalidResponse(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct{ answer, want string }{
-		"an endless header":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), "server response headers exceeded 16384 bytes; aborted"},
-		"endless headers":    {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: x\r\n", 100_000), "server response headers exceeded 16384 bytes; aborted"},
-		"another protocol":   {"SSH-2.0-OpenSSH\r\n\x00\x1b[31m\r\n", `malformed HTTP response`},
-		"nothing":            {"", "the connection was closed before there was an answer"},
-		"a truncated header": {"HTTP/1.1 200 OK\r\nX: ", "the connection was closed before there was an answer"},
+	tests := map[string]struct{ response, want string }{
+		"header too long":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), "server response headers exceeded 16384 bytes; aborted"},
+		"too many headers": {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: x\r\n", 100_000), "server response headers exceeded 16384 bytes; aborted"},
+		"another protocol": {"SSH-2.0-OpenSSH\r\n\x00\x1b[31m\r\n", `malformed HTTP response`},
+		"empty":            {"", "the connection was closed before a response"},
+		"truncated header": {"HTTP/1.1 200 OK\r\nX: ", "the connection was closed before a response"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := rawReceiver(t, func(_ int, conn net.Conn) {
+			address := startTCPServer(t, func(_ int, conn net.Conn) {
 				if readRequest(bufio.NewReader(conn)) == nil {
-					_, _ = io.WriteString(conn, tt.answer)
+					_, _ = io.WriteString(conn, tt.response)
 				}
 			})
-			a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
+			a := newLoopbackPoster(t, time.Minute).try(t.Context(), "http://"+address)
 			require.Equal(t, attempt{at: a.at, duration: a.duration, err: tt.want}, a)
 		})
 	}
 }
 
-// The error depends on whether the server or the client writes first.
-func TestPostToAServerThatWritesFirst(t *testing.T) {
+// The error depends on a race: the server or the client may write first.
+func TestPostToServerThatSendsFirst(t *testing.T) {
 	t.Parallel()
-	address := rawReceiver(t, func(_ int, conn net.Conn) {
+	address := startTCPServer(t, func(_ int, conn net.Conn) {
 		_, _ = io.WriteString(conn, "SSH-2.0-Test\r\n")
 		readAll(conn)
 	})
-	a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
-	require.Contains(t, []string{"the server wrote before the request, so it is not an HTTP server", `malformed HTTP response`}, a.err)
+	a := newLoopbackPoster(t, time.Minute).try(t.Context(), "http://"+address)
+	require.Contains(t, []string{"the server sent data before the request: it is not an HTTP server", `malformed HTTP response`}, a.err)
 	require.Zero(t, a.status)
 }
 
@@ -89,23 +89,23 @@ func TestPostConnectionRefused(t *testing.T) {
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
-	require.Equal(t, "connection refused", loopback(t, time.Minute).try(t.Context(), "http://"+address).err)
+	require.Equal(t, "connection refused", newLoopbackPoster(t, time.Minute).try(t.Context(), "http://"+address).err)
 }
 
 func TestPostTLSErrors(t *testing.T) {
 	t.Parallel()
-	quiet := func(server *httptest.Server) *httptest.Server {
+	silence := func(server *httptest.Server) *httptest.Server {
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
 		return server
 	}
-	server := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	server := silence(httptest.NewUnstartedServer(http.NotFoundHandler()))
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	old := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	old := silence(httptest.NewUnstartedServer(http.NotFoundHandler()))
 	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS11}
 	old.StartTLS()
 	t.Cleanup(old.Close)
-	plain := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	plain := silence(httptest.NewUnstartedServer(http.NotFoundHandler()))
 	plain.Start()
 	t.Cleanup(plain.Close)
 
@@ -113,23 +113,23 @@ func TestPostTLSErrors(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	require.NoError(t, err)
 	tests := map[string]struct {
-		url    string
-		client *tls.Config
-		want   string
-		status int
+		url       string
+		tlsConfig *tls.Config
+		want      string
+		status    int
 	}{
-		"good":                 {server.URL, &tls.Config{RootCAs: roots}, "answered 404 Not Found", 404},
+		"valid":                {server.URL, &tls.Config{RootCAs: roots}, "answered 404 Not Found", 404},
 		"an unknown authority": {server.URL, nil, "the certificate is not valid: it is signed by an unknown authority", 0},
 		"another host":         {"https://localhost:" + port, &tls.Config{RootCAs: roots}, "the certificate is not valid: it is not for this host", 0},
 		"expired":              {server.URL, &tls.Config{RootCAs: roots, Time: func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }}, "the certificate is not valid: it has expired or is not valid yet", 0},
-		"an old version":       {old.URL, &tls.Config{RootCAs: roots}, "TLS failed: protocol version not supported", 0},
-		"no TLS at all":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, "TLS failed: the server does not speak TLS on this port", 0},
+		"old TLS version":      {old.URL, &tls.Config{RootCAs: roots}, "TLS failed: protocol version not supported", 0},
+		"plain HTTP":           {strings.Replace(plain.URL, "http:", "https:", 1), nil, "TLS failed: the server does not use TLS on this port", 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := loopback(t, time.Minute)
-			p.transport.TLSClientConfig = tt.client
+			p := newLoopbackPoster(t, time.Minute)
+			p.transport.TLSClientConfig = tt.tlsConfig
 			a := p.try(t.Context(), tt.url)
 			require.Equal(t, tt.want, a.err)
 			require.Equal(t, tt.status, a.status)
@@ -139,10 +139,10 @@ func TestPostTLSErrors(t *testing.T) {
 
 func TestPostErrorHasNoAddress(t *testing.T) {
 	t.Parallel()
-	inside := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 443}
-	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: inside, Err: err} }
+	private := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 443}
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: private, Err: err} }
 	read := func(err error) error {
-		return &net.OpError{Op: "read", Net: "tcp", Source: inside, Addr: inside, Err: err}
+		return &net.OpError{Op: "read", Net: "tcp", Source: private, Addr: private, Err: err}
 	}
 	p := newPoster(15*time.Second, nil)
 	for want, err := range map[string]error{
@@ -150,10 +150,10 @@ func TestPostErrorHasNoAddress(t *testing.T) {
 		"no route to host":                    dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)),
 		"timed out after 7.5s: no connection": dial(os.ErrDeadlineExceeded),
 		"connection reset by peer":            fmt.Errorf("broken: %w", read(os.NewSyscallError("read", syscall.ECONNRESET))),
-		"the server wrote before the request, so it is not an HTTP server": errors.New("readLoopPeekFailLocked: %!w(<nil>)"),
-		"use of closed network connection":                                 read(net.ErrClosed),
-		"TLS failed: handshake failure":                                    &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")},
-		"TLS failed: server selected unsupported protocol version":         errors.New("tls: server selected unsupported protocol version"),
+		"the server sent data before the request: it is not an HTTP server": errors.New("readLoopPeekFailLocked: %!w(<nil>)"),
+		"use of closed network connection":                                  read(net.ErrClosed),
+		"TLS failed: handshake failure":                                     &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")},
+		"TLS failed: server selected unsupported protocol version":          errors.New("tls: server selected unsupported protocol version"),
 	} {
 		require.Equal(t, want, p.describeError(err))
 	}
@@ -161,7 +161,7 @@ func TestPostErrorHasNoAddress(t *testing.T) {
 
 func TestPostInvalidRequest(t *testing.T) {
 	t.Parallel()
-	p := loopback(t, time.Minute)
+	p := newLoopbackPoster(t, time.Minute)
 	require.Equal(t, "the URL is not valid", p.try(t.Context(), "http://%zz").err)
 	require.Equal(t, `unsupported protocol scheme "file"`, p.try(t.Context(), "file:///etc/passwd").err)
 

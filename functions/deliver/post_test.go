@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// loopback is a poster that may call the servers of these tests.
-func loopback(t *testing.T, timeout time.Duration) *poster {
+// newLoopbackPoster returns a poster that may connect to 127.0.0.1.
+func newLoopbackPoster(t *testing.T, timeout time.Duration) *poster {
 	t.Helper()
 	p := newPoster(timeout, networks(t, "127.0.0.1"))
 	t.Cleanup(p.transport.CloseIdleConnections)
@@ -39,8 +39,8 @@ func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// rawReceiver starts a server that calls serve for each connection, numbered from 1, and returns its address.
-func rawReceiver(t *testing.T, serve func(n int, conn net.Conn)) string {
+// startTCPServer starts a server that calls serve for each connection, numbered from 1, and returns its address.
+func startTCPServer(t *testing.T, serve func(n int, conn net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestPostIsSigned(t *testing.T) {
 	})
 
 	start := time.Now()
-	a := loopback(t, time.Minute).post(t.Context(), server.URL+"/hook?a=b", "event-1", body, []string{after, before})
+	a := newLoopbackPoster(t, time.Minute).post(t.Context(), server.URL+"/hook?a=b", "event-1", body, []string{after, before})
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: "thank you"}, a)
 	require.False(t, a.at.Before(start))
 	require.Positive(t, a.duration)
@@ -113,7 +113,7 @@ func TestPostIsSigned(t *testing.T) {
 
 func TestPostSucceedsOnlyWith2xx(t *testing.T) {
 	t.Parallel()
-	p := loopback(t, time.Minute)
+	p := newLoopbackPoster(t, time.Minute)
 	for status, want := range map[int]string{
 		200: "", 202: "", 204: "", 299: "",
 		300: "answered 300 and redirects are not followed: register the new URL",
@@ -137,7 +137,7 @@ func TestPostFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
 	target := receiver(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
-	p := loopback(t, time.Minute)
+	p := newLoopbackPoster(t, time.Minute)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, location := range []string{target.URL, "/elsewhere", "http://169.254.169.254/", "%zz:// no URL"} {
 			var requests atomic.Int32
@@ -182,7 +182,7 @@ func TestPostRefusesAddressesThatAreNotPublic(t *testing.T) {
 
 func TestPostUsesNoProxy(t *testing.T) {
 	t.Parallel()
-	require.Nil(t, loopback(t, time.Minute).transport.Proxy)
+	require.Nil(t, newLoopbackPoster(t, time.Minute).transport.Proxy)
 }
 
 func TestPostLimitsTheBody(t *testing.T) {
@@ -200,7 +200,7 @@ func TestPostLimitsTheBody(t *testing.T) {
 			}
 		}
 	})
-	a := loopback(t, time.Minute).try(t.Context(), server.URL)
+	a := newLoopbackPoster(t, time.Minute).try(t.Context(), server.URL)
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: strings.Repeat("很长", 100)}, a)
 	require.Less(t, <-sent, 64<<20, "at most the buffers of two sockets")
 }
@@ -216,7 +216,7 @@ func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 			<-r.Context().Done()
 		}
 	})
-	a := loopback(t, time.Second).try(t.Context(), server.URL)
+	a := newLoopbackPoster(t, time.Second).try(t.Context(), server.URL)
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 202, response: "slow"}, a)
 	<-gone
 }
@@ -224,13 +224,13 @@ func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 func TestCancelledPost(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 2)
-	address := rawReceiver(t, func(_ int, conn net.Conn) {
+	address := startTCPServer(t, func(_ int, conn net.Conn) {
 		if readRequest(bufio.NewReader(conn)) == nil {
 			arrived <- struct{}{}
 			readAll(conn)
 		}
 	})
-	p := loopback(t, time.Minute)
+	p := newLoopbackPoster(t, time.Minute)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -238,7 +238,7 @@ func TestCancelledPost(t *testing.T) {
 		cancel()
 	}()
 	a := p.try(ctx, "http://"+address)
-	require.Equal(t, attempt{at: a.at, duration: a.duration, cancelled: true, err: "interrupted before there was an answer"}, a)
+	require.Equal(t, attempt{at: a.at, duration: a.duration, cancelled: true, err: "interrupted before a response"}, a)
 
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -277,7 +277,7 @@ func TestPostReusesConnections(t *testing.T) {
 				w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 				_, _ = io.WriteString(w, body)
 			})
-			p := loopback(t, time.Minute)
+			p := newLoopbackPoster(t, time.Minute)
 			for range 5 {
 				require.Equal(t, 200, p.try(t.Context(), server.URL).status)
 			}
@@ -291,7 +291,7 @@ func TestPostReusesConnections(t *testing.T) {
 func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
-	address := rawReceiver(t, func(n int, conn net.Conn) {
+	address := startTCPServer(t, func(n int, conn net.Conn) {
 		from := bufio.NewReader(conn)
 		for served := 0; ; served++ {
 			if readRequest(from) != nil {
@@ -304,7 +304,7 @@ func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	p := loopback(t, time.Minute)
+	p := newLoopbackPoster(t, time.Minute)
 	require.Equal(t, 204, p.try(t.Context(), "http://"+address).status)
 	require.Equal(t, 204, p.try(t.Context(), "http://"+address).status)
 	require.EqualValues(t, 3, requests.Load())

@@ -36,7 +36,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 					continue
 				}
 				of, tried = append(of, p), append(tried, webhooks.Tried{
-					DueDelivery: p.work, Answer: message.Answer{Status: p.status, RetryAfter: p.retryAfter},
+					DueDelivery: p.work, Result: message.PostResult{Status: p.status, RetryAfter: p.retryAfter},
 					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}
@@ -77,7 +77,7 @@ type endpointState struct {
 // messages in its terminal. An endpoint that fails and recovers again and again has one line a minute for each.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
-	disabled := c.After.Disabled != c.Before.Disabled
+	disabled := c.After.DisabledReason != c.Before.DisabledReason
 	if !disabled {
 		unlogged, next := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})
 		if !next {
@@ -89,7 +89,7 @@ func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	}
 	switch {
 	case disabled:
-		log.Warn("webhook endpoint disabled", "reason", c.After.Disabled, "error", c.Error,
+		log.Warn("webhook endpoint disabled", "reason", c.After.DisabledReason, "error", c.Error,
 			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it answers again")
 	case c.After.FailingSince.IsZero():
 		log.Info("webhook endpoint recovered")

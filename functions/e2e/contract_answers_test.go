@@ -195,8 +195,8 @@ func (s story) submitting() {
 	id := again.Data("task_id").(string)
 	s.post(200, "/api/v1/sms/task/"+id+"/cancel", "{}")
 	s.post(400, "/api/v1/sms/task/"+id+"/cancel", `{"reason":"x"}`)
-	s.post(404, "/api/v1/sms/task"+cluster.Nowhere+"/cancel", "")
-	s.get(404, "/api/v1/sms/task"+cluster.Nowhere)
+	s.post(404, "/api/v1/sms/task"+cluster.UnknownIDPath+"/cancel", "")
+	s.get(404, "/api/v1/sms/task"+cluster.UnknownIDPath)
 	s.post(400, send, `{"phone_number":"138","content":"x","max_retries":11,"surprise":1}`)
 	full := s.submit(`{"phone_number":"+8613800138000","params":{"code":1,"name":"张三"},"template_name":"验证码","source":"a","priority":0,
 		"send_at":"2026-01-01T00:00:00+08:00","ttl_seconds":31622400,"max_retries":1,"on_unknown":"hold","queue":"q",
@@ -233,13 +233,13 @@ func (s story) sending() {
 	s.post(200, extend, fmt.Sprintf(`{"app_id":"app","claim_id":%q,"lease_seconds":300,"sending":true}`, claim))
 	s.post(409, extend, `{"app_id":"other"}`)
 	s.post(400, extend, `{}`)
-	s.post(404, "/api/v1/sms/tasks"+cluster.Nowhere+"/extend", `{"app_id":"app"}`)
+	s.post(404, "/api/v1/sms/tasks"+cluster.UnknownIDPath+"/extend", `{"app_id":"app"}`)
 
 	done := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2,"error_message":"","should_retry":false}`, id)
 	s.post(200, report, done)
 	require.Equal(s.T, true, s.post(200, report, done).Data("already"))
 	s.post(409, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%s,"status":3}`, id, claim))
-	s.post(404, report, strings.Replace(done, id, cluster.Nowhere[1:], 1))
+	s.post(404, report, strings.Replace(done, id, cluster.UnknownIDPath[1:], 1))
 	s.post(400, report, `{"task_id":"x","app_id":"app"}`)
 	other := tasks[1]["task_id"].(string)
 	batch := s.post(200, report+"/batch", fmt.Sprintf(`{"app_id":"app","items":[
@@ -277,11 +277,11 @@ func (s story) repair() {
 	s.get(200, cluster.AdminPath+"statistics")
 	s.post(200, at+failed+"/cancel", `{"reason":"asked for by phone"}`)
 	s.get(200, at+failed)
-	s.get(404, at+cluster.Nowhere[1:])
+	s.get(404, at+cluster.UnknownIDPath[1:])
 	for _, action := range []string{"/retry", "/cancel"} {
-		s.post(404, cluster.AdminPath+"tasks"+cluster.Nowhere+action, "")
+		s.post(404, cluster.AdminPath+"tasks"+cluster.UnknownIDPath+action, "")
 	}
-	s.post(404, cluster.AdminPath+"tasks"+cluster.Nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
+	s.post(404, cluster.AdminPath+"tasks"+cluster.UnknownIDPath+"/resolve", `{"outcome":"failed","reason":"x"}`)
 	after := s.get(200, cluster.AdminPath+"tasks?limit=1").Data("next_after")
 	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", cluster.AdminPath, after))
 	s.get(400, cluster.AdminPath+"tasks?state=lost&phone_number=+86138")
@@ -362,7 +362,7 @@ func (s story) refusals() {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{task_id}", cluster.Nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
+		path = strings.NewReplacer("{task_id}", cluster.UnknownIDPath[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
 		strangers.Go(func() { // each waits as long as any failed login does
 			res, err := s.witness.RoundTrip(s.as(&stranger).request(method, path, ""))
 			if assert.NoError(s.T, err) {

@@ -31,7 +31,7 @@ func (s story) streams() {
 	saved.SetSource("/sendonce")
 	saved.SetType("sendonce.ack.saved.v1")
 	require.NoError(s.T, saved.SetData(cloudevents.ApplicationJSON, api.LateAck{
-		AckType: "saved", From: "ann", ClientMsgID: "c-1", ServerMsgID: cluster.Nowhere[1:], AcceptSeq: 7, SavedAt: time.Now().UTC(),
+		AckType: "saved", From: "ann", ClientMsgID: "c-1", ServerMsgID: cluster.UnknownIDPath[1:], AcceptSeq: 7, SavedAt: time.Now().UTC(),
 	}))
 	require.NoError(s.T, broker.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject("ann"), Event: saved}})[0])
 

@@ -10,19 +10,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message that a stream has accepted and that is not saved yet, also
-// after TWO_PHASE_ENABLED was switched off. The error is server_busy while NATS is unavailable:
-// then it is not known whether there is such a message.
+// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet.
+// It works also after TWO_PHASE_ENABLED was switched off. The error is server_busy while NATS is
+// unavailable, because then the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
 	if h.env.Bus() == nil {
-		return nil, noMessage()
+		return nil, messageNotFound()
 	}
 	m, err := h.lookUpAccepted(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if m == nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return nil, noMessage()
+		return nil, messageNotFound()
 	}
 	delivered, err := h.messages.DeliveredAt(ctx, id)
 	if err != nil {
@@ -42,7 +42,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Submission, error) {
 	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
-		return nil, fn.Busy("whether there is such a message cannot be determined now; repeat the same call later")
+		return nil, fn.Busy("cannot check now whether this message exists; repeat the same call later")
 	}
 	if found == nil {
 		return nil, nil

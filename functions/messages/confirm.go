@@ -11,11 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// received records the confirmation of a receiver of the message, also a repeated or a late
-// one. For all other callers the error is not_found: nothing is locked for them, and an unknown
-// id takes as long.
-func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
-	id, err := c.ID(oneMessage)
+// confirm records that a receiver has the message. It may be repeated. For all other callers the
+// error is not_found: no row is locked, and it takes as long as for an unknown id, so that the
+// time does not show that the message exists.
+func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
+	id, err := c.ID(resourceName)
 	if err != nil {
 		return nil, err
 	}
@@ -26,20 +26,20 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 	confirmer := message.Confirmer{
 		User: c.Caller.Name, Consumer: consumer, Receives: c.Caller.Receives, Token: req.Token, Admin: c.May(fn.Admin),
 	}
-	to, found, err := h.messages.Recipient(ctx, id)
+	recipient, found, err := h.messages.Recipient(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	ground := confirmer.GroundOf(to.To, streamevent.ConfirmToken(to.Token))
-	if !found || ground == message.NoGround {
-		c.Log("message", id.String(), "confirmed", "not by its receiver")
-		return nil, h.notSaved(ctx, id, "confirm it again later", func(m *messages.Submission) bool {
-			return confirmer.GroundOf(m.To, "") != message.NoGround
+	permission := confirmer.PermissionFor(recipient.To, streamevent.ConfirmToken(recipient.Token))
+	if !found || permission == message.NoPermission {
+		c.Log("message", id.String(), "rejected", "caller is not a receiver")
+		return nil, h.notFoundOrBusy(ctx, id, "confirm it again later", func(m *messages.Submission) bool {
+			return confirmer.PermissionFor(m.To, "") != message.NoPermission
 		})
 	}
-	m, err := h.messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
+	m, err := h.messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.Operator("")})
 	if err != nil {
-		c.Log("message", id.String(), "confirmed", "before it was sent")
+		c.Log("message", id.String(), "rejected", "not found or not sent yet")
 		return nil, err
 	}
 	c.Log("message", id.String(), "state", m.State())
@@ -47,28 +47,28 @@ func (h *handlers) received(ctx context.Context, c *fn.Call, req receivedRequest
 	return nil, nil
 }
 
-// notSaved is the error for a message that is not in the database. If messages are delivered
-// before they are saved, a receiver may call too early and has to repeat the call: then the
-// error is server_busy. It is not_found if mine reports that the caller may not see the accepted
-// message, or if another message is saved under its id: the accepted one will be rejected, so a
-// repeat would never succeed.
-func (h *handlers) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*messages.Submission) bool) error {
+// notFoundOrBusy returns the error for a message that is not in the database. With
+// TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may call before its message is saved. The error is
+// then server_busy with the advice retry. It is not_found if visible reports that the caller may
+// not see the accepted message, or if another message is saved under its id: then the accepted
+// message will be rejected, and a retry cannot succeed.
+func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
-		return noMessage()
+		return messageNotFound()
 	}
 	m, err := h.lookUpAccepted(ctx, id)
 	switch {
 	case err != nil:
 		return err
-	case m == nil || !mine(m):
-		return noMessage()
+	case m == nil || !visible(m):
+		return messageNotFound()
 	}
 	saved, found, err := h.messages.Recipient(ctx, id)
 	switch {
 	case err != nil:
 		return err
-	case found && saved.To != m.To: // with the same address a repeat finds the saved message
-		return noMessage()
+	case found && saved.To != m.To: // to the same address: a retry finds the saved message
+		return messageNotFound()
 	}
-	return fn.Busy("this message is not saved yet; " + repeat)
+	return fn.Busy("this message is not saved yet; " + retry)
 }

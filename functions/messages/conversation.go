@@ -39,7 +39,7 @@ func (pair members) other(name string) (peer string, ok bool) {
 	}
 }
 
-// conversationRequest is api.ConversationRequest with its rules.
+// conversationRequest adds validation to api.ConversationRequest.
 type conversationRequest api.ConversationRequest
 
 func (r *conversationRequest) Validate() []task.Field {
@@ -85,7 +85,7 @@ func errNotMember() error {
 	return task.Refuse(task.CodeForbidden, "this caller is neither of the two users")
 }
 
-// peersRequest is api.PeersRequest with its rules.
+// peersRequest adds validation to api.PeersRequest.
 type peersRequest api.PeersRequest
 
 func (r *peersRequest) Validate() []task.Field {
@@ -116,7 +116,7 @@ func peerResponse(p messages.Peer) api.Peer {
 	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: readCursor(p.Read)}
 }
 
-// readRequest is api.ReadRequest with its rules.
+// readRequest adds validation to api.ReadRequest.
 type readRequest api.ReadRequest
 
 func (r *readRequest) Validate() []task.Field {
@@ -148,7 +148,7 @@ func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (a
 	upTo, _ := task.ParseID(req.UpTo) // valid
 	err = h.messages.MarkRead(ctx, reader, peer, upTo)
 	if task.CodeOf(err) == task.CodeNotFound {
-		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *messages.Submission) bool {
+		err = h.notFoundOrBusy(ctx, upTo, "repeat the same call later", func(m *messages.Submission) bool {
 			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)
 		})
 	}

@@ -54,7 +54,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root:                            fn.JSON(fn.Submitter, h.submit).MaxBody(intake.MaxBody),
 		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, h.message),
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, h.byKey),
-		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.received),
+		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.confirm),
 
 		"GET " + root:            fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Pages(),
 		"GET " + root + "/peers": fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Pages(),
@@ -75,8 +75,8 @@ func showAccepted(s *metrics.Scrape, state bus.AcceptState) {
 	}
 }
 
-// oneMessage is what {id} identifies, for error texts.
-const oneMessage = "message"
+// resourceName is what {id} identifies, for error messages.
+const resourceName = "message"
 
 // handlers has the handlers of all routes.
 type handlers struct {
@@ -101,7 +101,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, req intake.Request) (
 }
 
 func (h *handlers) message(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(oneMessage)
+	id, err := c.ID(resourceName)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 	return messageResponse(m), nil
 }
 
-func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
+func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
 // messageResponse is a saved message as its sender and an operator see it.
 func messageResponse(m messages.Detail) api.MessageResponse {

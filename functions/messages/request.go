@@ -6,7 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// byKeyRequest is api.MessageByKeyRequest with its rules.
+// byKeyRequest adds validation to api.MessageByKeyRequest.
 type byKeyRequest api.MessageByKeyRequest
 
 func (r *byKeyRequest) Validate() []task.Field {
@@ -18,7 +18,7 @@ func (r *byKeyRequest) Validate() []task.Field {
 // maxToken limits the characters of a token; issued tokens are shorter.
 const maxToken = 100
 
-// receivedRequest is api.ReceivedRequest with its rules.
+// receivedRequest adds validation to api.ReceivedRequest.
 type receivedRequest api.ReceivedRequest
 
 func (r *receivedRequest) Validate() []task.Field {

@@ -21,7 +21,7 @@ const (
 	kindRule  = "must be sending or sent"
 )
 
-// stuckRequest is api.StuckRequest with its rules.
+// stuckRequest adds validation to api.StuckRequest.
 type stuckRequest api.StuckRequest
 
 func (r *stuckRequest) Validate() []task.Field {
@@ -47,7 +47,7 @@ func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any
 	return fn.PageOf(found, more, messageResponse, func(m messages.Detail) task.ID { return m.ID }), err
 }
 
-// redriveRequest is api.RedriveRequest with its rules.
+// redriveRequest adds validation to api.RedriveRequest.
 type redriveRequest api.RedriveRequest
 
 func (r *redriveRequest) Validate() []task.Field {
@@ -56,7 +56,7 @@ func (r *redriveRequest) Validate() []task.Field {
 	return bad
 }
 
-// abandonRequest is api.AbandonRequest with its rules.
+// abandonRequest adds validation to api.AbandonRequest.
 type abandonRequest api.AbandonRequest
 
 func (r *abandonRequest) Validate() []task.Field {
@@ -81,7 +81,7 @@ func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) 
 
 // changeOne applies an operator's change to the message of the path.
 func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (messages.Detail, error)) (any, error) {
-	id, err := c.ID(oneMessage)
+	id, err := c.ID(resourceName)
 	if err != nil {
 		return nil, err
 	}
@@ -92,10 +92,10 @@ func changeOne(ctx context.Context, c *fn.Call, reason string, change func(conte
 	return messageResponse(m), nil
 }
 
-// redriveStuckRequest is api.MessageBulkRequest with its rules.
+// redriveStuckRequest adds validation to api.MessageBulkRequest.
 type redriveStuckRequest api.MessageBulkRequest
 
-// abandonStuckRequest is api.MessageBulkRequest with its rules, where the reason is required.
+// abandonStuckRequest adds validation to api.MessageBulkRequest and requires a reason.
 type abandonStuckRequest api.MessageBulkRequest
 
 func (r *redriveStuckRequest) Validate() []task.Field {

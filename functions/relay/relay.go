@@ -169,9 +169,9 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		case err == nil:
 			results[i] = message.Result{Outcome: message.Taken}
 		case errors.Is(err, bus.ErrRefused):
-			results[i] = message.Result{Outcome: message.Refused, Reason: bus.Reason(err)}
+			results[i] = message.Result{Outcome: message.Refused, Reason: bus.PublicReason(err)}
 		default:
-			results[i] = message.Result{Outcome: message.Away, Reason: bus.Reason(err), Scope: scopeOf(err)}
+			results[i] = message.Result{Outcome: message.Away, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
 		}
 	}
 	return results

@@ -113,7 +113,7 @@ func TestFullInboxDelaysNoOther(t *testing.T) {
 	require.Equal(t, "sent", o.Message(bob).State)
 	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`))
 	for _, id := range waiting {
-		require.Contains(t, o.Message(id).LastError, "takes no more messages for now")
+		require.Contains(t, o.Message(id).LastError, "the queue of this receiver is full")
 	}
 	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > now()`))
 	insertAcks(o.Admin, "carl", 1)

@@ -47,10 +47,10 @@ type reporter struct {
 	env   *fn.Env
 }
 
-// reportRequest is api.ReportRequest with its rules.
+// reportRequest adds validation to api.ReportRequest.
 type reportRequest api.ReportRequest
 
-// batchRequest is api.ReportBatchRequest with its rules.
+// batchRequest adds validation to api.ReportBatchRequest.
 type batchRequest api.ReportBatchRequest
 
 func (r *reportRequest) Validate() []task.Field {

@@ -63,7 +63,7 @@ type streamer struct {
 	intake   *intake.Intake
 }
 
-// request is api.StreamRequest with its rules.
+// request adds validation to api.StreamRequest.
 type request api.StreamRequest
 
 func (r *request) Validate() []task.Field {

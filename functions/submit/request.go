@@ -21,10 +21,10 @@ const (
 	maxExponent    = 300
 )
 
-// sendRequest is api.SendRequest with its rules.
+// sendRequest adds validation to api.SendRequest.
 type sendRequest api.SendRequest
 
-// batchRequest is api.SendBatchRequest with its rules.
+// batchRequest adds validation to api.SendBatchRequest.
 type batchRequest api.SendBatchRequest
 
 // Validate limits the number of items; each item is validated alone.

@@ -28,7 +28,7 @@ func visibleTo(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// sentRequest is api.SubscribeSentRequest with its rules.
+// sentRequest adds validation to api.SubscribeSentRequest.
 type sentRequest api.SubscribeSentRequest
 
 func (r *sentRequest) Validate() []task.Field {
@@ -65,7 +65,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: api.ID(l.ID), SendStatus: &status}, nil
 }
 
-// logsRequest is api.SubscribeLogsRequest with its rules.
+// logsRequest adds validation to api.SubscribeLogsRequest.
 type logsRequest api.SubscribeLogsRequest
 
 func (r *logsRequest) Validate() []task.Field {
@@ -85,7 +85,7 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
-// failuresRequest is api.SubscribeFailuresRequest with its rules.
+// failuresRequest adds validation to api.SubscribeFailuresRequest.
 type failuresRequest api.SubscribeFailuresRequest
 
 func (r *failuresRequest) Validate() []task.Field {
@@ -108,7 +108,7 @@ func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
 }
 
-// statisticsRequest is api.SubscribeStatisticsRequest with its rules.
+// statisticsRequest adds validation to api.SubscribeStatisticsRequest.
 type statisticsRequest api.SubscribeStatisticsRequest
 
 func (r *statisticsRequest) Validate() []task.Field {
@@ -140,7 +140,7 @@ func counts(r subscribe.TemplateRate) api.SubscribeCounts {
 	return c
 }
 
-// detailRequest is api.SubscribeDetailRequest with its rules.
+// detailRequest adds validation to api.SubscribeDetailRequest.
 type detailRequest api.SubscribeDetailRequest
 
 func (r *detailRequest) Validate() []task.Field {

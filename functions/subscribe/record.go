@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// recordRequest is api.SubscribeRecordRequest with its rules.
+// recordRequest adds validation to api.SubscribeRecordRequest.
 type recordRequest api.SubscribeRecordRequest
 
 func (r *recordRequest) Validate() []task.Field {
@@ -39,7 +39,7 @@ func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (a
 	return answer, nil
 }
 
-// statusRequest is api.SubscribeStatusRequest with its rules.
+// statusRequest adds validation to api.SubscribeStatusRequest.
 type statusRequest api.SubscribeStatusRequest
 
 func (r *statusRequest) Validate() []task.Field {

@@ -25,7 +25,7 @@ const (
 // noMetadata is the metadata of the tasks of subscribe messages.
 var noMetadata = []byte(`{}`)
 
-// sendRequest is api.SubscribeRequest with its rules.
+// sendRequest adds validation to api.SubscribeRequest.
 type sendRequest api.SubscribeRequest
 
 // Validate names every field whose value is not acceptable. It does not compare send_at with the

@@ -189,7 +189,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, e
 
 func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
 
-// resendRequest is api.SubscribeResendRequest with its rules.
+// resendRequest adds validation to api.SubscribeResendRequest.
 type resendRequest api.SubscribeResendRequest
 
 func (r *resendRequest) Validate() []task.Field {

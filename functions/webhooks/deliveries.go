@@ -13,10 +13,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deliveriesRequest is api.DeliveriesRequest with its rules.
-type deliveriesRequest api.DeliveriesRequest
+// listDeliveriesRequest adds validation to api.DeliveriesRequest.
+type listDeliveriesRequest api.DeliveriesRequest
 
-func (r *deliveriesRequest) Validate() []task.Field {
+func (r *listDeliveriesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
 	_, known := message.ParseDeliveryState(r.State)
@@ -28,13 +28,13 @@ func (r *deliveriesRequest) Validate() []task.Field {
 	return bad
 }
 
-func (h *handlers) deliveries(ctx context.Context, c *fn.Call, req deliveriesRequest) (any, error) {
-	of, err := visibleToIf(c, (*int64)(req.CallerID))
+func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliveriesRequest) (any, error) {
+	callerID, err := listScope(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}
-	f := webhooks.DeliveryFilter{Of: of, State: req.State, Limit: decode.PageLimit(req.Limit)}
-	f.EndpointID, _ = task.ParseID(req.EndpointID) // these are valid, or absent and zero
+	f := webhooks.DeliveryFilter{CallerID: callerID, State: req.State, Limit: decode.PageLimit(req.Limit)}
+	f.EndpointID, _ = task.ParseID(req.EndpointID) // validated; zero if absent
 	f.After, _ = task.ParseID(req.After)
 	if id, err := task.ParseID(req.TaskID); err == nil {
 		f.Subject = &id
@@ -43,13 +43,13 @@ func (h *handlers) deliveries(ctx context.Context, c *fn.Call, req deliveriesReq
 	return fn.PageOf(rows, more, deliveryResponse, func(d webhooks.Delivery) task.ID { return d.ID }), err
 }
 
-func (h *handlers) delivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Delivery(ctx, id, visibleTo(c))
+func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
+	d, err := h.webhooks.Delivery(ctx, id, callerScope(c))
 	return deliveryResponse(d), err
 }
 
-func (h *handlers) resend(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Resend(ctx, id, visibleTo(c), c.Operator(""))
+func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
+	d, err := h.webhooks.Resend(ctx, id, callerScope(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 const maxDescription = 200
 
-// endpointRequest is api.EndpointRequest with its rules.
+// endpointRequest adds validation to api.EndpointRequest.
 type endpointRequest api.EndpointRequest
 
 func (r *endpointRequest) Validate() []task.Field {
@@ -25,25 +25,25 @@ func (r *endpointRequest) Validate() []task.Field {
 	bad.When(!decode.ValidURL(r.URL), "url", "is required: "+decode.URLRule)
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
-		at := fmt.Sprintf("events[%d]", i)
-		bad.When(!isEventKind(event), at, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
-		bad.When(slices.Contains(r.Events[:i], event), at, "is named twice")
+		field := fmt.Sprintf("events[%d]", i)
+		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
+		bad.When(slices.Contains(r.Events[:i], event), field, "repeats an earlier event")
 	}
 	return bad
 }
 
-// isEventKind reports whether there are events of this kind.
-func isEventKind(kind string) bool {
-	state, isTask := strings.CutPrefix(kind, "task.")
+// isEventType reports whether an endpoint can subscribe to events of type t.
+func isEventType(t string) bool {
+	state, isTask := strings.CutPrefix(t, "task.")
 	_, known := task.ParseState(state)
-	return isTask && known || kind == "webhook.disabled" || isAlert(kind)
+	return isTask && known || t == "webhook.disabled" || isAlertEvent(t)
 }
 
-func isAlert(kind string) bool { return kind == "alert.raised" || kind == "alert.cleared" }
+func isAlertEvent(t string) bool { return t == "alert.raised" || t == "alert.cleared" }
 
 func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
 	for i, event := range req.Events {
-		if isAlert(event) && !c.May(fn.Admin) {
+		if isAlertEvent(event) && !c.May(fn.Admin) {
 			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "must not be an alert: only an admin may subscribe to alerts"}})
 		}
 	}
@@ -51,36 +51,36 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Secret: secret,
 	}, c.Operator(""))
-	return withSecret(e, secret), err
+	return endpointResponseWithSecret(e, secret), err
 }
 
-// endpointsRequest is api.EndpointsRequest with its rules.
-type endpointsRequest api.EndpointsRequest
+// listEndpointsRequest adds validation to api.EndpointsRequest.
+type listEndpointsRequest api.EndpointsRequest
 
-func (r *endpointsRequest) Validate() []task.Field {
+func (r *listEndpointsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
 	return bad
 }
 
-func (h *handlers) endpoints(ctx context.Context, c *fn.Call, req endpointsRequest) (any, error) {
-	of, err := visibleToIf(c, (*int64)(req.CallerID))
+func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpointsRequest) (any, error) {
+	callerID, err := listScope(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}
-	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	rows, more, err := h.webhooks.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
+	after, _ := task.ParseID(req.After) // validated; zero if absent
+	rows, more, err := h.webhooks.Endpoints(ctx, callerID, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, endpointResponse, func(e webhooks.Endpoint) task.ID { return e.ID }), err
 }
 
-func (h *handlers) endpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.Endpoint(ctx, id, visibleTo(c))
+func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
+	e, err := h.webhooks.Endpoint(ctx, id, callerScope(c))
 	return endpointResponse(e), err
 }
 
-// deleteEndpoint wakes sweep, which ends what the deletion itself left pending.
+// deleteEndpoint wakes the function sweep, which fails the pending deliveries that DeleteEndpoint left.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	if err := h.webhooks.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator("")); err != nil {
+	if err := h.webhooks.DeleteEndpoint(ctx, id, callerScope(c), c.Operator("")); err != nil {
 		return nil, err
 	}
 	h.env.WakeSweepAt(time.Now())
@@ -88,9 +88,9 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 	return nil, nil
 }
 
-// enableEndpoint wakes deliver, as deliveries to the endpoint are due again.
+// enableEndpoint wakes the function deliver, because pending deliveries to the endpoint are due again.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.EnableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	e, err := h.webhooks.EnableEndpoint(ctx, id, callerScope(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -99,18 +99,18 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 }
 
 func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.DisableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
+	e, err := h.webhooks.DisableEndpoint(ctx, id, callerScope(c), c.Operator(""))
 	return endpointResponse(e), err
 }
 
-func (h *handlers) rotateEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
+func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	secret := api.NewWebhookSecret()
-	e, err := h.webhooks.RotateEndpoint(ctx, id, visibleTo(c), secret, c.Operator(""))
-	return withSecret(e, secret), err
+	e, err := h.webhooks.RotateEndpoint(ctx, id, callerScope(c), secret, c.Operator(""))
+	return endpointResponseWithSecret(e, secret), err
 }
 
-// signingSecret returns the secret, and makes one if there is none.
-func (h *handlers) signingSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+// getSigningSecret returns the caller's signing secret and creates it on the first call.
+func (h *handlers) getSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	s, err := h.webhooks.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
 	return signingSecretResponse(s), err
 }
@@ -132,9 +132,9 @@ func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	}
 }
 
-// withSecret is the only answer that shows an endpoint's secret.
-func withSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
-	answer := endpointResponse(e)
-	answer.Secret = secret
-	return answer
+// endpointResponseWithSecret is for a new or rotated secret; no other response contains the secret of an endpoint.
+func endpointResponseWithSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
+	response := endpointResponse(e)
+	response.Secret = secret
+	return response
 }

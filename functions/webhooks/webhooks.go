@@ -14,7 +14,7 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //
 // Endpoints and deliveries belong to a caller; for those of other callers the error is not_found, except for an admin. An
-// endpoint's secret is shown only when it is made. The signing secret of a caller can be read at any time.
+// endpoint's secret is returned only when it is created or rotated. The signing secret of a caller can be read at any time.
 package webhooks
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Function is this package's line in the catalogue.
+// Function is the entry of this package in the list of functions.
 var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.
@@ -38,23 +38,23 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	)
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
-		"GET " + endpoints:                          fn.List(fn.Submitter, h.endpoints),
-		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.endpoint)),
+		"GET " + endpoints:                          fn.List(fn.Submitter, h.listEndpoints),
+		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.getEndpoint)),
 		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
 		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, withID("endpoint", h.enableEndpoint)),
 		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, withID("endpoint", h.disableEndpoint)),
-		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, withID("endpoint", h.rotateEndpoint)),
+		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, withID("endpoint", h.rotateEndpointSecret)),
 
-		"GET " + secret:              fn.Query(fn.Submitter, h.signingSecret),
+		"GET " + secret:              fn.Query(fn.Submitter, h.getSigningSecret),
 		"POST " + secret + "/rotate": fn.Query(fn.Submitter, h.rotateSigningSecret),
 
-		"GET " + deliveries:                   fn.List(fn.Submitter, h.deliveries),
-		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.delivery)),
-		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, withID("delivery", h.resend)),
+		"GET " + deliveries:                   fn.List(fn.Submitter, h.listDeliveries),
+		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.getDelivery)),
+		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, withID("delivery", h.resendDelivery)),
 	}
 }
 
-// withID passes the id of the path to a handler. what is the kind of row that it should name.
+// withID passes the id in the path to a handler. what is the kind of resource, for error messages.
 func withID(what string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req struct{}) (any, error) {
 		id, err := c.ID(what)
@@ -71,19 +71,19 @@ type handlers struct {
 	env      *fn.Env
 }
 
-// visibleTo returns the caller to whose endpoints and deliveries a call is limited, or nil for an admin.
-func visibleTo(c *fn.Call) *int64 {
+// callerScope returns the caller whose endpoints and deliveries the call may access: itself, or nil (all) for an admin.
+func callerScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
 	}
 	return &c.Caller.ID
 }
 
-// visibleToIf is visibleTo, limited to one caller if the call selects one.
-func visibleToIf(c *fn.Call, caller *int64) (*int64, error) {
+// listScope is callerScope for a list with an optional caller_id. A caller that is not an admin may select only itself.
+func listScope(c *fn.Call, caller *int64) (*int64, error) {
 	switch {
 	case caller == nil:
-		return visibleTo(c), nil
+		return callerScope(c), nil
 	case *caller == c.Caller.ID || c.May(fn.Admin):
 		return caller, nil
 	}

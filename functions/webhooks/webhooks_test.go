@@ -203,7 +203,7 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 		refused := s.Post(path, "")
 		require.Equal(t, 409, refused.Status, path)
 		require.Equal(t, "conflict", refused.Body["error"])
-		require.Contains(t, refused.Text, "its caller is revoked")
+		require.Contains(t, refused.Text, "the caller of this endpoint is revoked")
 	}
 	require.Equal(t, false, s.Get(at).Data("enabled"))
 	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))

@@ -42,7 +42,7 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := testClient(t, w)
+			client := newFakeClient(t, w)
 			token, err := client.token(t.Context())
 			require.NoError(t, err)
 			client.transport.CloseIdleConnections()
@@ -70,17 +70,17 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 func TestTransportDoesNotRepeatRequests(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := testClient(t, w)
-	require.Equal(t, sent, client.attempt(t, testMessage()).class)
-	w.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1}) // on the connection that was kept
-	require.Equal(t, unknown, client.attempt(t, testMessage()).class)
+	client := newFakeClient(t, w)
+	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
+	w.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1}) // on the connection that was kept
+	require.Equal(t, unknown, client.sendWithToken(t, testMessage()).class)
 	require.Len(t, w.Sends(), 2)
 }
 
 func TestCancelledSendIsNotAwayIfItArrived(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := testClient(t, w)
+	client := newFakeClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
 	results := map[string]class{}

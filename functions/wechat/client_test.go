@@ -27,14 +27,14 @@ func newTestClient(t *testing.T, base string, timeout time.Duration, shared toke
 	return c
 }
 
-// testClient is the client of one instance for a fake WeChat.
-func testClient(t *testing.T, w *sandbox.WeChat) *client {
+// newFakeClient returns a client of a fake WeChat that shares its token with no other.
+func newFakeClient(t *testing.T, w *sandbox.WeChat) *client {
 	t.Helper()
 	return newTestClient(t, w.URL(), time.Minute, new(memoryTokens))
 }
 
-// attempt sends a message as the event function does.
-func (c *client) attempt(t *testing.T, m message) result {
+// sendWithToken gets a token and sends a message, as the function wechat does.
+func (c *client) sendWithToken(t *testing.T, m message) result {
 	t.Helper()
 	token, err := c.token(t.Context())
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func startServer(t *testing.T, h http.HandlerFunc) string {
 func TestSendDeliversAllFields(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	r := testClient(t, w).attempt(t, testMessage())
+	r := newFakeClient(t, w).sendWithToken(t, testMessage())
 	require.Equal(t, sent, r.class)
 	require.Equal(t, "0", r.code)
 
@@ -91,53 +91,53 @@ func TestSendClassifiesErrcodes(t *testing.T) {
 	options := sandbox.WeChatOptions{OpenIDs: []string{"ann"}, Templates: []string{"T1"}, Pages: []string{"pages/booking"}}
 	oneTime := options
 	oneTime.OneTime = true
-	spent := options
-	spent.Daily = 1
-	scripted := func(errcode int) func(*testing.T, *sandbox.WeChat, *client, *message) {
+	oncePerDay := options
+	oncePerDay.Daily = 1
+	inject := func(errcode int) func(*testing.T, *sandbox.WeChat, *client, *message) {
 		return func(_ *testing.T, w *sandbox.WeChat, _ *client, _ *message) {
 			w.InjectFault(sandbox.WeChatFault{Errcode: errcode})
 		}
 	}
-	changed := func(change func(*message)) func(*testing.T, *sandbox.WeChat, *client, *message) {
+	edit := func(change func(*message)) func(*testing.T, *sandbox.WeChat, *client, *message) {
 		return func(_ *testing.T, _ *sandbox.WeChat, _ *client, m *message) { change(m) }
 	}
 	for code, c := range map[string]struct {
 		options sandbox.WeChatOptions
-		arrange func(*testing.T, *sandbox.WeChat, *client, *message)
+		prepare func(*testing.T, *sandbox.WeChat, *client, *message)
 		want    verdict
 		message string
 	}{
-		"-1":    {options, scripted(-1), verdict{class: transient}, "scripted rid: "},
-		"40003": {options, changed(func(m *message) { m.OpenID = "nobody" }), verdict{class: dataRefused}, "invalid openid rid: "},
-		"40037": {options, changed(func(m *message) { m.TemplateID = "T9" }), verdict{class: dataRefused, strikesTemplate: true}, "invalid template_id rid: "},
-		"41030": {options, changed(func(m *message) { m.Page = "pages/none" }), verdict{class: dataRefused, strikesTemplate: true}, "invalid page rid: "},
-		"47003": {options, changed(func(m *message) { m.Data = json.RawMessage(`{"thing1":{"value":""}}`) }),
+		"-1":    {options, inject(-1), verdict{class: transient}, "injected fault rid: "},
+		"40003": {options, edit(func(m *message) { m.OpenID = "nobody" }), verdict{class: dataRefused}, "invalid openid rid: "},
+		"40037": {options, edit(func(m *message) { m.TemplateID = "T9" }), verdict{class: dataRefused, strikesTemplate: true}, "invalid template_id rid: "},
+		"41030": {options, edit(func(m *message) { m.Page = "pages/none" }), verdict{class: dataRefused, strikesTemplate: true}, "invalid page rid: "},
+		"47003": {options, edit(func(m *message) { m.Data = json.RawMessage(`{"thing1":{"value":""}}`) }),
 			verdict{class: dataRefused, strikesTemplate: true}, "argument invalid! data.thing1.value is empty rid: "},
 		"43101": {oneTime, nil, verdict{class: noConsent}, "user refuse to accept the msg rid: "},
-		"45009": {spent, func(t *testing.T, _ *sandbox.WeChat, c *client, m *message) {
-			require.Equal(t, sent, c.attempt(t, *m).class)
+		"45009": {oncePerDay, func(t *testing.T, _ *sandbox.WeChat, c *client, m *message) {
+			require.Equal(t, sent, c.sendWithToken(t, *m).class)
 		}, verdict{class: quotaSpent}, "reach max api daily quota limit rid: "},
-		"45011": {options, scripted(45011), verdict{class: throttled, retryAfter: time.Minute}, "scripted rid: "},
-		"48001": {options, scripted(48001), verdict{class: misconfigured}, "scripted rid: "},
-		"48004": {options, scripted(48004), verdict{class: misconfigured}, "scripted rid: "},
-		"40013": {options, scripted(40013), verdict{class: misconfigured}, "scripted rid: "},
-		"99999": {options, scripted(99999), verdict{class: transient}, "scripted rid: "},
+		"45011": {options, inject(45011), verdict{class: throttled, retryAfter: time.Minute}, "injected fault rid: "},
+		"48001": {options, inject(48001), verdict{class: misconfigured}, "injected fault rid: "},
+		"48004": {options, inject(48004), verdict{class: misconfigured}, "injected fault rid: "},
+		"40013": {options, inject(40013), verdict{class: misconfigured}, "injected fault rid: "},
+		"99999": {options, inject(99999), verdict{class: transient}, "injected fault rid: "},
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, c.options)
-			client, m := testClient(t, w), testMessage()
-			if c.arrange != nil {
-				c.arrange(t, w, client, &m)
+			client, m := newFakeClient(t, w), testMessage()
+			if c.prepare != nil {
+				c.prepare(t, w, client, &m)
 			}
 			before := len(w.Sends())
-			r := client.attempt(t, m)
+			r := client.sendWithToken(t, m)
 			require.Equal(t, c.want, r.verdict)
 			require.Equal(t, code, r.code)
 			require.True(t, strings.HasPrefix(r.message, c.message), r.message)
 
 			calls := w.Sends()[before:]
-			require.Len(t, calls, 1, "it is sent once")
+			require.Len(t, calls, 1, "the message is sent once")
 			require.False(t, calls[0].Delivered)
 			require.Equal(t, code, fmt.Sprint(calls[0].Errcode))
 			require.Equal(t, 1, w.TokenCalls())
@@ -145,65 +145,65 @@ func TestSendClassifiesErrcodes(t *testing.T) {
 	}
 }
 
-func TestSendIsUnknownAfterTheRequestWasWritten(t *testing.T) {
+func TestSendWithoutValidResponseIsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fault   sandbox.WeChatFault
 		code    string
 		message string
 	}{
-		"delivered and dropped":       {sandbox.WeChatFault{Drop: true, After: true}, codeNoAnswer, "connection reset by peer"},
-		"dropped undelivered":         {sandbox.WeChatFault{Drop: true}, codeNoAnswer, "connection reset by peer"},
-		"delivered and silent":        {sandbox.WeChatFault{Delay: time.Hour, After: true}, codeNoAnswer, "timed out after 1s"},
-		"silent":                      {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
-		"delivered and then 502":      {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, After: true}, codeBadAnswer, "answered 502 Bad Gateway"},
+		"delivered, then reset":       {sandbox.WeChatFault{Drop: true, DeliverFirst: true}, codeNoAnswer, "connection reset by peer"},
+		"reset before delivery":       {sandbox.WeChatFault{Drop: true}, codeNoAnswer, "connection reset by peer"},
+		"delivered, no response":      {sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true}, codeNoAnswer, "timed out after 1s"},
+		"no response":                 {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
+		"delivered, then 502":         {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, DeliverFirst: true}, codeBadAnswer, "answered 502 Bad Gateway"},
 		"404":                         {sandbox.WeChatFault{Status: 404}, codeBadAnswer, "answered 404 Not Found"},
-		"delivered without JSON":      {sandbox.WeChatFault{Body: "<html>", After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"half of the JSON":            {sandbox.WeChatFault{Body: `{"errcode":0`, After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, After: true}, codeBadAnswer, "the answer has no errcode"},
-		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"no end of JSON":              {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), After: true}, codeBadAnswer, "the answer has more than 65536 bytes"},
+		"delivered, not JSON":         {sandbox.WeChatFault{Body: "<html>", DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadAnswer, "the answer has no errcode"},
+		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadAnswer, "the answer has more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 			client := newTestClient(t, w.URL(), time.Second, new(memoryTokens))
 			w.InjectFault(c.fault)
-			r := client.attempt(t, testMessage())
+			r := client.sendWithToken(t, testMessage())
 			require.Equal(t, verdict{class: unknown}, r.verdict, r.message)
 			require.Equal(t, c.code, r.code)
 			require.Contains(t, r.message, c.message)
 			require.Len(t, w.Sends(), 1)
-			require.Equal(t, c.fault.After, w.Sends()[0].Delivered)
+			require.Equal(t, c.fault.DeliverFirst, w.Sends()[0].Delivered)
 		})
 	}
 }
 
 func TestSendFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
-	elsewhere := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+	redirectTarget := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	base := startServer(t, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, elsewhere.URL()+r.URL.Path, http.StatusTemporaryRedirect)
+		http.Redirect(w, r, redirectTarget.URL()+r.URL.Path, http.StatusTemporaryRedirect)
 	})
 	r := newTestClient(t, base, time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
 	require.Equal(t, result{verdict{class: unknown}, codeBadAnswer, "answered 307 Temporary Redirect"}, r)
-	require.Empty(t, elsewhere.Sends())
+	require.Empty(t, redirectTarget.Sends())
 }
 
-func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
+func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	away := verdict{class: away, retryAfter: awayDelay}
+	wantAway := verdict{class: away, retryAfter: awayDelay}
 
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := testClient(t, w)
+		client := newFakeClient(t, w)
 		token, err := client.token(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, w.Stop())
-		client.transport.CloseIdleConnections() // the transport would do this a moment later
+		client.transport.CloseIdleConnections() // else the transport could reuse the closed connection
 		r := client.send(t.Context(), token, testMessage())
-		require.Equal(t, away, r.verdict)
+		require.Equal(t, wantAway, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
 		require.Contains(t, r.message, "connection refused")
 	})
@@ -212,7 +212,7 @@ func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 		r := newTestClient(t, strings.Replace(w.URL(), "http:", "https:", 1), time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
-		require.Equal(t, away, r.verdict)
+		require.Equal(t, wantAway, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
 		require.Empty(t, w.Sends())
 	})
@@ -220,12 +220,12 @@ func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
 	t.Run("cancelled context", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := testClient(t, w)
+		client := newFakeClient(t, w)
 		token, err := client.token(t.Context())
 		require.NoError(t, err)
-		ended, end := context.WithCancel(t.Context())
-		end()
-		require.Equal(t, result{away, codeNotSent, "context canceled"}, client.send(ended, token, testMessage()))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Equal(t, result{wantAway, codeNotSent, "context canceled"}, client.send(ctx, token, testMessage()))
 		require.Empty(t, w.Sends())
 	})
 
@@ -234,7 +234,7 @@ func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 		m := testMessage()
 		m.Data = json.RawMessage(`{`)
-		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, testClient(t, w).attempt(t, m))
+		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, newFakeClient(t, w).sendWithToken(t, m))
 		require.Empty(t, w.Sends())
 	})
 }
@@ -242,46 +242,45 @@ func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
 func TestCancelledSendIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := testClient(t, w)
+	client := newFakeClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
-	w.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true})
-	ctx, end := context.WithCancel(t.Context())
+	w.InjectFault(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
+	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan result, 1)
 	go func() { got <- client.send(ctx, token, testMessage()) }()
 	require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, time.Millisecond)
-	end()
+	cancel()
 	require.Equal(t, result{verdict{class: unknown}, codeNoAnswer, "context canceled"}, <-got)
 }
 
-// memoryTokens keeps tokens in memory. Clients that share one are like several instances.
+// memoryTokens stores the shared token in memory. Clients with the same memoryTokens act as instances of one function.
 type memoryTokens struct {
-	mu      sync.Mutex
-	value   string
-	until   time.Time
-	reads   int
-	changes int
+	mu               sync.Mutex
+	value            string
+	expires          time.Time
+	reads, refreshes int
 }
 
-func (n *memoryTokens) Token(context.Context) (token, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.reads++
-	return n.current(), nil
+func (m *memoryTokens) Token(context.Context) (token, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reads++
+	return m.current(), nil
 }
 
-func (n *memoryTokens) current() token { return token{n.value, time.Until(n.until)} }
+func (m *memoryTokens) current() token { return token{m.value, time.Until(m.expires)} }
 
-func (n *memoryTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.value != stale.Value {
-		return n.current(), nil
+func (m *memoryTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.value != stale.Value {
+		return m.current(), nil
 	}
 	t, err := fetch(ctx)
 	if err != nil {
 		return token{}, err
 	}
-	n.value, n.until, n.changes = t.Value, time.Now().Add(t.Left), n.changes+1
+	m.value, m.expires, m.refreshes = t.Value, time.Now().Add(t.Left), m.refreshes+1
 	return t, nil
 }

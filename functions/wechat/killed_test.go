@@ -49,7 +49,7 @@ func (c *wechatServer) begin() {
 // it gets after ClearFaults.
 func (c *wechatServer) beginWithoutToken() {
 	c.T.Helper()
-	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+	c.fake.InjectFault(sandbox.WeChatFault{TokenCalls: true, Delay: time.Hour})
 	calls := c.fake.TokenCalls()
 	c.begin()
 	c.until("requests a token", func() bool { return c.fake.TokenCalls() == calls+1 })
@@ -165,12 +165,12 @@ var steps = []struct {
 		c.untilDelivered()
 	}, false},
 	{"after the delivery, before the answer", func(c *wechatServer, _ subscribe.Submitted) {
-		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
+		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true, Times: 1})
 		c.untilDelivered()
 		c.kill()
 	}, false},
 	{"after the answer, before the report", func(c *wechatServer, o subscribe.Submitted) {
-		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
+		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true, Times: 1})
 		c.untilDelivered()
 		c.killAt(o, reportStatement).endWaiters()
 	}, false},
@@ -234,7 +234,7 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 	t.Parallel()
 	const orders, kills = 90, 8
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
-	c.fake.InjectFault(sandbox.WeChatFault{Delay: 5 * time.Millisecond, After: true})
+	c.fake.InjectFault(sandbox.WeChatFault{Delay: 5 * time.Millisecond, DeliverFirst: true})
 	policies := map[string]task.Policy{}
 	for n := range uint64(orders) {
 		user := fmt.Sprint("user-", n)

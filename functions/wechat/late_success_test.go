@@ -15,7 +15,7 @@ import (
 func (c *wechatServer) submitUnknown() subscribe.Submitted {
 	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)
-	c.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
+	c.fake.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1})
 	o := c.submit(1, func(s *subscribe.Submission) { s.OnUnknown = task.Fail })
 	c.run()
 	require.Equal(c.T, "failed/unknown, retries 0; row 2 no_answer; calls 1, delivered 1", c.outcome(o))

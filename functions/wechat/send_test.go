@@ -74,7 +74,7 @@ func TestReportIsRetriedWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	o := c.submit(1)
-	c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, After: true})
+	c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
 	c.untilDelivered()
 	row := c.lockTask(o)
 	c.fake.ClearFaults()

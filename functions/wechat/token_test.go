@@ -66,7 +66,7 @@ func TestSendReplacesARefusedToken(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := testClient(t, w)
+			client := newFakeClient(t, w)
 			token, err := client.token(t.Context())
 			require.NoError(t, err)
 			if c.spoil != nil {
@@ -102,20 +102,20 @@ func TestSendStopsAtASecondRefusedToken(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	w.InjectFault(sandbox.WeChatFault{Errcode: 40001})
-	client := testClient(t, w)
-	r := client.attempt(t, testMessage())
+	client := newFakeClient(t, w)
+	r := client.sendWithToken(t, testMessage())
 	require.Equal(t, verdict{class: tokenRefused, retryAfter: time.Minute}, r.verdict)
 	require.Equal(t, "40001", r.code)
 	require.Len(t, w.Sends(), 2)
 
 	w.ClearFaults()
-	require.Equal(t, sent, client.attempt(t, testMessage()).class)
+	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 }
 
 func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{TokenLife: renewBefore})
-	client := testClient(t, w)
+	client := newFakeClient(t, w)
 	first, err := client.token(t.Context())
 	require.NoError(t, err)
 	second, err := client.token(t.Context())
@@ -155,7 +155,7 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, c.options)
 			if c.fault != (sandbox.WeChatFault{}) {
-				c.fault.Tokens = true
+				c.fault.TokenCalls = true
 				w.InjectFault(c.fault)
 			}
 			shared := new(memoryTokens)
@@ -174,15 +174,15 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := testClient(t, w)
+	client := newFakeClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
 	w.ExpireTokens()
-	w.InjectFault(sandbox.WeChatFault{Tokens: true, Drop: true, Times: 1})
+	w.InjectFault(sandbox.WeChatFault{TokenCalls: true, Drop: true, Times: 1})
 	r := client.send(t.Context(), token, testMessage())
 	require.Equal(t, verdict{class: away, retryAfter: awayDelay}, r.verdict)
 	require.Equal(t, codeNoToken, r.code)
-	require.Equal(t, sent, client.attempt(t, testMessage()).class)
+	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 }
 
 // failingTokens fails to read the token.

@@ -125,7 +125,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 	t.Parallel()
 	hold := func(s *subscribe.Submission) { s.OnUnknown = task.Hold }
 	fail := func(s *subscribe.Submission) { s.OnUnknown = task.Fail }
-	lost := sandbox.WeChatFault{Drop: true, After: true, Times: 1}
+	lost := sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1}
 	for _, c := range []struct {
 		name   string
 		fault  sandbox.WeChatFault
@@ -148,7 +148,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 		{name: "unknown, hold", fault: lost, change: hold, once: "held, retries 0; row 0 no_answer; calls 1, delivered 1",
 			then: "held, retries 0; row 0 no_answer; calls 1, delivered 1"},
 		{name: "unknown, fail", fault: lost, change: fail, once: "failed/unknown, retries 0; row 2 no_answer; calls 1, delivered 1"},
-		{name: "away", fault: sandbox.WeChatFault{Tokens: true, Drop: true, Times: 1}, once: "scheduled, retries 0; row 0 no_token; calls 0, delivered 0",
+		{name: "away", fault: sandbox.WeChatFault{TokenCalls: true, Drop: true, Times: 1}, once: "scheduled, retries 0; row 0 no_token; calls 0, delivered 0",
 			waits: 15 * time.Second, then: "succeeded, retries 0; row 1; calls 1, delivered 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestMissingConsentAfterUnknownSendIsASuccess(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 			s.fake.Grant("ann", "T1", 1)
-			s.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
+			s.fake.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1})
 			o := s.submit(1, change)
 			s.run()
 			if name == "submitted again" {

@@ -1,7 +1,7 @@
 // Package bench is what the programs in its folders share: a private durable
-// Postgres, processes of the real binary, calls over the loopback, a floor for each
+// Postgres, processes of the real binary, calls over the loopback, a baseline for each
 // figure that is measured in turn with it, and the table. A machine's speed changes
-// from minute to minute; the ratio to the floor changes less.
+// from minute to minute; the ratio to the baseline changes less.
 package bench
 
 import (
@@ -58,7 +58,7 @@ func ConnectionsFlag(connections *[]int) {
 // Database is the migrated database.
 const Database = "bench"
 
-const floorDatabase = "floor" // a copy of it
+const baselineDatabase = "baseline" // a copy of Database
 
 // Machine is what every benchmark needs.
 type Machine struct {
@@ -117,7 +117,7 @@ func (m *Machine) migrate(ctx context.Context) error {
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, out)
 	}
-	for _, sql := range []string{"create database " + floorDatabase + " template " + Database, "checkpoint"} {
+	for _, sql := range []string{"create database " + baselineDatabase + " template " + Database, "checkpoint"} {
 		if _, err := m.Conn.Exec(ctx, sql); err != nil {
 			return err
 		}
@@ -155,13 +155,13 @@ func (m *Machine) readSettings(ctx context.Context) error {
 
 // String is what the figures were measured on.
 func (m *Machine) String() string {
-	disk, floor := "", ""
+	disk, missing := "", ""
 	if m.memory {
 		disk = " (the data is in memory, where that costs nothing)"
 	}
 	if m.pgbench == "" {
-		floor = " pgbench was not found: its ratios are missing."
+		missing = " pgbench was not found: its ratios are missing."
 	}
 	return fmt.Sprintf("%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.%s",
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, m.postgres, m.fsync, disk, m.synchronousCommit, m.maxConnections, runtime.Version(), floor)
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, m.postgres, m.fsync, disk, m.synchronousCommit, m.maxConnections, runtime.Version(), missing)
 }

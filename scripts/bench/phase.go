@@ -98,27 +98,27 @@ func cpuTime() time.Duration {
 }
 
 // Sample makes one measurement after another for d, at least 30 ms apart: wake-ups
-// that follow each other within 20 ms are sent as one. Each returns its time
-// and that of its floor.
-func Sample(ctx context.Context, d time.Duration, one func() (took, floor time.Duration, err error)) (r Result, err error) {
+// that follow each other within 20 ms are sent as one. Each measurement returns its own duration
+// and that of its baseline.
+func Sample(ctx context.Context, d time.Duration, one func() (took, baseline time.Duration, err error)) (r Result, err error) {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()
-	var all, floors []time.Duration
+	var all, baselines []time.Duration
 	for end := time.Now().Add(d); len(all) == 0 || time.Now().Before(end); {
 		select {
 		case <-pace.C:
 		case <-ctx.Done():
 			return r, ctx.Err()
 		}
-		took, floor, err := one()
+		took, baseline, err := one()
 		if err != nil {
 			return r, err
 		}
-		all, floors = append(all, took), append(floors, floor)
+		all, baselines = append(all, took), append(baselines, baseline)
 	}
 	slices.Sort(all)
-	slices.Sort(floors)
+	slices.Sort(baselines)
 	r = Result{P50: load.Quantile(all, 0.50), P99: load.Quantile(all, 0.99)}
-	r.Ratio = r.P50.Seconds() / load.Quantile(floors, 0.50).Seconds()
+	r.Ratio = r.P50.Seconds() / load.Quantile(baselines, 0.50).Seconds()
 	return r, nil
 }

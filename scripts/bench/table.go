@@ -21,8 +21,8 @@ type Result struct {
 	Cores       float64       // used by this program; 0 = not known
 	Failures    map[string]int
 
-	Floor string  // what was measured in turn with it
-	Ratio float64 // to the floor: of the rates, or of the times where there is no rate; 0 = not known
+	Baseline string  // name of the measurement that alternated with this one
+	Ratio    float64 // of the rates, or of the durations if Rate is 0, to the baseline; 0 = not known
 }
 
 // Table collects the results of all rounds.
@@ -43,7 +43,7 @@ func (t *Table) Add(r Result) {
 		figure = fmt.Sprintf("%8.1f ms p50", ms(r.P50))
 	}
 	if r.Ratio > 0 {
-		figure += fmt.Sprintf(", %.2f of %s", r.Ratio, r.Floor)
+		figure += fmt.Sprintf(", %.2f of %s", r.Ratio, r.Baseline)
 	}
 	fmt.Fprintf(t.Progress, "%-28s %4d connections %s\n", r.Name, r.Connections, figure)
 	if err := r.Err(); err != nil {
@@ -91,7 +91,7 @@ func (r Result) Err() error {
 // ratios.
 func (t *Table) String() string {
 	var b strings.Builder
-	b.WriteString("| call | connections | rows/s | p50 ms | p99 ms | generator's cores | floor | ratio: median (range) |\n|---|--:|--:|--:|--:|--:|---|--:|\n")
+	b.WriteString("| call | connections | rows/s | p50 ms | p99 ms | generator's cores | baseline | ratio: median (range) |\n|---|--:|--:|--:|--:|--:|---|--:|\n")
 	for _, row := range t.rows {
 		column := func(format string, value func(Result) float64) string {
 			return known(format, load.Quantile(Sorted(row, value), 0.50))
@@ -102,7 +102,7 @@ func (t *Table) String() string {
 		}
 		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", row[0].Name, row[0].Connections,
 			column("%.0f", func(r Result) float64 { return r.Rate }), column("%.1f", func(r Result) float64 { return ms(r.P50) }),
-			column("%.1f", func(r Result) float64 { return ms(r.P99) }), column("%.2f", func(r Result) float64 { return r.Cores }), row[0].Floor, ratio)
+			column("%.1f", func(r Result) float64 { return ms(r.P99) }), column("%.2f", func(r Result) float64 { return r.Cores }), row[0].Baseline, ratio)
 	}
 	return b.String()
 }

@@ -14,7 +14,7 @@ func TestTable(t *testing.T) {
 	require.EqualError(t, table.Err(), "nothing was measured")
 	for i := range 3 {
 		r := Result{Name: "report", Connections: 64, Rate: float64(100 * (i + 1)), P50: time.Duration(i+1) * time.Millisecond}
-		r.SetFloor("pgbench", 50)
+		r.SetBaseline("pgbench", 50)
 		table.Add(r)
 	}
 	table.Add(Result{Name: "wake", Connections: 1, P50: 2 * time.Millisecond, P99: 3 * time.Millisecond})

@@ -54,7 +54,7 @@ func (find source) Existing(ctx context.Context, names []string) (existing []str
 
 const token = "u8Zr5cO1mQk4"
 
-// knownCallers has two callers with the token, one that is revoked, and one for which the database is away.
+// knownCallers has two callers with the token, one that is revoked, and one for which the database is unavailable.
 func knownCallers(_ context.Context, name string, _ bool) (callers.Caller, error) {
 	caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte(token)))}
 	switch name {

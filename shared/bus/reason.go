@@ -7,23 +7,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Reason explains to a submitter why a message was not published, without details of the NATS setup.
-// The error itself is for the log.
-func Reason(err error) string {
+// PublicReason explains to a submitter why Publish failed. It contains no details of the NATS setup; those
+// are in err, which is for the log.
+func PublicReason(err error) string {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, ErrRefused):
 		switch {
 		case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
-			return "the message is larger than the broker takes"
+			return "the message is larger than the broker accepts"
 		case errors.As(err, &api), errors.Is(err, nats.ErrBadSubject):
-			return "the broker does not take this message"
+			return "the broker rejected this message"
 		}
-		return err.Error() // written in this package
+		return err.Error() // a text of this package, without details of NATS
 	case errors.Is(err, ErrSubjectUnavailable):
-		return "this receiver takes no more messages for now"
+		return "the queue of this receiver is full: the message is published when there is room"
 	case errors.Is(err, ErrStreamUnavailable):
-		return "the broker has no room for messages of this kind now, or cannot store them: they are published as soon as it can"
+		return "the broker is full or cannot store messages of this kind now: they are published when it can"
 	}
-	return "the broker cannot be reached: messages are published as soon as it can"
+	return "the broker is unreachable: messages are published when it is back"
 }

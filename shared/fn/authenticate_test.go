@@ -36,7 +36,7 @@ func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
 		{"no credentials", func(r *http.Request) { r.Header.Del("Authorization") }, 401},
 		{"a bearer token", header("Authorization", "Bearer token"), 401},
 		{"broken base64", header("Authorization", "Basic !!!"), 401},
-		{"the database is away", as("outage", "token"), 503},
+		{"the database is unavailable", as("outage", "token"), 503},
 	} {
 		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, c.option)
 		require.Equal(t, c.status, r.status, c.name)

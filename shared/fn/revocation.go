@@ -49,7 +49,7 @@ func (e *Env) watchCallers() {
 // currentCaller is what a caller whose call has begun is now. changed is closed when
 // that may have changed again; nil for the built-in admin, which stays as it is
 // for as long as its process. The error is the refusal of a caller that was revoked or
-// whose token was replaced, or says that the database is away.
+// whose token was replaced, or returns an error if the database is unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
 		return was, nil, nil
@@ -103,7 +103,7 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 }
 
 // waitUntilAllowed returns nil once the caller of a stream was looked up and is the
-// same; else it ends the stream. While the database is away it waits, so that nothing is
+// same; else it ends the stream. While the database is unavailable it waits, so that nothing is
 // sent to a caller that may have been revoked.
 func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {

@@ -24,7 +24,7 @@ const (
 	bestEffort  = "best-effort"
 )
 
-// Request is api.MessageRequest with its rules.
+// Request adds validation to api.MessageRequest.
 type Request api.MessageRequest
 
 // Validate names every field whose value is not acceptable.

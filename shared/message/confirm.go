@@ -2,34 +2,33 @@ package message
 
 import "crypto/subtle"
 
-// Confirmer is the caller that confirms a message, with its permissions.
+// Confirmer is a caller that confirms a message.
 type Confirmer struct {
-	User     string   // its own name
-	Consumer string   // the consumer that it confirms for: itself, or one named by an admin
-	Receives []string // granted patterns of subjects
-	Token    string   // from a delivery to a URL, "" = none
+	User     string   // name of the caller
+	Consumer string   // the consumer it confirms for: User, or any other for an admin
+	Receives []string // subject patterns that the caller may receive
+	Token    string   // as the caller received it in a delivery to a URL; "" = none
 	Admin    bool
 }
 
-// Ground is the permission by which a confirmation counts.
-type Ground int8
+// Permission is the reason why a caller may confirm a message.
+type Permission int8
 
-// The grounds of a confirmation.
 const (
-	NoGround    Ground = iota // the message is for another caller
-	IsAddressee               // the addressed user, or granted the subject
-	HasToken                  // knows the token of a delivery to the URL
-	ByOperator                // an admin
+	NoPermission Permission = iota // the caller may not confirm it
+	IsRecipient                    // the addressed user, or a caller that may receive the subject
+	HasToken                       // the caller sent the token of the delivery to the URL
+	ByOperator                     // an admin
 )
 
-// GroundOf returns the ground on which c may confirm a message to an address. token is the one in the
-// message's deliveries; "" = none.
-func (c Confirmer) GroundOf(to Address, token string) Ground {
+// PermissionFor returns why c may confirm a message to an address, or NoPermission. token is the one that the
+// deliveries of the message contain; "" = none.
+func (c Confirmer) PermissionFor(to Address, token string) Permission {
 	if c.Consumer == c.User {
 		switch {
 		case to.Kind == User && to.Name == c.User,
 			to.Kind == Subject && coveredBy(c.Receives, to.Name):
-			return IsAddressee
+			return IsRecipient
 		case to.Kind == URL && token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(c.Token)) == 1:
 			return HasToken
 		}
@@ -37,27 +36,26 @@ func (c Confirmer) GroundOf(to Address, token string) Ground {
 	if c.Admin {
 		return ByOperator
 	}
-	return NoGround
+	return NoPermission
 }
 
-// FirstSend is what is known about the first send of a message.
+// FirstSend says whether a message has ever been sent.
 type FirstSend int8
 
-// What may be known of a first send.
 const (
-	NotSent   FirstSend = iota // nobody has the message, and it is not due
-	MaybeSent                  // due: it may have been sent, and the result is not stored yet
+	NotSent   FirstSend = iota // no receiver can have it
+	MaybeSent                  // it is due: it may have been sent without the result being stored
 	WasSent
 )
 
-// FirstSend reports whether a receiver can have the message, so that a confirmation on this ground may
-// count.
-func (m Message) FirstSend(g Ground) FirstSend {
+// FirstSend reports whether the confirming caller can have received the message. Only then does its
+// confirmation count.
+func (m Message) FirstSend(p Permission) FirstSend {
 	tried := m.SendNo > 0 || m.Epoch > 1
 	switch {
-	case g == NoGround:
+	case p == NoPermission:
 		return NotSent
-	case m.Status >= Sent, !m.DeliveredAt.IsZero(), g == HasToken, g == ByOperator && m.Kind == URL && tried:
+	case m.Status >= Sent, !m.DeliveredAt.IsZero(), p == HasToken, p == ByOperator && m.Kind == URL && tried:
 		return WasSent
 	case !m.NextAt.IsZero():
 		return MaybeSent

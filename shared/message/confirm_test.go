@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Everyone who may call, and every address: the table names all that may confirm,
-// and everything else may not.
+// Each caller confirms a message to each address. The table lists all that may.
 func TestConfirmPermissions(t *testing.T) {
 	t.Parallel()
 	const token = "the token of this message"
@@ -26,43 +25,42 @@ func TestConfirmPermissions(t *testing.T) {
 	for name, c := range map[string]struct {
 		to    Address
 		token string
-		may   map[string]Ground
+		may   map[string]Permission
 	}{
-		"a subject": {Address{Subject, "msg.orders.paid"}, "", map[string]Ground{
-			"a granted caller": IsAddressee, "granted all": IsAddressee, "a granted admin": IsAddressee, "an admin": ByOperator, "a user and admin": ByOperator,
+		"a subject": {Address{Subject, "msg.orders.paid"}, "", map[string]Permission{
+			"a granted caller": IsRecipient, "granted all": IsRecipient, "a granted admin": IsRecipient, "an admin": ByOperator, "a user and admin": ByOperator,
 		}},
-		"a subject below": {Address{Subject, "msg.orders.paid.eu"}, "", map[string]Ground{
-			"granted all": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
+		"a subject below": {Address{Subject, "msg.orders.paid.eu"}, "", map[string]Permission{
+			"granted all": IsRecipient, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
-		"a subject like the user's name": {Address{Subject, "bob"}, "", map[string]Ground{
-			"granted all": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
+		"a subject like the user's name": {Address{Subject, "bob"}, "", map[string]Permission{
+			"granted all": IsRecipient, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
-		"a user": {Address{User, "bob"}, "", map[string]Ground{
-			"the user": IsAddressee, "a user and admin": IsAddressee, "an admin": ByOperator, "a granted admin": ByOperator,
+		"a user": {Address{User, "bob"}, "", map[string]Permission{
+			"the user": IsRecipient, "a user and admin": IsRecipient, "an admin": ByOperator, "a granted admin": ByOperator,
 		}},
-		"a URL": {Address{URL, "https://example.com/bob"}, "", map[string]Ground{
+		"a URL": {Address{URL, "https://example.com/bob"}, "", map[string]Permission{
 			"an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
-		"a URL that wants the explicit call": {Address{URL, "https://example.com/bob"}, token, map[string]Ground{
+		"a URL that wants the explicit call": {Address{URL, "https://example.com/bob"}, token, map[string]Permission{
 			"the token": HasToken, "an admin": ByOperator, "a granted admin": ByOperator, "a user and admin": ByOperator,
 		}},
 	} {
 		for caller, who := range callers {
 			who.Consumer = who.User
-			require.Equal(t, c.may[caller], who.GroundOf(c.to, c.token), "%s by %s", name, caller)
+			require.Equal(t, c.may[caller], who.PermissionFor(c.to, c.token), "%s by %s", name, caller)
 
 			who.Consumer = "somebody else"
-			want := NoGround
+			want := NoPermission
 			if who.Admin {
 				want = ByOperator
 			}
-			require.Equal(t, want, who.GroundOf(c.to, c.token), "%s by %s for somebody else", name, caller)
+			require.Equal(t, want, who.PermissionFor(c.to, c.token), "%s by %s for somebody else", name, caller)
 		}
 	}
 }
 
-// Every kind and every history of sends: what a confirmation on each ground may
-// count for.
+// FirstSend for each kind of message, send history and permission.
 func TestConfirmBeforeSendIsRejected(t *testing.T) {
 	t.Parallel()
 	last := func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }
@@ -80,8 +78,8 @@ func TestConfirmBeforeSendIsRejected(t *testing.T) {
 		of := func(m *Message) { m.Kind = kind }
 		histories := map[string]struct {
 			m    Message
-			want FirstSend // on the grounds IsAddressee and ByOperator
-			url  FirstSend // by hand of a URL
+			want FirstSend // with IsRecipient and ByOperator
+			url  FirstSend // with ByOperator to a URL
 		}{
 			"just saved":             {fresh(of), MaybeSent, MaybeSent},
 			"away":                   {fresh(of).Settle(away, now, 0.5), MaybeSent, MaybeSent},
@@ -101,10 +99,10 @@ func TestConfirmBeforeSendIsRejected(t *testing.T) {
 			if kind == URL {
 				byOperator = c.url
 			}
-			require.Equal(t, c.want, c.m.FirstSend(IsAddressee), at)
+			require.Equal(t, c.want, c.m.FirstSend(IsRecipient), at)
 			require.Equal(t, byOperator, c.m.FirstSend(ByOperator), at)
 			require.Equal(t, WasSent, c.m.FirstSend(HasToken), "%s: only a send carries the token", at)
-			require.Equal(t, NotSent, c.m.FirstSend(NoGround), at)
+			require.Equal(t, NotSent, c.m.FirstSend(NoPermission), at)
 		}
 	}
 }

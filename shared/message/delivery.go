@@ -2,118 +2,118 @@ package message
 
 import "time"
 
-// DeliveryState is the state of one event's delivery to one endpoint. The numbers are those of
-// webhook_deliveries.state.
+// DeliveryState is the state of the delivery of one event to one endpoint. The database stores the
+// numbers in webhook_deliveries.state.
 type DeliveryState int16
 
-// The states of a delivery.
 const (
-	DeliveryPending   DeliveryState = iota // will be tried (again)
+	DeliveryPending   DeliveryState = iota // a try is scheduled or running
 	DeliveryDelivered                      // the endpoint answered 2xx
-	DeliveryFailed                         // no try left, or the endpoint is gone
+	DeliveryFailed                         // all tries failed, or the endpoint is gone
 )
 
-// String returns the state's name on the wire.
+// String returns the name of the state in the API.
 func (s DeliveryState) String() string { return [...]string{"pending", "delivered", "failed"}[s] }
 
-// ParseDeliveryState parses a name on the wire.
-func ParseDeliveryState(word string) (DeliveryState, bool) {
-	for s := DeliveryPending; s <= DeliveryFailed; s++ {
-		if s.String() == word {
+// ParseDeliveryState is the inverse of String. ok is false for an unknown name.
+func ParseDeliveryState(name string) (s DeliveryState, ok bool) {
+	for s = DeliveryPending; s <= DeliveryFailed; s++ {
+		if s.String() == name {
 			return s, true
 		}
 	}
 	return 0, false
 }
 
-// Answer is the result of one POST to an endpoint.
-type Answer struct {
-	Status     int           // HTTP status; 0 without a response
-	RetryAfter time.Duration // from the receiver; 0 = none
+// PostResult is the result of one POST to a webhook endpoint.
+type PostResult struct {
+	Status     int           // HTTP status; 0 if there was no response
+	RetryAfter time.Duration // of the response; 0 = none
 }
 
-// OK reports success: any 2xx, as Standard Webhooks defines.
-func (a Answer) OK() bool { return a.Status/100 == 2 }
+// OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
+func (r PostResult) OK() bool { return r.Status/100 == 2 }
 
-// Gone reports that the receiver wants no more events: 410, as Standard Webhooks defines.
-func (a Answer) Gone() bool { return a.Status == 410 }
+// Gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
+func (r PostResult) Gone() bool { return r.Status == 410 }
 
-// deliveryPauses is the wait after the n-th failure, n >= 1; after the last one the delivery has
-// failed.
-var deliveryPauses = [...]time.Duration{
+// deliveryRetryDelays[n-1] is the wait after the n-th failed try. When all are used up, the delivery
+// has failed.
+var deliveryRetryDelays = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
 }
 
-// maxRetryAfter is the longest Retry-After that is respected.
+// maxRetryAfter is an upper limit for Retry-After.
 const maxRetryAfter = 24 * time.Hour
 
-// Delivery is everything that decides the next step of one event's delivery to one endpoint.
+// Delivery is the retry state of the delivery of one event to one endpoint.
 type Delivery struct {
 	State    DeliveryState
 	Attempts int16     // failed tries since the last (re)start of the schedule
-	Claims   int32     // fencing number: increased by each try and each resend
+	Claims   int32     // fencing number: increased by each try and by each resend
 	NextAt   time.Time // time of the next try; zero unless pending
 }
 
-// Settle applies the result of the try with number claim. An older try counts only if it succeeded,
-// since the receiver has the event then. jitter, in [0, 1), spreads retries of tries that failed
-// together.
-func (d Delivery) Settle(claim int32, a Answer, now time.Time, jitter float64) Delivery {
+// Settle returns the delivery after the result of the try with the fencing number claim. A failure
+// counts only for the newest try. A success always counts, because then the endpoint has the event.
+// jitter, in [0, 1), spreads the retries of tries that failed at the same time.
+func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float64) Delivery {
 	switch {
-	case d.State == DeliveryDelivered, claim != d.Claims && !a.OK():
+	case d.State == DeliveryDelivered, claim != d.Claims && !r.OK():
 		return d
-	case a.OK():
+	case r.OK():
 		d.State, d.NextAt = DeliveryDelivered, time.Time{}
 		return d
 	case d.State != DeliveryPending:
 		return d
 	}
 	d.Attempts++
-	if a.Gone() || int(d.Attempts) > len(deliveryPauses) {
+	if r.Gone() || int(d.Attempts) > len(deliveryRetryDelays) {
 		d.State, d.NextAt = DeliveryFailed, time.Time{}
 		return d
 	}
-	pause := jittered(deliveryPauses[max(d.Attempts, 1)-1], jitter)
-	d.NextAt = now.Add(max(pause, min(a.RetryAfter, maxRetryAfter)))
+	pause := jittered(deliveryRetryDelays[max(d.Attempts, 1)-1], jitter)
+	d.NextAt = now.Add(max(pause, min(r.RetryAfter, maxRetryAfter)))
 	return d
 }
 
-// Resend restarts the schedule at once from any state. A running try does not count as a try of the
-// new schedule.
+// Resend makes the delivery due at once and restarts its retry schedule, from any state. A try that is
+// still running does not count as a failure in the new schedule.
 func (d Delivery) Resend(now time.Time) Delivery {
 	d.Claims++
 	d.State, d.Attempts, d.NextAt = DeliveryPending, 0, now
 	return d
 }
 
-// Why an endpoint is disabled; "" while it is enabled.
+// The reasons why an endpoint is disabled.
 const (
-	DisabledGone    = "gone"    // the endpoint answered 410
-	DisabledFailing = "failing" // every try failed for too long
-	DisabledByHand  = "by_hand" // by an operator or its caller
+	DisabledGone     = "gone"    // the endpoint answered 410
+	DisabledFailing  = "failing" // every try failed for the configured time
+	DisabledManually = "by_hand" // by an admin or by its caller
 )
 
-// Health is the state of an endpoint by its responses.
-type Health struct {
-	Disabled     string    // the reason; "" = enabled
-	FailingSince time.Time // the first failure since the last success; zero = none
+// EndpointHealth records whether an endpoint is failing or disabled.
+type EndpointHealth struct {
+	DisabledReason string    // "" = enabled
+	FailingSince   time.Time // the first failure after the last success; zero = not failing
 }
 
-// After applies the result of one try. An endpoint whose tries have all failed for the time disableAfter is disabled.
-func (h Health) After(a Answer, now time.Time, disableAfter time.Duration) Health {
+// AfterAttempt returns the health after the result of one try. It disables an endpoint that is gone, or whose
+// tries have all failed for the time disableAfter.
+func (h EndpointHealth) AfterAttempt(r PostResult, now time.Time, disableAfter time.Duration) EndpointHealth {
 	switch {
-	case a.OK():
+	case r.OK():
 		h.FailingSince = time.Time{}
 		return h
 	case h.FailingSince.IsZero():
 		h.FailingSince = now
 	}
 	switch {
-	case h.Disabled != "":
-	case a.Gone():
-		h.Disabled = DisabledGone
+	case h.DisabledReason != "":
+	case r.Gone():
+		h.DisabledReason = DisabledGone
 	case now.Sub(h.FailingSince) >= disableAfter:
-		h.Disabled = DisabledFailing
+		h.DisabledReason = DisabledFailing
 	}
 	return h
 }

@@ -8,9 +8,9 @@ import (
 )
 
 var (
-	took   = Answer{Status: 204}
-	broken = Answer{Status: 500}
-	gone   = Answer{Status: 410}
+	accepted    = PostResult{Status: 204}
+	serverError = PostResult{Status: 500}
+	gone        = PostResult{Status: 410}
 )
 
 func TestDeliveryFollowsSchedule(t *testing.T) {
@@ -22,59 +22,59 @@ func TestDeliveryFollowsSchedule(t *testing.T) {
 	for d.State == DeliveryPending {
 		tries++
 		d.Claims++
-		d = d.Settle(d.Claims, broken, now, 0.5)
+		d = d.Settle(d.Claims, serverError, now, 0.5)
 		if d.State == DeliveryPending {
 			waited += d.NextAt.Sub(now)
 			now = d.NextAt
 		}
 	}
 	require.Equal(t, DeliveryFailed, d.State)
-	require.Equal(t, 9, tries, "once, and eight times again")
+	require.Equal(t, 9, tries, "the first try and eight retries")
 	require.Greater(t, waited, 24*time.Hour)
 	require.True(t, d.NextAt.IsZero())
 
 	again := d.Resend(now)
-	require.Equal(t, Delivery{Claims: 10, NextAt: now}, again, "a resend begins the schedule anew")
+	require.Equal(t, Delivery{Claims: 10, NextAt: now}, again, "a resend restarts the schedule")
 }
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := Delivery{Claims: 1}
-	require.Equal(t, time.Hour, d.Settle(1, Answer{Status: 503, RetryAfter: time.Hour}, now, 0).NextAt.Sub(now))
-	require.Equal(t, 4*time.Second, d.Settle(1, Answer{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "not less than the schedule")
-	require.Equal(t, 24*time.Hour, d.Settle(1, Answer{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
+	require.Equal(t, time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Hour}, now, 0).NextAt.Sub(now))
+	require.Equal(t, 4*time.Second, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "the schedule is the minimum")
+	require.Equal(t, 24*time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
 }
 
 func TestStaleTryCannotFailDelivery(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := Delivery{Claims: 2, NextAt: now}
-	require.Equal(t, d, d.Settle(1, broken, now, 0), "an older failure says nothing")
-	require.Equal(t, DeliveryDelivered, d.Settle(1, took, now, 0).State, "an older success does")
+	require.Equal(t, d, d.Settle(1, serverError, now, 0), "an older failure is ignored")
+	require.Equal(t, DeliveryDelivered, d.Settle(1, accepted, now, 0).State, "an older success counts")
 	done := Delivery{State: DeliveryDelivered, Claims: 2}
-	require.Equal(t, done, done.Settle(2, broken, now, 0), "what was delivered stays so")
+	require.Equal(t, done, done.Settle(2, serverError, now, 0), "delivered is final")
 	failed := Delivery{State: DeliveryFailed, Claims: 2, Attempts: 9}
-	require.Equal(t, DeliveryDelivered, failed.Settle(2, took, now, 0).State)
-	require.Equal(t, failed, failed.Settle(2, broken, now, 0))
-	require.Equal(t, DeliveryFailed, d.Settle(2, gone, now, 0).State, "410 ends it at once")
+	require.Equal(t, DeliveryDelivered, failed.Settle(2, accepted, now, 0).State)
+	require.Equal(t, failed, failed.Settle(2, serverError, now, 0))
+	require.Equal(t, DeliveryFailed, d.Settle(2, gone, now, 0).State, "410 fails it at once")
 }
 
 func TestFailingEndpointIsDisabled(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	const patience = 120 * time.Hour
-	require.Equal(t, DisabledGone, Health{}.After(gone, now, patience).Disabled)
+	const disableAfter = 120 * time.Hour
+	require.Equal(t, DisabledGone, EndpointHealth{}.AfterAttempt(gone, now, disableAfter).DisabledReason)
 
-	h := Health{}.After(broken, now, patience)
-	require.Equal(t, Health{FailingSince: now}, h)
-	h = h.After(broken, now.Add(patience-time.Second), patience)
-	require.Empty(t, h.Disabled)
-	require.Equal(t, Health{}, h.After(took, now, patience), "a success begins anew")
-	h = h.After(broken, now.Add(patience), patience)
-	require.Equal(t, DisabledFailing, h.Disabled)
-	h.Disabled = DisabledByHand
-	require.Equal(t, DisabledByHand, h.After(gone, now, patience).Disabled, "it says the first reason")
+	h := EndpointHealth{}.AfterAttempt(serverError, now, disableAfter)
+	require.Equal(t, EndpointHealth{FailingSince: now}, h)
+	h = h.AfterAttempt(serverError, now.Add(disableAfter-time.Second), disableAfter)
+	require.Empty(t, h.DisabledReason)
+	require.Equal(t, EndpointHealth{}, h.AfterAttempt(accepted, now, disableAfter), "a success resets the failure time")
+	h = h.AfterAttempt(serverError, now.Add(disableAfter), disableAfter)
+	require.Equal(t, DisabledFailing, h.DisabledReason)
+	h.DisabledReason = DisabledManually
+	require.Equal(t, DisabledManually, h.AfterAttempt(gone, now, disableAfter).DisabledReason, "the first reason is kept")
 }
 
 func TestDeliveryStateNames(t *testing.T) {

@@ -130,7 +130,7 @@ func (w *WeChat) URL() string { return "http://127.0.0.1:" + strconv.Itoa(w.port
 // Port can be passed to StartWeChat to start another one at the same URL.
 func (w *WeChat) Port() int { return w.port }
 
-// Stop ends the server and every delay, and returns when no call is under way.
+// Stop ends the server and all delays, and returns when no request is in progress.
 // The ledger can still be read.
 func (w *WeChat) Stop() error {
 	w.mu.Lock()
@@ -206,7 +206,7 @@ func (w *WeChat) ledger(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "the password must be the app secret", http.StatusUnauthorized)
 		return
 	}
-	answerWeChat(rw, struct {
+	writeWeChatResponse(rw, struct {
 		TokenCalls int          `json:"token_calls"`
 		Sends      []WeChatSend `json:"sends"`
 	}{w.TokenCalls(), w.Sends()})
@@ -216,7 +216,7 @@ func (w *WeChat) ledger(rw http.ResponseWriter, r *http.Request) {
 func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	token := r.URL.Query().Get("access_token")
 	if refused := w.checkKnown(token); refused.code != 0 {
-		answerWeChat(rw, refused)
+		writeWeChatResponse(rw, refused)
 		return
 	}
 	var body struct {
@@ -235,16 +235,16 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	if w.o.Keep > 0 && len(w.sends) > w.o.Keep {
 		w.sends = slices.Delete(w.sends, 0, len(w.sends)-w.o.Keep)
 	}
-	f := w.takeFault(func(f wechatFault) bool { return f.matches(s) })
+	f := w.nextFault(func(f wechatFault) bool { return f.matchesSend(s) })
 	w.mu.Unlock()
 
-	w.handle(rw, f, func(judged bool) any {
+	w.serveWithFault(rw, f, func(execute bool) any {
 		w.mu.Lock()
-		answer := wechatRefusal{f.Errcode, "scripted"}
-		if judged {
-			answer = w.judge(s, token, err)
+		answer := wechatRefusal{f.Errcode, "injected fault"}
+		if execute {
+			answer = w.process(s, token, err)
 		}
-		s.Errcode, s.Delivered, s.Fault = answer.code, judged && answer.code == 0, f.String()
+		s.Errcode, s.Delivered, s.Fault = answer.code, execute && answer.code == 0, f.String()
 		line := *s
 		w.mu.Unlock()
 		w.logf("%s", line)
@@ -267,8 +267,8 @@ func (s WeChatSend) String() string {
 	return fmt.Sprintf("%s: %.*s (template %s)", outcome, wechatLine, s.Data, s.TemplateID)
 }
 
-// judge returns the answer of WeChat to a call, and uses up a consent. The caller has locked w.mu.
-func (w *WeChat) judge(s *WeChatSend, token string, malformed error) wechatRefusal {
+// process returns WeChat's response to a request to send, and uses up one consent. The caller holds w.mu.
+func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRefusal {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, why := badKeyword(s.Data)
 	permission := wechatGrant{s.OpenID, s.TemplateID}
@@ -349,7 +349,7 @@ func (w *WeChat) logf(format string, args ...any) {
 	}
 }
 
-func answerWeChat(rw http.ResponseWriter, body any) {
+func writeWeChatResponse(rw http.ResponseWriter, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		http.Error(rw, err.Error(), http.StatusInternalServerError)

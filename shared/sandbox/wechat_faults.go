@@ -10,43 +10,43 @@ import (
 	"time"
 )
 
-// WeChatFault selects calls of a fake WeChat and how they fail:
+// WeChatFault makes selected requests to a fake WeChat fail:
 //
-//	{Errcode: 45011, Times: 3}          three calls are refused
-//	{Drop: true}                        no call is answered, nothing is delivered
-//	{Drop: true, After: true}           all is delivered, no call is answered
-//	{Status: 502, After: true}          delivered, and then an error of a gateway
-//	{Body: "<html>", After: true}       delivered, and then no JSON
-//	{Delay: time.Hour}                  neither delivered nor answered until ClearFaults
-//	{Delay: time.Hour, After: true}     delivered, but not answered until ClearFaults
+//	{Errcode: 45011, Times: 3}               the next three sends fail with errcode 45011
+//	{Drop: true}                             nothing is delivered, every connection is reset
+//	{Drop: true, DeliverFirst: true}         everything is delivered, every connection is reset
+//	{Status: 502, DeliverFirst: true}        delivered, but the response is a gateway error
+//	{Body: "<html>", DeliverFirst: true}     delivered, but the response is not JSON
+//	{Delay: time.Hour}                       neither delivery nor response until ClearFaults
+//	{Delay: time.Hour, DeliverFirst: true}   delivered, but no response until ClearFaults
 type WeChatFault struct {
-	Tokens     bool   // calls for an access token; false = those to send a message
+	TokenCalls bool   // requests for an access token; false = requests to send a message
 	OpenID     string // only messages to this user; "" = all
 	TemplateID string // only messages of this template; "" = all
-	Times      int    // how many calls fail; 0 = all until ClearFaults
+	Times      int    // how many requests fail; 0 = all until ClearFaults
 
-	Delay   time.Duration // before the rest, until ClearFaults or Stop at most
-	After   bool          // deliver first; false = after Delay, and not at all if one of the following is set
-	Errcode int           // of the answer
-	Status  int           // of the answer, with Body
-	Body    string        // of the answer; its status is 200 without Status
-	Drop    bool          // reset the connection without an answer
+	Delay        time.Duration // wait this long before everything below, at most until ClearFaults or Stop
+	DeliverFirst bool          // deliver before Delay; false = deliver after Delay, but only if none of the fields below is set
+	Errcode      int           // of the response
+	Status       int           // HTTP status of the response; 0 = 200
+	Body         string        // of the response
+	Drop         bool          // reset the connection without a response
 }
 
-// wechatFault is one that InjectFault added.
+// wechatFault is a fault that InjectFault added.
 type wechatFault struct {
 	WeChatFault
-	cleared <-chan struct{}
+	cleared <-chan struct{} // closed by ClearFaults
 }
 
-// InjectFault makes calls fail from now on, if no earlier fault selects them.
+// InjectFault makes requests fail from now on. Of several faults that match a request, the one added first applies.
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = append(w.faults, wechatFault{f, w.cleared})
 }
 
-// ClearFaults removes all faults and ends delays.
+// ClearFaults removes all faults and ends all delays.
 func (w *WeChat) ClearFaults() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,10 +55,10 @@ func (w *WeChat) ClearFaults() {
 	w.cleared = make(chan struct{})
 }
 
-// takeFault returns the first fault that matches and counts it, or the zero fault. The
-// caller has locked w.mu.
-func (w *WeChat) takeFault(hits func(wechatFault) bool) wechatFault {
-	i := slices.IndexFunc(w.faults, hits)
+// nextFault returns the first fault that matches, and counts down its Times. It returns the
+// zero fault if none matches. The caller holds w.mu.
+func (w *WeChat) nextFault(matches func(wechatFault) bool) wechatFault {
+	i := slices.IndexFunc(w.faults, matches)
 	if i < 0 {
 		return wechatFault{}
 	}
@@ -73,18 +73,20 @@ func (w *WeChat) takeFault(hits func(wechatFault) bool) wechatFault {
 	return f
 }
 
-func (f wechatFault) matches(s *WeChatSend) bool {
-	return !f.Tokens && (f.OpenID == "" || f.OpenID == s.OpenID) && (f.TemplateID == "" || f.TemplateID == s.TemplateID)
+// matchesSend reports whether f selects the request s.
+func (f wechatFault) matchesSend(s *WeChatSend) bool {
+	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID) && (f.TemplateID == "" || f.TemplateID == s.TemplateID)
 }
 
-// handle calls work and answers. work records the call; with really it also does what
-// WeChat would do, and returns the answer.
-func (w *WeChat) handle(rw http.ResponseWriter, f wechatFault, work func(really bool) (answer any)) {
-	if !f.After {
+// serveWithFault calls process once and writes its response, or the one that f demands. process
+// records the request. If execute is true, it also does what WeChat would do, and returns
+// WeChat's response.
+func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process func(execute bool) (response any)) {
+	if !f.DeliverFirst {
 		w.wait(f)
 	}
-	answer := work(f.After || !f.replacesAnswer())
-	if f.After {
+	response := process(f.DeliverFirst || !f.replacesResponse())
+	if f.DeliverFirst {
 		w.wait(f)
 	}
 	switch {
@@ -94,14 +96,14 @@ func (w *WeChat) handle(rw http.ResponseWriter, f wechatFault, work func(really 
 		rw.WriteHeader(cmp.Or(f.Status, http.StatusOK))
 		_, _ = io.WriteString(rw, f.Body)
 	case f.Errcode != 0:
-		answerWeChat(rw, wechatRefusal{f.Errcode, "scripted"})
+		writeWeChatResponse(rw, wechatRefusal{f.Errcode, "injected fault"})
 	default:
-		answerWeChat(rw, answer)
+		writeWeChatResponse(rw, response)
 	}
 }
 
-// replacesAnswer reports whether the answer is not WeChat's own.
-func (f wechatFault) replacesAnswer() bool {
+// replacesResponse reports whether f replaces WeChat's own response.
+func (f wechatFault) replacesResponse() bool {
 	return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0
 }
 
@@ -118,11 +120,11 @@ func (w *WeChat) wait(f wechatFault) {
 	}
 }
 
-// reset closes the connection as a crash does.
+// reset closes the connection with a TCP reset, as a crash does.
 func reset(rw http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(rw).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // closes it too
+		panic(http.ErrAbortHandler) // also closes the connection
 	}
 	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
 		_ = tcp.SetLinger(0)
@@ -130,11 +132,11 @@ func reset(rw http.ResponseWriter) {
 	conn.Close()
 }
 
-// String describes the fault, "" for none.
+// String describes the fault in the ledger; "" = no fault.
 func (f wechatFault) String() string {
 	var parts []string
 	if f.Delay > 0 {
-		parts = append(parts, fmt.Sprintf("delayed for %s", f.Delay))
+		parts = append(parts, fmt.Sprintf("delayed by %s", f.Delay))
 	}
 	switch {
 	case f.Drop:

@@ -95,7 +95,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	require.Equal(t, true, ledger.Sends[0]["delivered"])
 
 	require.NoError(t, w.Stop())
-	require.Equal(t, "gave a token \ndelivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}} (template T1)\n", log.String())
+	require.Equal(t, "issued a token \ndelivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}} (template T1)\n", log.String())
 	require.Len(t, w.Sends(), 1)
 }
 
@@ -117,7 +117,7 @@ func TestFaultSelectsCalls(t *testing.T) {
 	token := w.tokenFor(t, false).Token
 	w.InjectFault(WeChatFault{OpenID: "ann", Errcode: 1})
 	w.InjectFault(WeChatFault{TemplateID: "T2", Errcode: 2, Times: 2})
-	w.InjectFault(WeChatFault{Tokens: true, Errcode: 3})
+	w.InjectFault(WeChatFault{TokenCalls: true, Errcode: 3})
 	errcode := func(openID, template string) int {
 		body := strings.NewReplacer("ann", openID, "T1", template).Replace(tea)
 		return w.sendWith(t, token, body).Errcode
@@ -145,7 +145,7 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 			t.Parallel()
 			w := NewWeChat(t, WeChatOptions{})
 			token := w.tokenFor(t, false).Token
-			w.InjectFault(WeChatFault{Delay: time.Hour, After: c.after})
+			w.InjectFault(WeChatFault{Delay: time.Hour, DeliverFirst: c.after})
 			ctx, hangUp := context.WithCancel(t.Context())
 			var call sync.WaitGroup
 			call.Go(func() {

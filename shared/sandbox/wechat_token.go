@@ -36,12 +36,12 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatTokenBody)).Decode(&body)
 	w.mu.Lock()
 	w.tokenCalls++
-	f := w.takeFault(func(f wechatFault) bool { return f.Tokens })
+	f := w.nextFault(func(f wechatFault) bool { return f.TokenCalls })
 	w.mu.Unlock()
 
-	w.handle(rw, f, func(really bool) any {
+	w.serveWithFault(rw, f, func(execute bool) any {
 		switch {
-		case !really:
+		case !execute:
 			return nil
 		case err != nil:
 			return wechatRefusal{47001, "data format error"}
@@ -53,7 +53,7 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 			return wechatRefusal{40125, "invalid appsecret"}
 		}
 		// Only calls with the right secret are logged.
-		w.logf("gave a token %s", f)
+		w.logf("issued a token %s", f)
 		return w.currentToken(body.ForceRefresh)
 	})
 }

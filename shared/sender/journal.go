@@ -18,29 +18,30 @@ import (
 )
 
 const (
-	compactSize = 1 << 20 // bytes
-	maxBatch    = 1000    // entries with one sync
+	minCompactSize = 1 << 20 // bytes; a smaller file is not compacted
+	maxBatch       = 1000    // entries written with one fsync
 )
 
-// journal has on disk the report of each attempt that was begun and whose report is not answered: what the next
-// start must report if the process dies now.
+// journal stores a report on disk for each open attempt: one that has begun and whose report the server has not
+// acknowledged. After a crash, the next start sends these reports.
 //
-// It is a log of reports, of which the last one for an attempt is valid. Each line has a checksum, as the data
-// after the last sync is undefined after a crash; nothing is sent or reported before its line is synced. The log
-// is rewritten when it has grown, so its size is bounded by the number of open attempts.
+// It is an append-only log in which the last report of an attempt is valid. A line is synced to disk before the
+// sender sends the message or the report that it describes. Each line has a checksum, because after a crash the data
+// behind the last sync is undefined. The log is compacted when it grows, so its size is bounded by the number of
+// open attempts.
 type journal struct {
-	path   string
-	app    string
-	lock   *os.File
-	writes chan write
-	writer sync.WaitGroup
+	path    string
+	app     string
+	lock    *os.File
+	writes  chan journalWrite
+	running sync.WaitGroup
 
-	// The fields below belong to the goroutine run.
-	file    *os.File
-	open    map[attemptID]api.ReportRequest
-	size    int
-	compact int   // the size at which to rewrite
-	err     error // of the first failed write; after it the content of the file is unknown
+	// Only the goroutine run accesses the fields below.
+	file      *os.File
+	open      map[attemptID]api.ReportRequest
+	size      int
+	compactAt int   // the size at which the log is compacted
+	err       error // of the first failed write: later writes fail too, because the content of the file is unknown
 }
 
 // attemptID identifies an attempt. Tasks claimed together share a claim_id.
@@ -49,44 +50,44 @@ type attemptID struct {
 	claim int64
 }
 
-// entry is a line of the log: the report of an attempt, or that it is answered.
-type entry struct {
+// journalEntry is a line of the log: the report of an attempt or, if Settled, the end of the attempt.
+type journalEntry struct {
 	Report  api.ReportRequest `json:"report"`
 	Settled bool              `json:"settled,omitempty"`
 }
 
-// header is the first line of the log.
-type header struct {
-	Journal int    `json:"sendonce_journal"` // the format's version
+// journalHeader is the first line of the log.
+type journalHeader struct {
+	Journal int    `json:"sendonce_journal"` // format version
 	AppID   string `json:"app_id"`
 }
 
 const journalVersion = 1
 
-type write struct {
-	entry
-	synced chan<- error // gets the result after the sync; nil = the entry may be lost
+type journalWrite struct {
+	journalEntry
+	synced chan<- error // receives the result after the sync; nil = nobody waits, so a crash may lose the entry
 }
 
-// openJournal opens or creates the journal of an app, and locks it for this process. corrupt is the number of
-// lines that could not be read.
+// openJournal opens or creates the journal of an app and locks it for this process. corrupt is the number of
+// lines that it skipped because they were damaged.
 func openJournal(path, app string) (j *journal, corrupt int, err error) {
-	j = &journal{path: path, app: app, open: map[attemptID]api.ReportRequest{}, writes: make(chan write)}
+	j = &journal{path: path, app: app, open: map[attemptID]api.ReportRequest{}, writes: make(chan journalWrite)}
 	if j.lock, err = lockFile(path + ".lock"); err != nil {
 		return nil, 0, fmt.Errorf("journal %s: %w", path, err)
 	}
 	if corrupt, err = j.read(); err == nil {
-		err = j.rewrite()
+		err = j.compact()
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("journal %s: %w", path, errors.Join(err, unlockFile(j.lock)))
 	}
-	j.writer.Go(j.run)
+	j.running.Go(j.run)
 	return j, corrupt, nil
 }
 
-// lockFile takes a lock that ends with the process. The file must not be removed: another process could then
-// create and lock a new one.
+// lockFile locks a file until unlockFile or the end of the process. The file must not be removed: another process
+// could then create and lock a new one.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -94,7 +95,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errors.New("another sender is using it")
+		err = errors.New("locked by another sender process")
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -102,13 +103,13 @@ func lockFile(path string) (*os.File, error) {
 	return file, nil
 }
 
-// unlockFile releases a lock at once. Closing the file is not enough: a child process between fork and exec has
-// a copy of the descriptor, which keeps the lock.
+// unlockFile releases the lock and closes the file. Closing alone is not enough: a child process between fork and
+// exec has a copy of the descriptor, which keeps the lock.
 func unlockFile(file *os.File) error {
 	return errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_UN), file.Close())
 }
 
-// read fills j.open. It skips corrupt lines: the server settles such an attempt when its lease ends.
+// read loads the open reports. It skips corrupt lines: the server settles those attempts when their leases expire.
 func (j *journal) read() (corrupt int, err error) {
 	raw, err := os.ReadFile(j.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(raw) == 0 {
@@ -118,15 +119,15 @@ func (j *journal) read() (corrupt int, err error) {
 		return 0, err
 	}
 	first, rest, _ := bytes.Cut(raw, []byte("\n"))
-	var h header
+	var h journalHeader
 	if !decodeLine(first, &h) || h.Journal != journalVersion {
-		return 0, errors.New("the file is not a journal of a sender, or of another version")
+		return 0, fmt.Errorf("the file is not a sender journal of version %d", journalVersion)
 	}
 	if h.AppID != j.app {
-		return 0, fmt.Errorf("it belongs to the app %q: give each app its own", h.AppID)
+		return 0, fmt.Errorf("it belongs to the app %q: use a separate journal file for each app", h.AppID)
 	}
 	for line := range bytes.Lines(rest) {
-		var e entry
+		var e journalEntry
 		if !decodeLine(bytes.TrimSuffix(line, []byte("\n")), &e) {
 			corrupt++
 			continue
@@ -136,7 +137,7 @@ func (j *journal) read() (corrupt int, err error) {
 	return corrupt, nil
 }
 
-func (j *journal) apply(e entry) {
+func (j *journal) apply(e journalEntry) {
 	id := attemptID{e.Report.TaskID, int64(e.Report.ClaimID)}
 	if e.Settled {
 		delete(j.open, id)
@@ -145,7 +146,7 @@ func (j *journal) apply(e entry) {
 	}
 }
 
-// openReports returns the reports that were open when the journal was opened. It must be called before put.
+// openReports returns the open reports, sorted. It must be called before the first put or remove.
 func (j *journal) openReports() []api.ReportRequest {
 	reports := make([]api.ReportRequest, 0, len(j.open))
 	for _, r := range j.open {
@@ -157,37 +158,37 @@ func (j *journal) openReports() []api.ReportRequest {
 	return reports
 }
 
-// put replaces the report of an attempt, and returns once it is on disk.
+// put stores the report of an attempt in place of its earlier one, and returns when it is synced to disk.
 func (j *journal) put(r api.ReportRequest) error {
 	synced := make(chan error, 1)
-	j.writes <- write{entry{Report: r}, synced}
+	j.writes <- journalWrite{journalEntry{Report: r}, synced}
 	if err := <-synced; err != nil {
 		return fmt.Errorf("journal %s: %w", j.path, err)
 	}
 	return nil
 }
 
-// remove removes an attempt. A crash may undo that: then the attempt is reported once more.
+// remove deletes the report of an attempt without waiting for the disk. After a crash the attempt may be reported again.
 func (j *journal) remove(r api.ReportRequest) {
-	j.writes <- write{entry: entry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
+	j.writes <- journalWrite{journalEntry: journalEntry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
 }
 
-// close must be called last.
+// close writes the queued entries and unlocks the journal. No method may be called after it.
 func (j *journal) close() error {
 	close(j.writes)
-	j.writer.Wait()
+	j.running.Wait()
 	if err := errors.Join(j.file.Close(), unlockFile(j.lock)); err != nil {
 		return fmt.Errorf("journal %s: %w", j.path, err)
 	}
 	return nil
 }
 
-// run writes entries to the log. All entries that arrive during a sync share the next one.
+// run writes entries to the log until the journal is closed. Entries that arrive during a sync share the next sync.
 func (j *journal) run() {
 	for first := range j.writes {
-		batch := j.gather(first)
+		batch := j.collectBatch(first)
 		if j.err == nil {
-			j.err = j.flush(batch)
+			j.err = j.appendBatch(batch)
 		}
 		for _, w := range batch {
 			if w.synced != nil {
@@ -197,8 +198,9 @@ func (j *journal) run() {
 	}
 }
 
-func (j *journal) gather(first write) []write {
-	batch := []write{first}
+// collectBatch returns first and the entries that are already queued behind it.
+func (j *journal) collectBatch(first journalWrite) []journalWrite {
+	batch := []journalWrite{first}
 	for len(batch) < maxBatch {
 		select {
 		case w, more := <-j.writes:
@@ -213,20 +215,21 @@ func (j *journal) gather(first write) []write {
 	return batch
 }
 
-func (j *journal) flush(batch []write) error {
+// appendBatch appends entries to the log, or compacts the log if it has grown too large.
+func (j *journal) appendBatch(batch []journalWrite) error {
 	var lines []byte
 	mustSync := false
 	for _, w := range batch {
-		line, err := encodeLine(w.entry)
+		line, err := encodeLine(w.journalEntry)
 		if err != nil {
 			return err
 		}
 		lines = append(lines, line...)
 		mustSync = mustSync || w.synced != nil
-		j.apply(w.entry)
+		j.apply(w.journalEntry)
 	}
-	if j.size+len(lines) > j.compact {
-		return j.rewrite()
+	if j.size+len(lines) > j.compactAt {
+		return j.compact()
 	}
 	if _, err := j.file.Write(lines); err != nil {
 		return err
@@ -238,14 +241,14 @@ func (j *journal) flush(batch []write) error {
 	return nil
 }
 
-// rewrite replaces the log by one with the open reports only.
-func (j *journal) rewrite() error {
-	lines, err := encodeLine(header{journalVersion, j.app})
+// compact replaces the log with one that contains only the open reports.
+func (j *journal) compact() error {
+	lines, err := encodeLine(journalHeader{journalVersion, j.app})
 	if err != nil {
 		return err
 	}
 	for _, r := range j.open {
-		line, err := encodeLine(entry{Report: r})
+		line, err := encodeLine(journalEntry{Report: r})
 		if err != nil {
 			return err
 		}
@@ -256,14 +259,14 @@ func (j *journal) rewrite() error {
 		return err
 	}
 	old := j.file
-	j.file, j.size, j.compact = file, len(lines), max(compactSize, 2*len(lines))
+	j.file, j.size, j.compactAt = file, len(lines), max(minCompactSize, 2*len(lines))
 	if old != nil {
 		return old.Close()
 	}
 	return nil
 }
 
-// replaceFile replaces the file at path atomically and durably, and returns it open for appending.
+// replaceFile atomically replaces the file at path, syncs it, and returns it open for appending.
 func replaceFile(path string, text []byte) (*os.File, error) {
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -308,7 +311,7 @@ func encodeLine(v any) ([]byte, error) {
 	return []byte(checksum(text) + " " + string(text) + "\n"), nil
 }
 
-// decodeLine decodes a line, and reports whether it is complete and correct.
+// decodeLine decodes a line and reports whether it is complete and its checksum is correct.
 func decodeLine(line []byte, v any) bool {
 	sum, text, found := bytes.Cut(line, []byte(" "))
 	return found && string(sum) == checksum(text) && json.Unmarshal(text, v) == nil

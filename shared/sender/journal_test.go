@@ -111,7 +111,7 @@ func TestJournalBelongsToOneAppAndProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := openTestJournal(t, path)
 	_, _, err := openJournal(path, "app")
-	require.ErrorContains(t, err, "another sender is using it")
+	require.ErrorContains(t, err, "locked by another sender process")
 	require.NoError(t, j.close())
 	_, _, err = openJournal(path, "other")
 	require.ErrorContains(t, err, `belongs to the app "app"`)
@@ -137,7 +137,7 @@ func TestOtherFilesAreNotOverwritten(t *testing.T) {
 	for _, text := range []string{"some text\n", "\x00\x00\x00"} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		_, _, err := openJournal(path, "app")
-		require.ErrorContains(t, err, "not a journal of a sender")
+		require.ErrorContains(t, err, "not a sender journal")
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, text, string(after))
@@ -168,7 +168,7 @@ func TestJournalIsCompacted(t *testing.T) {
 	require.Empty(t, errs)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.LessOrEqual(t, info.Size(), int64(compactSize))
+	require.LessOrEqual(t, info.Size(), int64(minCompactSize))
 	require.NoError(t, j.close())
 	j = openTestJournal(t, path)
 	require.Equal(t, []api.ReportRequest{unknownReport("stays", 1)}, j.openReports())
@@ -178,7 +178,7 @@ func TestJournalIsCompacted(t *testing.T) {
 func TestConcurrentPutsShareASync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := &journal{writes: make(chan write)} // its goroutine run is not started
+		j := &journal{writes: make(chan journalWrite)} // its goroutine run is not started
 		for n := range 10 {
 			go func() {
 				if err := j.put(unknownReport("a", api.ID(n))); err != nil {
@@ -187,7 +187,7 @@ func TestConcurrentPutsShareASync(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		batch := j.gather(<-j.writes)
+		batch := j.collectBatch(<-j.writes)
 		require.Len(t, batch, 10)
 		for _, w := range batch {
 			w.synced <- nil

@@ -311,7 +311,7 @@ func TestJournalIsUsedByOneSender(t *testing.T) {
 		synctest.Wait()
 		second, err := sender.New(s.cfg)
 		require.NoError(t, err)
-		require.ErrorContains(t, second.Run(t.Context()), "another sender is using it")
+		require.ErrorContains(t, second.Run(t.Context()), "locked by another sender process")
 		s.finish()
 	})
 }

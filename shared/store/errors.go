@@ -24,14 +24,14 @@ const (
 	CodeQueryCanceled     = "57014" // statement_timeout
 	codeReadOnly          = "25006" // a standby, during a failover
 	codeProtocolViolation = "08P01"
-	codeUndefinedTable    = "42P01" // also where search_path leads elsewhere
+	codeUndefinedTable    = "42P01" // also with a wrong search_path
 	codeUndefinedFunction = "42883"
 )
 
 func Busy() error {
 	return &task.Error{
 		Code:       task.CodeServerBusy,
-		Message:    "the service is overloaded or its database is away; repeat the same call later",
+		Message:    "the service is overloaded or its database is unavailable; repeat the same call later",
 		RetryAfter: time.Second,
 	}
 }
@@ -39,7 +39,7 @@ func Busy() error {
 func KeyInFlight() error {
 	return &task.Error{
 		Code:       task.CodeKeyInFlight,
-		Message:    "another call with this idempotency key is under way; repeat the same call",
+		Message:    "another call with this idempotency key is in progress; repeat the same call",
 		RetryAfter: time.Second,
 	}
 }
@@ -48,8 +48,8 @@ func NotFound(what string) error {
 	return task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// IsRowError reports whether a failed flush may succeed without some of its rows: invalid
-// data, a lock that one row waits for, or a deadlock.
+// IsRowError reports whether a failed batch may succeed without some of its rows: the cause is
+// invalid data, a lock that one row waits for, or a deadlock.
 func IsRowError(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -72,52 +72,52 @@ func IsPoison(err error) bool {
 	return len(code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, code[:2])
 }
 
-// lostAnswer wraps the error of a transaction whose connection broke: whether it was committed
-// is unknown.
-type lostAnswer struct{ error }
+// connectionLostError wraps the error of a transaction whose connection broke. The transaction may have been
+// committed.
+type connectionLostError struct{ error }
 
-func (l lostAnswer) Unwrap() error { return l.error }
+func (l connectionLostError) Unwrap() error { return l.error }
 
-// MarkLost wraps err in lostAnswer when its connection is broken.
-func MarkLost(conn *pgx.Conn, err error) error {
+// WrapConnectionLost wraps err in connectionLostError if conn is broken and the transaction may have been committed.
+func WrapConnectionLost(conn *pgx.Conn, err error) error {
 	if err != nil && conn.IsClosed() && !rejectedByPooler(err) {
-		return lostAnswer{err}
+		return connectionLostError{err}
 	}
 	return err
 }
 
-// rejectedByPooler reports whether PgBouncer had no server connection for a transaction and
-// closed the client's: nothing was executed. PgBouncer uses one code for all its errors, so
-// the message decides.
+// rejectedByPooler reports whether PgBouncer closed the client connection because it had no
+// server connection for the transaction. Nothing was executed. PgBouncer uses one code for
+// all its errors, so the message is compared.
 func rejectedByPooler(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeProtocolViolation &&
 		(strings.Contains(pg.Message, "query_wait_timeout") || strings.Contains(pg.Message, "server_login_retry"))
 }
 
-func isLost(err error) bool {
-	var lost lostAnswer
+func isConnectionLost(err error) bool {
+	var lost connectionLostError
 	return errors.As(err, &lost)
 }
 
-// MayBeCommitted reports whether a transaction that returned err at its commit may be
-// committed all the same: it reached a server, and no server reported that it failed.
-func MayBeCommitted(err error) bool {
+// MayHaveCommitted reports whether a transaction may be committed although its commit returned
+// err: the request may have reached the server, and the server did not report that it failed.
+func MayHaveCommitted(err error) bool {
 	var pg *pgconn.PgError
 	var own *task.Error
 	if errors.As(err, &pg) {
-		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection only
+		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection, possibly after the commit
 	}
 	return !errors.As(err, &own) && !neverConnected(err) && !pgconn.SafeToRetry(err)
 }
 
-// neverConnected reports whether no connection could be made.
+// neverConnected reports whether err means that no connection could be made.
 func neverConnected(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect)
 }
 
-// missingPartition reports whether a log row found no partition for its month.
+// missingPartition reports whether a log table has no partition for the month of a row.
 func missingPartition(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeCheckViolation && pg.ConstraintName == "" && strings.HasSuffix(pg.TableName, "_logs")
@@ -136,9 +136,9 @@ func Violates(err error, constraint string) bool {
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
-// Wrap wraps a database error once. A transient one becomes server_busy, with its cause for
-// the log. nil and errors of the domain are returned as they are.
-func Wrap(doing string, err error) error {
+// Wrap adds the failed operation to a database error. A transient error becomes server_busy and
+// keeps its cause for the log. nil and errors of type task.Error are returned unchanged.
+func Wrap(operation string, err error) error {
 	var own *task.Error
 	switch {
 	case err == nil:
@@ -146,14 +146,14 @@ func Wrap(doing string, err error) error {
 	case errors.As(err, &own):
 		return err
 	case isTransient(err):
-		return fmt.Errorf("%s: %w (%w)", doing, Busy(), err)
+		return fmt.Errorf("%s: %w (%w)", operation, Busy(), err)
 	default:
-		return fmt.Errorf("%s: %w", doing, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 }
 
-// isTransient reports whether err comes from the present state of the database. That includes
-// what an administrator must correct there: a password, the settings of a role, a migration.
+// isTransient reports whether the same call may succeed later. That includes problems that an
+// administrator must fix in the database: a password, the settings of a role, a missing migration.
 func isTransient(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && !neverConnected(err) {
@@ -166,6 +166,6 @@ func isTransient(err error) bool {
 	}
 	var own *task.Error
 	var network *net.OpError
-	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isLost(err) || neverConnected(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
+	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isConnectionLost(err) || neverConnected(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }

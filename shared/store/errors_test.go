@@ -10,20 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMayBeCommittedExcludesServerErrors(t *testing.T) {
+func TestMayHaveCommitted(t *testing.T) {
 	t.Parallel()
+	const adminShutdown = "57P01"
 	for _, c := range []struct {
 		err  error
 		want bool
 	}{
 		{&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: CodeLockTimeout}, false},
-		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, true},
+		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: adminShutdown}, true},
 		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: codeProtocolViolation, Message: "query_wait_timeout"}, false},
 		{Busy(), false},
 		{io.ErrUnexpectedEOF, true},
 		{context.DeadlineExceeded, true},
 	} {
-		require.Equal(t, c.want, MayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
+		require.Equal(t, c.want, MayHaveCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
 	}
 }
 

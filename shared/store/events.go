@@ -86,7 +86,7 @@ func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 // Notify returns err, the outcome of the transaction. If the transaction is committed, or may
 // be, it calls OnEvents if events were written and OnFailed if failures count for alerts.
 func (n *Notifier) Notify(err error) error {
-	if n == nil || err != nil && !MayBeCommitted(err) {
+	if n == nil || err != nil && !MayHaveCommitted(err) {
 		return err
 	}
 	if n.rows > 0 || err != nil {

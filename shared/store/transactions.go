@@ -27,7 +27,7 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	}()
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		err := db.WithPartitions(ctx, func() error { return run(lost) })
-		if isLost(err) {
+		if isConnectionLost(err) {
 			lost = true
 		}
 		if err == nil && lost {

@@ -9,7 +9,7 @@ func (t Task) Cancel(now time.Time) (Task, error) {
 	case t.State == Failed && t.Reason == Cancelled:
 		return t, nil
 	case t.State == Scheduled || t.State == Pending:
-		t, _ = t.fail(Cancelled, now).withResult(ResultCancelled, CancelledByHand)
+		t, _ = t.fail(Cancelled, now).withResult(ResultCancelled, CancelledManually)
 		return t, nil
 	default:
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a scheduled or pending task can be cancelled")

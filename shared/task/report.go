@@ -39,17 +39,17 @@ type Verdict string
 
 // The verdicts.
 const (
-	Applied         Verdict = "applied"
-	Already         Verdict = "already"       // the same report was applied before
-	Stale           Verdict = "stale_claim"   // of an older claim, or contradicting a final state; nothing changed
-	Promoted        Verdict = "promoted"      // a scheduled task became pending
-	TimeoutRetry    Verdict = "timeout_retry" // the lease expired; the task is pending again
-	TimeoutHeld     Verdict = "timeout_held"
-	TimeoutFailed   Verdict = "timeout_failed"
-	ExpiredVerdict  Verdict = "expired"
-	CancelledByHand Verdict = "cancelled"
-	ResolvedByHand  Verdict = "resolved"
-	RetriedByHand   Verdict = "retried"
+	Applied           Verdict = "applied"
+	Already           Verdict = "already"       // the same report was applied before
+	Stale             Verdict = "stale_claim"   // of an older claim, or contradicting a final state; nothing changed
+	Promoted          Verdict = "promoted"      // a scheduled task became pending
+	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is pending again
+	TimeoutHeld       Verdict = "timeout_held"
+	TimeoutFailed     Verdict = "timeout_failed"
+	ExpiredVerdict    Verdict = "expired"
+	CancelledManually Verdict = "cancelled"
+	ResolvedManually  Verdict = "resolved"
+	RetriedManually   Verdict = "retried"
 )
 
 // Report decides what a report changes. The returned task equals t unless the verdict is Applied.

@@ -14,15 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Paths of tasks and of subscribe messages, and the end of a path that leads to nothing.
+// API paths. UnknownIDPath is the end of a path with an id that does not exist.
 const (
 	SMSPath       = "/api/v1/sms/"
 	SubscribePath = "/api/v1/subscribe/"
-	Nowhere       = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81"
+	UnknownIDPath = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81"
 )
 
-// NewCallerWith creates a caller from the other fields of its request, and returns its
-// client.
+// NewCallerWith creates a caller with these JSON fields and returns its client.
 func (s *Client) NewCallerWith(name, fields string) *Client {
 	s.T.Helper()
 	made := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields))

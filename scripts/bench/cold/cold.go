@@ -32,13 +32,13 @@ const (
 
 // coldStarts starts functions, one process each.
 type coldStarts struct {
-	binary string
-	floor  string // the binary of ./floor
-	env    []string
-	pooled []string // env with PgBouncer in front of Postgres; nil where there is none
-	admin  string   // Authorization of a caller that may call everything but event functions
-	events string   // Authorization of a caller that may call event functions
-	tasks  []api.ClaimedTask
+	binary   string
+	baseline string // the binary of ./baseline
+	env      []string
+	pooled   []string // env with PgBouncer in front of Postgres; nil where there is none
+	admin    string   // Authorization of a caller that may call everything but event functions
+	events   string   // Authorization of a caller that may call event functions
+	tasks    []api.ClaimedTask
 }
 
 // unpacked copies a binary as container engines unpack one from an image. A file that
@@ -63,14 +63,14 @@ func unpacked(binary string) (_ string, err error) {
 
 // measure starts every function, or the named ones, by itself, again and again.
 func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, progress io.Writer) (rows []row, err error) {
-	floor := stack.Machine.Binary + "-floor"
-	if err := sandbox.Compile(ctx, floor, "github.com/sendonce/sendonce/scripts/bench/cold/floor"); err != nil {
+	baseline := stack.Machine.Binary + "-baseline"
+	if err := sandbox.Compile(ctx, baseline, "github.com/sendonce/sendonce/scripts/bench/cold/baseline"); err != nil {
 		return nil, err
 	}
-	if floor, err = unpacked(floor); err != nil {
+	if baseline, err = unpacked(baseline); err != nil {
 		return nil, err
 	}
-	c := &coldStarts{binary: stack.Machine.Binary, floor: floor, env: stack.Env}
+	c := &coldStarts{binary: stack.Machine.Binary, baseline: baseline, env: stack.Env}
 	bouncer, missing := sandbox.StartPgBouncer(ctx, stack.Machine.URL())
 	switch {
 	case errors.Is(missing, sandbox.ErrNoPgBouncer):
@@ -189,7 +189,7 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measure starts one function so many times, each time beside the floor.
+// measure starts one function so many times, each time followed by a start of the baseline.
 func (c *coldStarts) measure(ctx context.Context, function string, runs int) (row, error) {
 	result := row{function: function}
 	for run := range runs {
@@ -203,14 +203,14 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (ro
 		}
 		result.took, result.resident = append(result.took, took), max(result.resident, resident)
 
-		get, err := http.NewRequest("GET", "http://floor/", nil)
+		get, err := http.NewRequest("GET", "http://baseline/", nil)
 		if err != nil {
 			return result, err
 		}
-		if took, _, err = c.start(ctx, c.floor, c.env, "", get); err != nil {
-			return result, fmt.Errorf("floor: %w", err)
+		if took, _, err = c.start(ctx, c.baseline, c.env, "", get); err != nil {
+			return result, fmt.Errorf("baseline: %w", err)
 		}
-		result.floor = append(result.floor, took)
+		result.baseline = append(result.baseline, took)
 
 		if c.pooled == nil {
 			continue

@@ -21,7 +21,7 @@ func TestShortRun(t *testing.T) {
 		require.Equal(t, function, r.function)
 		require.Len(t, r.took, 2)
 		require.Positive(t, r.took[0])
-		require.Len(t, r.floor, 2)
+		require.Len(t, r.baseline, 2)
 		require.Greater(t, r.resident, int64(1_000_000))
 		require.Contains(t, report, "| "+function+" | ")
 	}
@@ -36,10 +36,10 @@ func TestCheck(t *testing.T) {
 		return ms
 	}
 	require.EqualError(t, check(nil), "no function was measured")
-	good := row{function: "submit", took: times(15, 90, 10), floor: times(6, 6, 5), pooled: times(8), resident: 25_000_000}
+	good := row{function: "submit", took: times(15, 90, 10), baseline: times(6, 6, 5), pooled: times(8), resident: 25_000_000}
 	require.NoError(t, check([]row{good}))
 	require.Equal(t, "| submit | 15.0 | 90.0 | 6.0 | 2.50 (2.00 to 15.00) | 8.0 | 25.0 |", good.String())
-	bad := row{function: "relay", took: times(16), floor: times(1), resident: 25_100_000}
-	require.EqualError(t, check([]row{good, bad}), "relay takes 16.00 times its floor, more than 2.5\nrelay keeps 25.1 MB, more than 25")
+	bad := row{function: "relay", took: times(16), baseline: times(1), resident: 25_100_000}
+	require.EqualError(t, check([]row{good, bad}), "relay takes 16.00 times its baseline, more than 2.5\nrelay keeps 25.1 MB, more than 25")
 	require.Equal(t, "| relay | 16.0 | 16.0 | 1.0 | 16.00 (16.00 to 16.00) | - | 25.1 |", bad.String())
 }

@@ -1,6 +1,6 @@
 // Command cold is `make bench-cold`: how long each function takes from its start to
 // its first answer, with a login to Postgres and a query, and how much memory it
-// keeps. Each start is followed by one of the floor: net/http and pgx alone.
+// keeps. Each start is followed by one of the baseline: net/http and pgx alone.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 // What a start may take, and what memory a function may keep.
 const (
-	ratioLimit    = 2.5        // of its floor, the median
+	ratioLimit    = 2.5        // of its baseline, the median
 	residentLimit = 25_000_000 // bytes
 )
 
@@ -59,8 +59,8 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 }
 
 const text = `Each function by itself, %d starts: from before the fork until its first call is answered 2xx, which takes a login to Postgres
-and at least one query. The floor, started in turn with it, is what net/http and pgx take for a login and one query; the ratio is of
-each start to the floor's next one. Through PgBouncer, as in the production overlay, a start finds open connections: the median of as many, in turn too.
+and at least one query. The baseline, started in turn with it, is what net/http and pgx take for a login and one query; the ratio is of
+each start to the baseline's next one. Through PgBouncer, as in the production overlay, a start finds open connections: the median of as many, in turn too.
 Memory is VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of the binary, which instances on
 one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.
 `
@@ -69,7 +69,7 @@ one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memor
 type row struct {
 	function string
 	took     []time.Duration
-	floor    []time.Duration // of the floor, after each start
+	baseline []time.Duration // of the baseline, after each start
 	pooled   []time.Duration // through PgBouncer; nil where there is none
 	resident int64           // bytes, the most of all starts
 }
@@ -77,7 +77,7 @@ type row struct {
 func (r row) ratios() []float64 {
 	ratios := make([]float64, len(r.took))
 	for i := range r.took {
-		ratios[i] = r.took[i].Seconds() / r.floor[i].Seconds()
+		ratios[i] = r.took[i].Seconds() / r.baseline[i].Seconds()
 	}
 	return bench.Sorted(ratios, func(ratio float64) float64 { return ratio })
 }
@@ -92,12 +92,12 @@ func (r row) String() string {
 		pooled = fmt.Sprintf("%.1f", load.Quantile(sortedMS(r.pooled), 0.50))
 	}
 	return fmt.Sprintf("| %s | %.1f | %.1f | %.1f | %.2f (%.2f to %.2f) | %s | %.1f |", r.function, load.Quantile(took, 0.50), took[len(took)-1],
-		load.Quantile(sortedMS(r.floor), 0.50), load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1], pooled, megabytes(r.resident))
+		load.Quantile(sortedMS(r.baseline), 0.50), load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1], pooled, megabytes(r.resident))
 }
 
 func table(rows []row) string {
 	var b strings.Builder
-	b.WriteString("| function | median ms | max ms | floor ms | ratio: median (range) | through PgBouncer ms | idle memory MB |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| function | median ms | max ms | baseline ms | ratio: median (range) | through PgBouncer ms | idle memory MB |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range rows {
 		fmt.Fprintln(&b, r)
 	}
@@ -112,7 +112,7 @@ func check(rows []row) error {
 	var errs []error
 	for _, r := range rows {
 		if ratio := load.Quantile(r.ratios(), 0.50); ratio > ratioLimit {
-			errs = append(errs, fmt.Errorf("%s takes %.2f times its floor, more than %.1f", r.function, ratio, ratioLimit))
+			errs = append(errs, fmt.Errorf("%s takes %.2f times its baseline, more than %.1f", r.function, ratio, ratioLimit))
 		}
 		if r.resident > residentLimit {
 			errs = append(errs, fmt.Errorf("%s keeps %.1f MB, more than %.0f", r.function, megabytes(r.resident), megabytes(residentLimit)))

@@ -1,6 +1,6 @@
 // Command rates is `make bench`: the rates of submissions, claims and reports of one
 // server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. Each measurement follows that of its floor, in rounds;
+// another. Each measurement follows that of its baseline, in rounds;
 // a first round is not counted. In the end the database must have what was answered,
 // once.
 package main
@@ -57,8 +57,8 @@ const text = `Median of the rounds. One server with default settings, Postgres a
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
 socket, over as many connections. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs in
 the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its answer;
-the floor is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an
-otherwise idle system; the floor is one publication to a stream, acknowledged. The relay's floor is as many such publications, all at once.
+the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an
+otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns what was checked.
@@ -83,7 +83,7 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	t := &tasks{ledger: load.NewLedger()}
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		for _, phase := range t.phases(o) {
-			r, err := s.Machine.Beside(ctx, o.duration/2, phase(), address)
+			r, err := s.Machine.MeasureWithBaseline(ctx, o.duration/2, phase(), address)
 			if err != nil {
 				return err
 			}

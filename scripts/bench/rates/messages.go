@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	savers       = 64
-	publishFloor = "publish"
-	floorSubject = "floor"
+	savers          = 64
+	publishBaseline = "publish"
+	baselineSubject = "baseline"
 )
 
 // messages saves messages that are final when they are sent.
@@ -50,7 +50,7 @@ from done, ends group by newest, oldest`
 // measureMessages measures how fast messages are saved, how fast the relay
 // publishes those that wait, and how long a single one takes.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	if _, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "FLOOR", Subjects: []string{floorSubject}}); err != nil {
+	if _, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{baselineSubject}}); err != nil {
 		return "", err
 	}
 	asleep, err := s.Start(ctx, "messages", "NATS_URL=") // wakes no relay
@@ -75,14 +75,14 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			}
 			return 1, nil
 		}
-		saved, err := s.Machine.Beside(ctx, o.duration/2, p, asleep)
+		saved, err := s.Machine.MeasureWithBaseline(ctx, o.duration/2, p, asleep)
 		if err != nil {
 			return err
 		}
 		table.Add(saved)
 
 		backlog := bench.Result{Name: "relay a backlog", Connections: 1}
-		floor, err := publishAll(s.JS, o.messages)
+		baseline, err := publishAll(s.JS, o.messages)
 		if err != nil {
 			return err
 		}
@@ -98,24 +98,24 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 		if err := s.Conn.QueryRow(ctx, relayedSQL, begun).Scan(&backlog.Rate); err != nil {
 			return fmt.Errorf("relay a backlog: %w", err)
 		}
-		backlog.SetFloor(publishFloor, floor)
+		backlog.SetBaseline(publishBaseline, baseline)
 		table.Add(backlog)
 
-		single, err := bench.Sample(ctx, o.duration, func() (took, floor time.Duration, err error) {
+		single, err := bench.Sample(ctx, o.duration, func() (took, baseline time.Duration, err error) {
 			begun := time.Now()
-			if _, err := s.JS.Publish(ctx, floorSubject, make([]byte, 64)); err != nil {
+			if _, err := s.JS.Publish(ctx, baselineSubject, make([]byte, 64)); err != nil {
 				return 0, 0, err
 			}
-			floor = time.Since(begun)
+			baseline = time.Since(begun)
 			id, err := m.save(awake)
 			if err != nil {
 				return 0, 0, err
 			}
 			begun = time.Now()
 			err = s.Wait(ctx, `select exists (select from message_done where id = $1)`, id)
-			return time.Since(begun), floor, err
+			return time.Since(begun), baseline, err
 		})
-		single.Name, single.Connections, single.Floor = "send a message", 1, publishFloor
+		single.Name, single.Connections, single.Baseline = "send a message", 1, publishBaseline
 		table.Add(single)
 		return err
 	})
@@ -130,7 +130,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	begun := time.Now()
 	for range n {
-		if _, err := js.PublishAsync(floorSubject, make([]byte, 64)); err != nil {
+		if _, err := js.PublishAsync(baselineSubject, make([]byte, 64)); err != nil {
 			return 0, err
 		}
 	}
@@ -138,7 +138,7 @@ func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	case <-js.PublishAsyncComplete():
 		return float64(n) / time.Since(begun).Seconds(), nil
 	case <-time.After(bench.CallTimeout):
-		return 0, errors.New("publications to the floor's stream were not acknowledged")
+		return 0, errors.New("publications to the baseline's stream were not acknowledged")
 	}
 }
 

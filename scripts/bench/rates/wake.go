@@ -39,10 +39,10 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	t, woken := &tasks{ledger: load.NewLedger()}, 0
 	t.number.Store(1 << 32) // no key of measureTasks
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		r, err := bench.Sample(ctx, o.duration, func() (took, floor time.Duration, err error) {
+		r, err := bench.Sample(ctx, o.duration, func() (took, baseline time.Duration, err error) {
 			begun := time.Now()
 			id, err := t.submitOne(submit, true)
-			floor = time.Since(begun)
+			baseline = time.Since(begun)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -52,12 +52,12 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 					c.err = fmt.Errorf("task %s was claimed where %s was submitted", c.id, id)
 				}
 				woken++
-				return time.Since(begun), floor, c.err
+				return time.Since(begun), baseline, c.err
 			case <-time.After(bench.CallTimeout):
 				return 0, 0, errors.New("no waiting claim was answered")
 			}
 		})
-		r.Name, r.Connections, r.Floor = "wake a waiting claim", pollers, "submit"
+		r.Name, r.Connections, r.Baseline = "wake a waiting claim", pollers, "submit"
 		table.Add(r)
 		return err
 	})

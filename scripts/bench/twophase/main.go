@@ -1,7 +1,7 @@
 // Command twophase is `make bench-two-phase`: how long messages take to be accepted
 // from a stream and to be saved, with a database that answers and with one that
 // does not, and how fast accepted messages are saved. Each measurement follows that
-// of its floor, in rounds; a first round is not counted. In the end every
+// of its baseline, in rounds; a first round is not counted. In the end every
 // acknowledged message must be in the database, once, and at its receiver.
 package main
 
@@ -65,7 +65,7 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 
 const text = `Median of the rounds. A server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine.
 Accepted messages are saved and relayed while others are accepted, except while a backlog piles up. pgbench inserts one row in each
-transaction; publish publishes a message to a stream and waits for the acknowledgement; both over as many connections. The floor of a
+transaction; publish publishes a message to a stream and waits for the acknowledgement; both over as many connections. The baseline of a
 stalled database is the same server with a healthy one: the ratio of the p99. Bytes to and from Postgres pass a proxy there. A backlog is
 saved by a process that only saves, then by the server while it relays what is saved; the rate is counted in Postgres, from the first
 transaction to the last, and pgbench inserts over as many connections as there are shards.
@@ -80,7 +80,7 @@ type twoPhase struct {
 }
 
 func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
-	if err := t.createFloor(ctx); err != nil {
+	if err := t.createBaselineStream(ctx); err != nil {
 		return "", err
 	}
 	for _, part := range []func(context.Context, *bench.Table) error{t.measureAcks, t.measureStall, t.measureSaving} {
@@ -112,7 +112,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	}
 	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
 		for _, n := range t.o.connections {
-			r, err := t.Machine.Beside(ctx, t.o.duration/2, t.phase(saved, saved, n), address)
+			r, err := t.Machine.MeasureWithBaseline(ctx, t.o.duration/2, t.phase(saved, saved, n), address)
 			if err != nil {
 				return err
 			}
@@ -120,14 +120,14 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 			if err := t.settle(ctx); err != nil {
 				return err
 			}
-			floor, err := t.publish(ctx, n)
+			baseline, err := t.publish(ctx, n)
 			if err != nil {
 				return err
 			}
 			if r, err = t.phase(accepted, accepted, n).Run(ctx, address); err != nil {
 				return err
 			}
-			r.SetFloor("publish", floor)
+			r.SetBaseline("publish", baseline)
 			table.Add(r)
 			if err := t.settle(ctx); err != nil {
 				return err
@@ -166,7 +166,7 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 		if err != nil {
 			return err
 		}
-		r.Floor, r.Ratio = "p99, healthy", r.P99.Seconds()/healthy.P99.Seconds()
+		r.Baseline, r.Ratio = "p99, healthy", r.P99.Seconds()/healthy.P99.Seconds()
 		table.Add(r)
 		return t.settle(ctx)
 	})
@@ -206,7 +206,7 @@ func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error 
 }
 
 func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r bench.Result, err error) {
-	floor, err := t.Machine.Floor(ctx, t.o.shards, t.o.duration/2)
+	baseline, err := t.Machine.PgbenchRate(ctx, t.o.shards, t.o.duration/2)
 	if err != nil {
 		return r, err
 	}
@@ -230,6 +230,6 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	if err = errors.Join(err, stop()); err == nil {
 		err = t.Conn.QueryRow(ctx, savedRateSQL, int64(after)).Scan(&r.Rate)
 	}
-	r.SetFloor("pgbench", floor)
+	r.SetBaseline("pgbench", baseline)
 	return r, err
 }

@@ -55,11 +55,11 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, Rows: bench.NoLimit, Call: call}
 }
 
-// floorSubject is of a stream like that of accepted messages.
-const floorSubject = "floor"
+// baselineSubject is of a stream like that of accepted messages.
+const baselineSubject = "baseline"
 
-func (t *twoPhase) createFloor(ctx context.Context) error {
-	_, err := t.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "FLOOR", Subjects: []string{floorSubject}})
+func (t *twoPhase) createBaselineStream(ctx context.Context) error {
+	_, err := t.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{baselineSubject}})
 	return err
 }
 
@@ -69,7 +69,7 @@ func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	g := load.New(ctx)
 	for range n {
 		g.Start("publish", 0, func(ctx context.Context) error {
-			_, err := t.JS.Publish(ctx, floorSubject, make([]byte, 128))
+			_, err := t.JS.Publish(ctx, baselineSubject, make([]byte, 128))
 			return err
 		})
 	}

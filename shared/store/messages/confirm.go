@@ -68,19 +68,19 @@ func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID]
 	return tokens, store.Wrap("confirm tokens", err)
 }
 
-// Confirmation is a consumer's confirmation of a message, and the ground on which it counts.
+// Confirmation is a consumer's confirmation that it received a message.
 type Confirmation struct {
-	Consumer string
-	Ground   msg.Ground
-	By       store.Operator // for the audit entry of a confirmation by an admin
+	Consumer   string
+	Permission msg.Permission
+	By         store.Operator // for the audit entry of a confirmation by an admin
 }
 
-// errNotSentYet is for those that the message is for: a send of it may have reached
-// them before that was recorded.
+// errNotSentYet is for the receivers of a message: they may have received it before its
+// send was recorded.
 func errNotSentYet() error {
 	return &task.Error{
 		Code:       task.CodeServerBusy,
-		Message:    "it is not recorded yet that this message was sent; confirm it again later",
+		Message:    "the send of this message is not recorded yet; confirm it again later",
 		RetryAfter: time.Second,
 	}
 }
@@ -91,10 +91,10 @@ const consumersSQL = `select consumer from message_receipts where message_id = $
 
 const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
 
-// Confirm records a confirmation and returns the message after it. A confirmation may be
-// repeated, come late, or come after the message was abandoned or archived; it counts once, and
-// not before the message was sent. task.CodeNotFound when there is no such message or it was
-// never sent; task.CodeServerBusy while its first send may be under way.
+// Confirm records a confirmation and returns the changed message. A confirmation counts once and
+// may be repeated, also after the message was abandoned or archived. The error is
+// task.CodeNotFound if there is no such message or it was never sent, and task.CodeServerBusy
+// while its first send may be in progress.
 func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -103,15 +103,15 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 		}
 		defer conn.Release()
 		after, err = receiveOnce(ctx, conn.Conn(), id, c)
-		return store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		return store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 	})
 	return after, store.Wrap("receive", err)
 }
 
-// decide gives the message after the confirmation; consumers are those that have
-// confirmed it before. again is true when this one has, and nothing changes.
+// decide returns the message after the confirmation. consumers are those that have already
+// confirmed it. again reports that this one has: then nothing changes.
 func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, again bool, err error) {
-	switch m.FirstSend(c.Ground) {
+	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:
 		return m, false, errNoMessage()
 	case msg.MaybeSent:
@@ -123,17 +123,17 @@ func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Messa
 	return m.Receive(c.Consumer, len(consumers)+1), false, nil
 }
 
-// queueAction records what an admin confirms for others.
+// queueAction adds an audit entry if an admin confirms for others.
 func (c Confirmation) queueAction(batch *pgx.Batch, id task.ID, before, after msg.Message) {
-	if c.Ground == msg.ByOperator {
+	if c.Permission == msg.ByOperator {
 		c.By.QueueAudit(batch, receiveAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
 			"state": after.State(), "status": after.Status, "consumer": c.Consumer,
 		}))
 	}
 }
 
-// receiveOnce counts the receipts under the message's lock: its confirmations
-// come one after the other, and after the relay that sends it.
+// receiveOnce counts the receipts while it holds the row lock of the message, so confirmations
+// do not run concurrently with each other or with the relay of this message.
 func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
 	var consumers []string
 	var batch pgx.Batch

@@ -47,7 +47,7 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
-	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Ground: msg.HasToken})
+	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Permission: msg.HasToken})
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 
@@ -63,7 +63,7 @@ func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Taken))
 	db.MustSave(t, unsent)
-	byOperator := messages.Confirmation{Consumer: "points", Ground: msg.ByOperator, By: storetest.Tester}
+	byOperator := messages.Confirmation{Consumer: "points", Permission: msg.ByOperator, By: storetest.Tester}
 	for range 2 {
 		_, err := db.Messages.Confirm(t.Context(), m.ID, byOperator)
 		require.NoError(t, err)

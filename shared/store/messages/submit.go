@@ -162,7 +162,7 @@ func (st *Store) insertMessages(ctx context.Context, rows []*Submission, alone b
 	batch.Queue(store.PlanOnceSQL)
 	queueNewMessages(&batch, rows, inserted)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return store.MarkLost(conn.Conn(), err)
+		return store.WrapConnectionLost(conn.Conn(), err)
 	}
 	for _, m := range rows {
 		if at, ok := inserted[m.ID]; ok {

@@ -109,7 +109,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		run(name, forge, a, func(t *testing.T) {
 			var tried []webhooks.Tried
 			for _, d := range db.MustClaimDeliveries(t) {
-				tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: 500}, Try: webhooks.Try{Status: 500}})
+				tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: 500}, Try: webhooks.Try{Status: 500}})
 			}
 			require.Len(t, tried, 2)
 			_, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)

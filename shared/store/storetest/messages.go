@@ -149,7 +149,7 @@ func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
 
 // Addressee is the confirmation of a consumer that the message is addressed to.
 func Addressee(consumer string) messages.Confirmation {
-	return messages.Confirmation{Consumer: consumer, Ground: msg.IsAddressee}
+	return messages.Confirmation{Consumer: consumer, Permission: msg.IsRecipient}
 }
 
 func (db *DB) MakeDue(t *testing.T) {

@@ -64,9 +64,9 @@ func OldBooking(id uint64, data string) *subscribe.Submission {
 	return s
 }
 
-func (db *DB) MustRates(t *testing.T, since time.Time, of *int64) []subscribe.TemplateRate {
+func (db *DB) MustRates(t *testing.T, since time.Time, callerID *int64) []subscribe.TemplateRate {
 	t.Helper()
-	rates, err := db.Subscribe.TemplateRates(t.Context(), since, of)
+	rates, err := db.Subscribe.TemplateRates(t.Context(), since, callerID)
 	require.NoError(t, err)
 	return rates
 }

@@ -14,8 +14,8 @@ const (
 
 func SettleLogsSQL() string { return settleLogs.SQL() }
 
-func RatesBetween(since, firstOpen time.Time, of *int64) []any {
-	return ratesBetween(since, firstOpen, of)
+func RatesBetween(since, firstOpen time.Time, callerID *int64) []any {
+	return ratesBetween(since, firstOpen, callerID)
 }
 
 // IsRefreshing reports whether this instance refreshes a provider's token.

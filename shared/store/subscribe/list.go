@@ -116,10 +116,10 @@ order by 1 limit $5`
 
 const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
 
-// BusinessLogs lists the rows of one business object by id, including archived ones; of is the
+// BusinessLogs lists the rows of one business object by id, including archived ones; callerID is the
 // caller, nil = all.
-func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]Log, bool, error) {
-	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
+func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, callerID *int64, after int64, limit int) ([]Log, bool, error) {
+	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, callerID, limit+1)
 }
 
 // Each of the two has an index of its own: a caller with few failures must not
@@ -142,11 +142,11 @@ type LogPlace struct {
 	ID int64
 }
 
-// FailedLogs lists failed messages, newest first; of is the caller, nil = all.
-func (st *Store) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []Log, more bool, err error) {
+// FailedLogs lists failed messages, newest first, of a caller or, if callerID is nil, of all callers.
+func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogPlace, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
-	if of != nil {
-		sql, args = failedLogsOfSQL, append(args, *of)
+	if callerID != nil {
+		sql, args = failedLogsOfSQL, append(args, *callerID)
 	}
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }

@@ -187,7 +187,7 @@ func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err 
 		return err
 	})
 	if store.SQLState(err) == store.CodeLockTimeout {
-		err = &task.Error{Code: task.CodeKeyInFlight, Message: "another call for this message is under way; repeat the same call", RetryAfter: time.Second}
+		err = &task.Error{Code: task.CodeKeyInFlight, Message: "another call for this message is in progress; repeat the same call", RetryAfter: time.Second}
 	}
 	return out, store.Wrap("subscribe", err)
 }
@@ -206,14 +206,14 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 		switch err := conn.SendBatch(ctx, &batch).Close(); {
 		case store.Violates(err, "archived_business_template_receiver"): // the row was archived while the order waited for it
 		case err != nil:
-			return out, store.MarkLost(conn.Conn(), err)
+			return out, store.WrapConnectionLost(conn.Conn(), err)
 		case out.ID != 0:
 			return out, st.ordered().Notify(nil)
 		}
 	}
 	for {
 		out, err = st.subscribeAgain(ctx, conn.Conn(), s, claimID)
-		err = store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		err = store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 		if !errors.Is(err, errOvertaken) {
 			return out, err
 		}
@@ -336,7 +336,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 			return out, err
 		}
 		notifier = st.tasks.QueueChanges(&batch, []tasks.Change{{Before: before, After: after}})
-		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledByHand, Message: "a newer order takes its place"}})
+		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledManually, Message: "a newer order takes its place"}})
 	}
 	batch.Queue(s.againSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)

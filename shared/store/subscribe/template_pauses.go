@@ -118,21 +118,21 @@ const releasedRows = 5000
 // LiftTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
 // for all. It makes the released tasks due and returns their number. task.CodeNotFound when
 // there is no such pause. Wake sweep afterwards.
-func (st *Store) LiftTemplate(ctx context.Context, templateID string, of *int64, by store.Operator) (due int64, err error) {
+func (st *Store) LiftTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		lift, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, of)
+		lift, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, callerID)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		due, err = lifted(ctx, tx, templateID, of)
+		due, err = lifted(ctx, tx, templateID, callerID)
 		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + lift.Pauses + `}`, After: ""}, err
 	})
 	return due, store.Wrap("lift template", err)
 }
 
-func lifted(ctx context.Context, tx pgx.Tx, templateID string, of *int64) (due int64, err error) {
+func lifted(ctx context.Context, tx pgx.Tx, templateID string, callerID *int64) (due int64, err error) {
 	for {
-		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, of, releasedRows)
+		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, callerID, releasedRows)
 		if due += done.RowsAffected(); err != nil || done.RowsAffected() < releasedRows {
 			return due, err
 		}

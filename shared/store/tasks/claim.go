@@ -296,7 +296,7 @@ func (st *Store) queryClaim(ctx context.Context, sql string, args ...any) ([]Cla
 	start := time.Now()
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, 0, store.MarkLost(conn.Conn(), err)
+		return nil, 0, store.WrapConnectionLost(conn.Conn(), err)
 	}
 	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
 		var phone, content *string
@@ -306,7 +306,7 @@ func (st *Store) queryClaim(ctx context.Context, sql string, args ...any) ([]Cla
 		}
 		return c, err
 	})
-	return claimed, time.Since(start), store.MarkLost(conn.Conn(), err)
+	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
 }
 
 // NextClaimID returns an id for a claim that is about to be made.

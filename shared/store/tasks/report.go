@@ -84,7 +84,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
 	}
 	if err != nil {
-		return before, store.MarkLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		return before, store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 	}
 	if committed {
 		store.Rollback(conn.Conn())
@@ -100,7 +100,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	QueueVerdicts(&batch, logs)
 	batch.Queue("commit")
 	err = store.RollbackOn(conn.Conn(), notifier.Notify(conn.Conn().SendBatch(ctx, &batch).Close()))
-	return this, store.MarkLost(conn.Conn(), err)
+	return this, store.WrapConnectionLost(conn.Conn(), err)
 }
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`

@@ -72,7 +72,7 @@ type Submitted struct {
 
 // Submit stores the submissions, together with those of other calls, and returns when all are
 // committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
-// An error means that the outcome is unknown or that the database is away.
+// An error means that the outcome is unknown or that the database is unavailable.
 //
 // The unique index of submission_keys alone decides about a key: the key row, the body, the
 // live row and the log row are one commit.
@@ -152,7 +152,7 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	} else {
 		err = f.insert(ctx, conn.Conn(), false)
 	}
-	return store.MarkLost(conn.Conn(), err)
+	return store.WrapConnectionLost(conn.Conn(), err)
 }
 
 // start composes or refuses a row if that needs no query, and reports whether the row needs

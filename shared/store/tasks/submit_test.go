@@ -223,7 +223,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 		f := db.Tasks.NewFlush(s)
 		err := db.RetryLostCommit(t.Context(), func(again bool) error {
 			if tries++; tries == 1 {
-				return store.MarkLost(broken, io.ErrUnexpectedEOF)
+				return store.WrapConnectionLost(broken, io.ErrUnexpectedEOF)
 			}
 			return f.Commit(t.Context(), again)
 		})

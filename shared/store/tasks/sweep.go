@@ -165,7 +165,7 @@ func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending
 	batch.Queue(dueSQL).QueryRow(due.scan)
 	batch.Queue("commit")
 	err = notifier.Notify(conn.Conn().SendBatch(ctx, &batch).Close())
-	if err == nil || store.MayBeCommitted(err) {
+	if err == nil || store.MayHaveCommitted(err) {
 		for _, c := range changes {
 			if c.After.State == task.Pending {
 				pending[c.After.Queue]++

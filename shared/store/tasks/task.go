@@ -68,7 +68,7 @@ func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 // its own task.
 func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
-		log := VerdictLog{ID: id, Verdict: task.CancelledByHand, Message: after.Result}
+		log := VerdictLog{ID: id, Verdict: task.CancelledManually, Message: after.Result}
 		if by != nil {
 			log.Message = cmp.Or(by.Reason, after.Result)
 			by.QueueAudit(batch, "task.cancel", id.String(), taskJSON(before), taskJSON(after))
@@ -81,7 +81,7 @@ func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (ta
 // RetryFailed makes a failed task pending again, with all its retries.
 func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
-		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.RetriedByHand, Message: by.Reason}})
+		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.RetriedManually, Message: by.Reason}})
 		by.QueueAudit(batch, "task.retry", id.String(), taskJSON(before), taskJSON(after))
 	})
 	return t, store.Wrap("retry", err)
@@ -91,7 +91,7 @@ func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator)
 func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, by store.Operator) (task.Task, error) {
 	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
 	t, err := st.decideAnywhere(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
-		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.ResolvedByHand, Message: by.Reason}})
+		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.ResolvedManually, Message: by.Reason}})
 		by.QueueAudit(batch, "task.resolve", id.String(), taskJSON(before), taskJSON(after))
 	})
 	return t, store.Wrap("resolve", err)

@@ -205,19 +205,19 @@ func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err 
 	return at, !at.IsZero() && !at.After(now), store.Wrap("next delivery", err)
 }
 
-// Try is one POST of a delivery, as it is kept.
+// Try is one POST of a delivery, as stored in webhook_deliveries.tries.
 type Try struct {
 	At         time.Time `json:"at"`
-	Status     int       `json:"status,omitempty"` // of HTTP; 0 when there was no answer
+	Status     int       `json:"status,omitempty"` // HTTP status; 0 if there was no response
 	DurationMS int64     `json:"duration_ms"`
-	Error      string    `json:"error,omitempty"`    // why it failed, for a person to read
-	Response   string    `json:"response,omitempty"` // the beginning of the answer's body
+	Error      string    `json:"error,omitempty"`    // why it failed, for people
+	Response   string    `json:"response,omitempty"` // the beginning of the response body
 }
 
-// Tried is what came of one claimed delivery.
+// Tried is a claimed delivery with the result of its try.
 type Tried struct {
 	DueDelivery
-	Answer msg.Answer
+	Result msg.PostResult
 	Try    Try
 }
 
@@ -257,27 +257,26 @@ where d.id = t.id`
 	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + store.KindWebhookDisabled + `', $1)`
 )
 
-// EndpointChange says that a registered endpoint began to fail, recovered or was
-// disabled.
+// EndpointChange is a change in the health of a registered endpoint: it began to fail, recovered
+// or was disabled.
 type EndpointChange struct {
 	ID            task.ID
 	URL           string
-	Before, After msg.Health
-	Error         string // of the last try; "" when it succeeded
+	Before, After msg.EndpointHealth
+	Error         string // of the last try; "" if it succeeded
 }
 
-// Settled is what settling deliveries changed.
+// Settled is the result of SettleDeliveries.
 type Settled struct {
-	Locked  []int       // indexes of the tries that another transaction has locked: settle these again
-	Again   []time.Time // when deliveries are due again
+	Locked  []int       // indexes of tries that were skipped because their rows are locked: settle these again
+	Again   []time.Time // times of the next tries
 	Changed []EndpointChange
 }
 
-// SettleDeliveries stores the results of deliveries, and disables the endpoints
-// that are gone or have answered nothing but failures for patience, with an
-// event that says so. It never waits for locked rows, as it serves many callers:
-// the results that need them are left out.
-func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (settled Settled, err error) {
+// SettleDeliveries stores the results of deliveries. It disables endpoints that are gone or
+// whose tries have all failed for disableAfter, and writes an event for each. It never waits for
+// locked rows, because one call serves many callers: it returns their tries in Settled.Locked.
+func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
 	}
@@ -287,7 +286,7 @@ func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience t
 		if err != nil {
 			return err
 		}
-		settled = s.decide(tried, patience)
+		settled = s.decide(tried, disableAfter)
 		var batch pgx.Batch
 		s.queue(&batch, notifier)
 		return tx.SendBatch(ctx, &batch).Close()
@@ -299,7 +298,7 @@ func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, patience t
 // with what becomes of them.
 type settling struct {
 	now        time.Time
-	health     map[task.ID]msg.Health // of the endpoints whose health may change
+	health     map[task.ID]msg.EndpointHealth // of the endpoints whose health may change
 	deliveries map[task.ID]msg.Delivery
 	locked     map[task.ID]bool // endpoints and deliveries that another transaction has locked
 
@@ -308,10 +307,10 @@ type settling struct {
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
-	s := &settling{health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}, locked: map[task.ID]bool{}}
+	s := &settling{health: map[task.ID]msg.EndpointHealth{}, deliveries: map[task.ID]msg.Delivery{}, locked: map[task.ID]bool{}}
 	var failed []task.ID
 	for _, t := range tried {
-		if !t.Answer.OK() {
+		if !t.Result.OK() {
 			failed = append(failed, t.EndpointID)
 		}
 	}
@@ -324,7 +323,7 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 		var failing *time.Time
 		_, err := pgx.ForEachRow(rows, []any{&id, &held, &reason, &failing}, func() error {
 			if s.locked[id] = !held; held {
-				s.health[id] = msg.Health{Disabled: reason, FailingSince: store.OrZero(failing)}
+				s.health[id] = msg.EndpointHealth{DisabledReason: reason, FailingSince: store.OrZero(failing)}
 			}
 			return nil
 		})
@@ -348,7 +347,7 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 }
 
 // decide lets the domain judge each try.
-func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settled) {
+func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Settled) {
 	began, last := maps.Clone(s.health), map[task.ID]Tried{}
 	for i, t := range tried {
 		if s.locked[t.ID] || s.locked[t.EndpointID] {
@@ -359,7 +358,7 @@ func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settle
 		if !found {
 			continue
 		}
-		d = d.Settle(t.Claim, t.Answer, s.now, rand.Float64())
+		d = d.Settle(t.Claim, t.Result, s.now, rand.Float64())
 		s.deliveries[t.ID] = d
 		s.ids, s.tries = append(s.ids, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
@@ -367,13 +366,13 @@ func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settle
 		}
 		last[t.EndpointID] = t
 		before, registered := s.health[t.EndpointID]
-		after := before.After(t.Answer, s.now, patience)
+		after := before.AfterAttempt(t.Result, s.now, disableAfter)
 		if !registered || after == before {
 			continue
 		}
 		s.health[t.EndpointID] = after
 		s.ailing = append(s.ailing, t.EndpointID)
-		if after.Disabled != before.Disabled {
+		if after.DisabledReason != before.DisabledReason {
 			s.disabled = append(s.disabled, t.EndpointID)
 		}
 	}
@@ -402,7 +401,7 @@ func (s *settling) queue(batch *pgx.Batch, notifier *store.Notifier) {
 	if len(s.ailing) > 0 {
 		batch.Queue(updateHealthSQL, s.ailing,
 			store.Column(s.ailing, func(id task.ID) *time.Time { return store.TimeOrNull(s.health[id].FailingSince) }),
-			store.Column(s.ailing, func(id task.ID) string { return s.health[id].Disabled }))
+			store.Column(s.ailing, func(id task.ID) string { return s.health[id].DisabledReason }))
 	}
 	if len(s.disabled) > 0 {
 		notifier.CountRows(batch.Queue(insertDisabledSQL, s.disabled))

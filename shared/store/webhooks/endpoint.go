@@ -94,21 +94,21 @@ where url is not null and ($1::bigint is null or caller_id = $1) and id > $2
 order by id
 limit $3`
 
-// Endpoints lists endpoints by id: those of one caller, or all when of is nil.
-// after is the last id of the page before, zero for the first page; more says
-// that there is another page.
-func (st *Store) Endpoints(ctx context.Context, of *int64, after task.ID, limit int) (page []Endpoint, more bool, err error) {
-	page, more, err = store.QueryPage[Endpoint](ctx, st.db.Read, limit, endpointsSQL, of, after)
+// Endpoints lists the endpoints of a caller by id, or all endpoints if callerID is nil.
+// after is the last id of the previous page, zero for the first page. more reports
+// whether there is another page.
+func (st *Store) Endpoints(ctx context.Context, callerID *int64, after task.ID, limit int) (page []Endpoint, more bool, err error) {
+	page, more, err = store.QueryPage[Endpoint](ctx, st.db.Read, limit, endpointsSQL, callerID, after)
 	return page, more, store.Wrap("endpoints", err)
 }
 
 const endpointSQL = `
 select ` + endpointColumns + ` from webhook_endpoints where id = $1 and url is not null and ($2::bigint is null or caller_id = $2)`
 
-// Endpoint finds one of a caller's endpoints, or anybody's when of is nil;
-// task.CodeNotFound when there is none.
-func (st *Store) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, error) {
-	e, err := store.QueryOne[Endpoint](ctx, st.db.Read, "endpoint", endpointSQL, id, of)
+// Endpoint returns an endpoint of a caller, or of any caller if callerID is nil. The error is
+// task.CodeNotFound if there is none.
+func (st *Store) Endpoint(ctx context.Context, id task.ID, callerID *int64) (Endpoint, error) {
+	e, err := store.QueryOne[Endpoint](ctx, st.db.Read, "endpoint", endpointSQL, id, callerID)
 	return e, store.Wrap("endpoint", err)
 }
 
@@ -116,22 +116,22 @@ const lockEndpointSQL = endpointSQL + ` for no key update`
 
 const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
 
-// refuseRevoked refuses what would have something posted to a caller that is revoked.
+// refuseRevoked returns task.CodeConflict if the caller is revoked: nothing may be posted to it.
 func refuseRevoked(ctx context.Context, tx pgx.Tx, caller int64) error {
 	var revoked bool
 	err := tx.QueryRow(ctx, isRevokedSQL, caller).Scan(&revoked)
 	if err == nil && revoked {
-		err = task.Refuse(task.CodeConflict, "its caller is revoked: no event is posted to it any more")
+		err = task.Refuse(task.CodeConflict, "the caller of this endpoint is revoked: no events are posted to it")
 	}
 	return err
 }
 
-// changeEndpoint changes an endpoint under its lock; change gives the statement
-// that does it, "" for none, with what follows the id, or why not.
-func (st *Store) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by store.Operator,
+// changeEndpoint locks an endpoint and changes it. change returns the statement, "" for no
+// change, and its arguments after the id.
+func (st *Store) changeEndpoint(ctx context.Context, id task.ID, callerID *int64, action string, by store.Operator,
 	change func(tx pgx.Tx, e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		before, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		before, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, callerID)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -149,10 +149,10 @@ const enableEndpointSQL = `
 update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
 where id = $1 returning ` + endpointColumns
 
-// EnableEndpoint has events posted to an endpoint again, those that rested too.
-// task.CodeNotFound as for Endpoint; task.CodeConflict when its caller is revoked.
-func (st *Store) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) (Endpoint, error) {
-	return st.changeEndpoint(ctx, id, of, "webhook.enable", by, func(tx pgx.Tx, e Endpoint) (string, []any, error) {
+// EnableEndpoint enables an endpoint. Its pending deliveries are due again. The error is
+// task.CodeNotFound as for Endpoint, or task.CodeConflict if its caller is revoked.
+func (st *Store) EnableEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, callerID, "webhook.enable", by, func(tx pgx.Tx, e Endpoint) (string, []any, error) {
 		if err := refuseRevoked(ctx, tx, e.CallerID); err != nil || e.Enabled {
 			return "", nil, err
 		}
@@ -164,27 +164,27 @@ const disableEndpointSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = $2, disabled_at = now()
 where id = $1 returning ` + endpointColumns
 
-// DisableEndpoint has an endpoint told nothing; what is pending rests.
-// task.CodeNotFound as for Endpoint.
-func (st *Store) DisableEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) (Endpoint, error) {
-	return st.changeEndpoint(ctx, id, of, "webhook.disable", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
+// DisableEndpoint disables an endpoint. Its pending deliveries wait until it is enabled. The
+// error is task.CodeNotFound as for Endpoint.
+func (st *Store) DisableEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, callerID, "webhook.disable", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
 		if !e.Enabled {
 			return "", nil, nil
 		}
-		return disableEndpointSQL, []any{msg.DisabledByHand}, nil
+		return disableEndpointSQL, []any{msg.DisabledManually}, nil
 	})
 }
 
-// rotateEndpointSQL keeps the old secret for a day, in which receivers learn the
-// new one.
+// rotateEndpointSQL keeps the old secret valid for a day, so that receivers have time to
+// install the new one.
 const rotateEndpointSQL = `
 update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
 where id = $1 returning ` + endpointColumns
 
-// RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
-// task.CodeNotFound as for Endpoint.
-func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by store.Operator) (Endpoint, error) {
-	return st.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
+// RotateEndpoint replaces the secret of an endpoint. For a day, events are signed with both
+// secrets. The error is task.CodeNotFound as for Endpoint.
+func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, callerID *int64, secret string, by store.Operator) (Endpoint, error) {
+	return st.changeEndpoint(ctx, id, callerID, "webhook.rotate", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
 		encrypted, err := st.db.Keys.Encrypt(EndpointRow(id, e.CallerID, e.URL), secret)
 		return rotateEndpointSQL, []any{encrypted}, err
 	})
@@ -219,12 +219,12 @@ func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
 	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)
 }
 
-// DeleteEndpoint deletes an endpoint. Its deliveries stay to be read. Those that are
-// pending end as failed: up to 500 at once, so that the transaction is short, and the
-// others by EndUndeliverable. task.CodeNotFound as for Endpoint.
-func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by store.Operator) error {
+// DeleteEndpoint deletes an endpoint. Its deliveries can still be read. It fails up to 500
+// pending deliveries, so that the transaction is short; EndUndeliverable fails the others. The
+// error is task.CodeNotFound as for Endpoint.
+func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) error {
 	return store.Wrap("webhook.delete", st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		e, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		e, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, callerID)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -235,10 +235,10 @@ func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by s
 	}))
 }
 
-// EndpointRow names a row of webhook_endpoints where its secrets are encrypted; url
-// is "" of the row with a caller's signing secret. Who may add and delete rows could
-// else give a secret to another caller, or have an endpoint's secret shown as a
-// caller's own.
+// EndpointRow returns the additional authenticated data with which the secrets of a row of
+// webhook_endpoints are encrypted. url is "" for a caller's signing secret. Without it, somebody
+// who may insert rows could copy a secret to another caller, or show the secret of an endpoint
+// as a caller's signing secret.
 func EndpointRow(id task.ID, caller int64, url string) string {
 	return fmt.Sprintf("webhook_endpoints/%s caller %d url %s", id, caller, url)
 }

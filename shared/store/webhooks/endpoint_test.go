@@ -24,7 +24,7 @@ func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDeliv
 	t.Helper()
 	var tried []webhooks.Tried
 	for _, d := range due {
-		tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: status}, Try: webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
+		tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: status}, Try: webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
 	}
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, 120*time.Hour)
 	require.NoError(t, err)
@@ -451,7 +451,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		require.Equal(t, 2, record())
 		var tried []webhooks.Tried
 		for _, d := range db.MustClaimDeliveries(t) {
-			tried = append(tried, webhooks.Tried{DueDelivery: d, Answer: msg.Answer{Status: held.status}, Try: webhooks.Try{Status: held.status}})
+			tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: held.status}, Try: webhooks.Try{Status: held.status}})
 		}
 		require.Len(t, tried, 2, name)
 		release := storetest.HoldLock(t, url, held.sql, held.args...)

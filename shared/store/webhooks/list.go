@@ -33,7 +33,7 @@ const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endp
 
 // DeliveryFilter narrows the deliveries; a zero field does not.
 type DeliveryFilter struct {
-	Of         *int64 // whose
+	CallerID   *int64 // whose
 	State      string // pending, delivered or failed
 	EndpointID task.ID
 	Subject    *task.ID
@@ -57,7 +57,7 @@ func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Deliv
 		n := int16(s)
 		state = &n
 	}
-	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.Of, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(f.After))
+	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.CallerID, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(f.After))
 	return page, more, store.Wrap("deliveries", err)
 }
 
@@ -66,10 +66,10 @@ select ` + deliveryColumns + `, ` + deliveryPayload + `
 from webhook_deliveries w
 where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 
-// Delivery finds one delivery of a caller, or anybody's when of is nil, with its
+// Delivery finds one delivery of a caller, or any caller's if callerID is nil, with its
 // payload; task.CodeNotFound when there is none.
-func (st *Store) Delivery(ctx context.Context, id task.ID, of *int64) (Delivery, error) {
-	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, of)
+func (st *Store) Delivery(ctx context.Context, id task.ID, callerID *int64) (Delivery, error) {
+	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, callerID)
 	return d, store.Wrap("delivery", err)
 }
 
@@ -89,7 +89,7 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 // Resend has an event told again under its own id, at once, whatever became of
 // it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
 // endpoint is disabled, when it was deleted, or when its caller is revoked.
-func (st *Store) Resend(ctx context.Context, id task.ID, of *int64, by store.Operator) (Delivery, error) {
+func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Delivery, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		type row struct {
 			CallerID int64
@@ -99,11 +99,11 @@ func (st *Store) Resend(ctx context.Context, id task.ID, of *int64, by store.Ope
 			NextAt   *time.Time
 			Now      time.Time
 		}
-		enabled, err := store.QueryOne[struct{ Enabled bool }](ctx, tx, "endpoint", isEnabledSQL, id, of)
+		enabled, err := store.QueryOne[struct{ Enabled bool }](ctx, tx, "endpoint", isEnabledSQL, id, callerID)
 		if err != nil && task.CodeOf(err) != task.CodeNotFound {
 			return store.AuditEntry{}, err
 		}
-		r, err := store.QueryOne[row](ctx, tx, "delivery", lockDeliverySQL, id, of)
+		r, err := store.QueryOne[row](ctx, tx, "delivery", lockDeliverySQL, id, callerID)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -121,7 +121,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, of *int64, by store.Ope
 	if err != nil {
 		return Delivery{}, store.Wrap("resend", err)
 	}
-	return st.Delivery(ctx, id, of)
+	return st.Delivery(ctx, id, callerID)
 }
 
 func deliveryJSON(d msg.Delivery) string {

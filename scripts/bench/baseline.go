@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// insertSQL inserts one row like those of submit. Its ids grow with time, as
-// those of submit do, so that both write to the same few pages of the index.
-const insertSQL = `
+// insertTaskSQL inserts one row as the submit function does. The ids grow with time, as
+// those of submit do, so that inserts write to the last pages of the index.
+const insertTaskSQL = `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint), 16, '0') || substr(gen_random_uuid()::text, 20))::uuid,
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// pgbenchFloor is the name of Floor's figure in tables.
-const pgbenchFloor = "pgbench"
+// pgbenchBaseline is the name of this baseline in tables.
+const pgbenchBaseline = "pgbench"
 
-// findPgbench searches the directory of the server's binaries, then the PATH. It
-// returns "" if there is none.
+// findPgbench returns the path of pgbench in the directory of the Postgres binaries or in
+// PATH, or "" if there is none.
 func (m *Machine) findPgbench(ctx context.Context) (string, error) {
 	var dir string
 	if err := m.Conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {
@@ -41,46 +41,46 @@ func (m *Machine) findPgbench(ctx context.Context) (string, error) {
 
 var pgbenchRate = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
 
-// Floor is how many inserts of one row, each a transaction, pgbench makes per second
-// on a copy of the migrated database, over the Unix socket. It returns 0 where there is
-// no pgbench.
-func (m *Machine) Floor(ctx context.Context, connections int, d time.Duration) (float64, error) {
+// PgbenchRate returns how many single-row transactions pgbench inserts per second, over the
+// Unix socket, into a copy of the migrated database. It returns 0 if pgbench is not installed.
+func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Duration) (float64, error) {
 	if m.pgbench == "" {
 		return 0, nil
 	}
-	clients := min(connections, m.maxConnections-10) // which superusers, autovacuum and the server under test use
+	clients := min(connections, m.maxConnections-10) // 10 are for superusers, autovacuum and the server under test
 	limit := []string{"-T", strconv.Itoa(int(math.Ceil(d.Seconds())))}
 	if d < time.Second {
-		limit = []string{"-t", "10"} // transactions of each client; -T takes whole seconds
+		limit = []string{"-t", "10"} // transactions per client; -T accepts only whole seconds
 	}
 	cmd := exec.CommandContext(ctx, m.pgbench, append(limit, "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(2, clients)),
-		"-f", "-", m.Postgres.URL(floorDatabase))...)
-	cmd.Stdin = strings.NewReader(insertSQL)
+		"-f", "-", m.Postgres.URL(baselineDatabase))...)
+	cmd.Stdin = strings.NewReader(insertTaskSQL)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("pgbench: %w\n%s", err, out), ctx.Err())
 	}
 	match := pgbenchRate.FindSubmatch(out)
 	if match == nil {
-		return 0, fmt.Errorf("pgbench printed no rate:\n%s", out)
+		return 0, fmt.Errorf("no tps in the output of pgbench:\n%s", out)
 	}
 	return strconv.ParseFloat(string(match[1]), 64)
 }
 
-// Beside measures the floor for d, then the phase, and sets their ratio.
-func (m *Machine) Beside(ctx context.Context, d time.Duration, p Phase, address string) (Result, error) {
-	floor, err := m.Floor(ctx, p.Connections, d)
+// MeasureWithBaseline runs pgbench for d and then the phase, and sets the ratio of their rates.
+func (m *Machine) MeasureWithBaseline(ctx context.Context, d time.Duration, p Phase, address string) (Result, error) {
+	baseline, err := m.PgbenchRate(ctx, p.Connections, d)
 	if err != nil {
 		return Result{}, err
 	}
 	r, err := p.Run(ctx, address)
-	r.SetFloor(pgbenchFloor, floor)
+	r.SetBaseline(pgbenchBaseline, baseline)
 	return r, err
 }
 
-// SetFloor sets the ratio of the rate to that of a floor; 0 = not measured.
-func (r *Result) SetFloor(name string, rate float64) {
-	r.Floor = name
+// SetBaseline sets the name of a baseline and the ratio of r.Rate to the baseline's rate. With rate 0,
+// not measured, the ratio stays 0.
+func (r *Result) SetBaseline(name string, rate float64) {
+	r.Baseline = name
 	if rate > 0 {
 		r.Ratio = r.Rate / rate
 	}

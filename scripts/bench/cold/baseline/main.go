@@ -1,4 +1,4 @@
-// Command floor is the least that a function with a database can be: net/http and
+// Command baseline is the smallest possible function with a database: net/http and
 // pgx, and for each call a login and a query. The starts of functions are compared
 // with its starts.
 package main
@@ -17,7 +17,7 @@ func main() {
 	if err == nil {
 		err = http.Serve(l, http.HandlerFunc(answer))
 	}
-	fmt.Fprintln(os.Stderr, "floor:", err)
+	fmt.Fprintln(os.Stderr, "baseline:", err)
 	os.Exit(1)
 }
 
