@@ -10,13 +10,14 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/functions/internal/contract"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A cursor that no page returned is answered with a page or a 400.
 func TestHugeCursorsAreNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	id := submitTask(s)
+	id := s.SubmitTo(task.DefaultQueue)
 	message := s.Subscribe(cluster.Booking(1, "")).Data("id")
 	const most = "9223372036854775807"
 	cursors := []string{id, "open." + id, "1." + id}

@@ -103,3 +103,17 @@ func (s story) conversations() {
 	s.get(400, cluster.MessagesPath+"/peers?after=x")
 	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, said))
 }
+
+// accepting gets the answers of a service that accepts messages before it saves them.
+func (s story) accepting() {
+	s.T.Helper()
+	other, _ := s.Host.ServeWithNATS(s.T)
+	a := story{other, s.witness}
+	accepted := a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
+	require.Equal(s.T, "accepted", accepted.Data("ack"))
+	require.Equal(s.T, "process", accepted.Data("durability"))
+	require.Equal(s.T, "true", a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`).Header.Get("Idempotency-Replayed"))
+	a.post(422, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"ho","ack":"accepted"}`)
+	require.Equal(s.T, "accepted", a.get(200, accepted.Header.Get("Location")).Data("state"))
+	require.Equal(s.T, "accepted", a.get(200, cluster.MessagesPath+"/by-key/c-1").Data("state"))
+}

@@ -104,11 +104,11 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	c.AddEndpoint(shop.URL, "task.succeeded")
 	_, err := c.API("submit").SendBatch(t.Context(), slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6))
 	require.NoError(t, err)
-	raised, data := alertEvent(ops, t, 1, secret)
+	raised, data := ops.AlertEvent(t, 1, secret)
 	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
 	_, err = cluster.ClaimAll(c.API("claim"))
 	require.NoError(t, err)
-	cleared, _ := alertEvent(ops, t, 2, secret)
+	cleared, _ := ops.AlertEvent(t, 2, secret)
 	require.Equal(t, []string{"sendonce.alert.cleared.v1", raised.Subject}, []string{cleared.Type, cleared.Subject})
 	c.Admin.Exec(`update task_live set due_at = now() + interval '1 hour'`) // no lease expires during the test
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // The trigger alone makes the streams, and the functions of a new system may run
@@ -36,7 +37,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	later(submit(strict, "4", "user:bob", "accepted"))
 	later(bob.Get(cluster.StreamsPath + "bob"))
 	later(s.Tick("save"))
-	task := submitTask(s)
+	task := s.SubmitTo(task.DefaultQueue)
 	require.Equal(t, 200, s.Post("/api/v1/sms/task/"+task+"/cancel", `{}`).Status)
 	for range 2 {
 		require.Equal(t, 204, s.Tick("relay").Status)

@@ -91,7 +91,7 @@ func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 			return len(info.State.Subjects) > 0
 		}
 	}
-	scheduleInAnHour(s, "default")
+	s.ScheduleInAnHour("default")
 	for id, to := range map[string]string{"a": "msg.orders.paid", "b": "https://shop.example/hook"} {
 		require.Equal(t, 200, s.Post(cluster.MessagesPath, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).Status)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestTaskFromSubmitToFinalState(t *testing.T) {
@@ -172,5 +173,5 @@ func TestWaitingClaimSendsNoStatementsAndWakes(t *testing.T) {
 	require.Empty(t, got.List())
 	require.Equal(t, before, s.LastStatement())
 	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	within(t, woken, 20*time.Second, submitTask(s))
+	cluster.RequireClaimed(t, woken, 20*time.Second, s.SubmitTo(task.DefaultQueue))
 }

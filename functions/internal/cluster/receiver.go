@@ -91,3 +91,13 @@ func (v *Receiver) RequireEachOnce(t *testing.T, tasks []string) {
 	require.Len(t, ids, len(tasks))
 	RequireSame(t, tasks, subjects, "each is delivered once")
 }
+
+// AlertEvent returns the event of an alert from the n-th call.
+func (v *Receiver) AlertEvent(t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
+	t.Helper()
+	e := v.Event(t, n, secret)
+	var data api.AlertEventData
+	require.NoError(t, json.Unmarshal(e.Data, &data))
+	require.Equal(t, e.Subject, data.AlertID)
+	return e, data
+}

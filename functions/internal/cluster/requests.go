@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -152,5 +153,27 @@ const ThisDatabase = `database = (select oid from pg_database where datname = cu
 func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
+	}
+}
+
+// RequireClaimed demands that a waiting claim returns one task in time.
+func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id string) {
+	t.Helper()
+	select {
+	case got := <-woken:
+		require.Equal(t, 200, got.Status, got.Text)
+		require.Len(t, got.List(), 1)
+		require.Equal(t, id, got.List()[0]["task_id"])
+	case <-time.After(limit):
+		t.Fatal("the waiting claim was not woken")
+	}
+}
+
+// ScheduleInAnHour schedules a task of each queue.
+func (s *Client) ScheduleInAnHour(queues ...string) {
+	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	for _, queue := range queues {
+		r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
+		require.Equal(s.T, 200, r.Status, r.Text)
 	}
 }

@@ -1,4 +1,4 @@
-package e2e
+package sweep_test
 
 import (
 	"encoding/json"
@@ -39,16 +39,6 @@ func failTasks(s *cluster.Client, n int, errorCode string) {
 	done := s.Post("/api/v1/sms/report/batch", `{"app_id":"app","items":[`+strings.Join(reports, ",")+`]}`)
 	require.Equal(s.T, 200, done.Status, done.Text)
 	require.NotContains(s.T, done.Text, `"error":`)
-}
-
-// alertEvent returns the event of an alert from the n-th call.
-func alertEvent(v *cluster.Receiver, t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
-	t.Helper()
-	e := v.Event(t, n, secret)
-	var data api.AlertEventData
-	require.NoError(t, json.Unmarshal(e.Data, &data))
-	require.Equal(t, e.Subject, data.AlertID)
-	return e, data
 }
 
 // startThree starts three processes with all functions, and a trigger that calls them in
@@ -98,7 +88,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 				}
 			})
 		}
-		raised, data := alertEvent(shop, t, 2*n+1, secret)
+		raised, data := shop.AlertEvent(t, 2*n+1, secret)
 		require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 		require.Equal(t, api.AlertEventData{
 			AlertID: raised.Subject, Kind: "failure_rate", Queue: "default", Value: 1, Threshold: 0.2, Since: data.Since,
@@ -112,7 +102,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		require.NotContains(t, open[0], "cleared_at")
 
 		// Nothing else happens: the trigger's wake-ups alone lead to the end.
-		cleared, data := alertEvent(shop, t, 2*n+2, secret)
+		cleared, data := shop.AlertEvent(t, 2*n+2, secret)
 		require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 		require.Equal(t, raised.Subject, cleared.Subject)
 		require.Less(t, raised.Sequence, cleared.Sequence)

@@ -1,4 +1,4 @@
-package e2e
+package save_test
 
 import (
 	"encoding/json"
@@ -15,20 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
-
-// accepting gets the answers of a service that accepts messages before it saves them.
-func (s story) accepting() {
-	s.T.Helper()
-	other, _ := s.Host.ServeWithNATS(s.T)
-	a := story{other, s.witness}
-	accepted := a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
-	require.Equal(s.T, "accepted", accepted.Data("ack"))
-	require.Equal(s.T, "process", accepted.Data("durability"))
-	require.Equal(s.T, "true", a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`).Header.Get("Idempotency-Replayed"))
-	a.post(422, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"ho","ack":"accepted"}`)
-	require.Equal(s.T, "accepted", a.get(200, accepted.Header.Get("Location")).Data("state"))
-	require.Equal(s.T, "accepted", a.get(200, cluster.MessagesPath+"/by-key/c-1").Data("state"))
-}
 
 // lateAcks waits for n late acknowledgements in the sender's inbox, by message id.
 func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {

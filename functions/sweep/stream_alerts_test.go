@@ -1,4 +1,4 @@
-package e2e
+package sweep_test
 
 import (
 	"fmt"
@@ -54,7 +54,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	trimNow(o)
 	waiting := o.Save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
-	raised, data := alertEvent(ops, t, 1, secret)
+	raised, data := ops.AlertEvent(t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.InDelta(t, 0.99, data.Value, 0.01)
 	require.Equal(t, api.AlertEventData{
@@ -78,7 +78,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.NoError(t, users.Purge(t.Context()))
 	trimNow(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
-	cleared, data := alertEvent(ops, t, 2, secret)
+	cleared, data := ops.AlertEvent(t, 2, secret)
 	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 	require.Equal(t, raised.Subject, cleared.Subject)
 	require.NotNil(t, data.ClearedAt)

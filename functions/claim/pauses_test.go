@@ -1,10 +1,9 @@
-package e2e
+package claim_test
 
 import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -20,13 +19,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-func submitTask(s *cluster.Client) string {
-	s.T.Helper()
-	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(s.T, 200, sent.Status, sent.Text)
-	return sent.Data("task_id").(string)
-}
 
 func pauseQueue(s *cluster.Client, queue string, until time.Time) cluster.Reply {
 	s.T.Helper()
@@ -58,23 +50,10 @@ func queueInfo(s *cluster.Client, name string) map[string]any {
 	return nil
 }
 
-// within demands that a waiting claim returns one task in time.
-func within(t *testing.T, woken <-chan cluster.Reply, limit time.Duration, id string) {
-	t.Helper()
-	select {
-	case got := <-woken:
-		require.Equal(t, 200, got.Status, got.Text)
-		require.Len(t, got.List(), 1)
-		require.Equal(t, id, got.List()[0]["task_id"])
-	case <-time.After(limit):
-		t.Fatal("the waiting claim was not woken")
-	}
-}
-
 func TestQueueIsPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	id := submitTask(s)
+	id := s.SubmitTo(task.DefaultQueue)
 	paused := pauseQueue(s, "default", time.Time{})
 	require.Equal(t, "admin", paused.Data("paused_by"))
 	require.Equal(t, true, paused.Data("by_hand"))
@@ -144,24 +123,24 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const wait = "/api/v1/sms/tasks/pending?app_id=a&limit=1&wait=30"
-	id := submitTask(s)
+	id := s.SubmitTo(task.DefaultQueue)
 	until := time.Now().Add(3 * time.Second)
 	pauseQueue(s, "default", until)
 	woken := s.StartWaiting(wait)
 	require.True(t, time.Now().Before(until))
-	within(t, woken, time.Until(until)+2*time.Second, id)
+	cluster.RequireClaimed(t, woken, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "no sooner")
 
 	pauseQueue(s, "default", time.Time{})
-	id, woken = submitTask(s), s.StartWaiting(wait)
+	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
 	resumeQueue(s, "default")
-	within(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 
 	pauseQueue(s, "default", time.Time{})
-	id, woken = submitTask(s), s.StartWaiting(wait)
+	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
 	s.Exec(`update queue_pauses set until = now()`) // as a resume leaves it
 	require.Equal(t, 204, s.Tick("sweep").Status)
-	within(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
@@ -180,11 +159,11 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	_, claims := startServer(o, "claim")
 	_, admin := startServer(o, "admin")
 	_, submit := startServer(o, "submit")
-	id := submitTask(submit)
+	id := submit.SubmitTo(task.DefaultQueue)
 	pauseQueue(admin, "default", time.Time{})
 	woken := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	resumeQueue(admin, "default")
-	within(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
 // A claim waits since before the pause, and every process that saw the pause is killed. The
@@ -216,7 +195,7 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	o.Admin.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
 	_, again := startServer(o, "sweep")
 	o.StartTrigger(again.URL)
-	within(t, waiting, time.Until(until)+3*time.Second, id.String())
+	cluster.RequireClaimed(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
 }
 
@@ -260,36 +239,4 @@ func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	require.Empty(t, s.Get(cluster.AdminPath+"subscribe-templates").Data("templates"))
 	require.Equal(t, id, claim()[0].ID.String())
 	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected"}`).Status)
-}
-
-func (s story) pauses() {
-	s.T.Helper()
-	at := cluster.AdminPath + "queues/bulk"
-	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)
-	s.post(200, at+"/pause", fmt.Sprintf(`{"reason":"for an hour","until":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339)))
-	s.post(400, at+"/pause", `{}`)
-	s.post(404, cluster.AdminPath+"queues/a%20b/pause", `{"reason":"x"}`)
-	s.get(200, cluster.AdminPath+"queues")
-	require.Empty(s.T, s.get(200, "/api/v1/sms/tasks/pending?app_id=app&queue=bulk").List())
-	s.post(400, at+"/resume", `{"reason":" "}`)
-	s.post(200, at+"/resume", `{"reason":"it is done"}`)
-	s.post(404, at+"/resume", `{"reason":"it is done"}`)
-
-	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
-		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', 0, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
-	s.get(200, cluster.AdminPath+"subscribe-templates")
-	var pages []string
-	for after := ""; len(pages) < 4; {
-		page := s.get(200, cluster.AdminPath+"subscribe-templates?limit=1&after="+url.QueryEscape(after))
-		pages = append(pages, page.Data("templates").([]any)[0].(map[string]any)["template_id"].(string))
-		if after, _ = page.Data("next_after").(string); after == "" {
-			break
-		}
-	}
-	require.Equal(s.T, []string{"b", "b.预", "c", "a"}, pages)
-	s.get(400, cluster.AdminPath+"subscribe-templates?after=1.2")
-	s.post(200, cluster.AdminPath+"subscribe-templates/c/resume", `{"reason":"corrected","caller_id":"0"}`)
-	s.post(400, cluster.AdminPath+"subscribe-templates/b/resume", `{}`)
-	s.post(200, cluster.AdminPath+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
-	s.post(404, cluster.AdminPath+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
 }

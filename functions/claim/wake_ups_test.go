@@ -1,4 +1,4 @@
-package e2e
+package claim_test
 
 import (
 	"io"
@@ -17,15 +17,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
 )
-
-// scheduleInAnHour schedules a task of each queue.
-func scheduleInAnHour(s *cluster.Client, queues ...string) {
-	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	for _, queue := range queues {
-		r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
-		require.Equal(s.T, 200, r.Status, r.Text)
-	}
-}
 
 // makeTasksDue makes every scheduled task due.
 func makeTasksDue(s *cluster.Client) {
@@ -59,7 +50,7 @@ func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	scheduleInAnHour(s, "default", "other")
+	s.ScheduleInAnHour("default", "other")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
 	makeTasksDue(s)
 	s.Exec(`revoke insert on send_logs from sendonce_hot`)
@@ -133,7 +124,7 @@ func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
 	s := cluster.ServeHandler(t, cluster.Handler(t, proxy.URL())).Connect(url)
-	scheduleInAnHour(s, "default")
+	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
@@ -149,7 +140,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	_, waiting := cluster.NewEnv(t, url, func(c *settings.Config) { c.Bus = nats })
 	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
 	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it is subscribed to wake-ups from now on")
-	scheduleInAnHour(s, "default")
+	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
