@@ -154,7 +154,7 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 			return n
 		}
 		require.Equal(t, 20, limited())
-		for i := range 3 * pairLimit {
+		for i := range pairLimit + pairLimit/8 {
 			require.Error(t, try(fmt.Sprint("nobody", i), "x", "198.51.100.9"))
 		}
 		require.Equal(t, 20, limited())
@@ -177,14 +177,14 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 			a := g.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
 			_ = a.end(t.Context(), err)
 		}
-		for i := range 3 * pairLimit {
+		for i := range pairLimit + pairLimit/8 {
 			try(i, ErrCredentials)
 			try(i, nil)
 		}
 		require.LessOrEqual(t, len(g.pairs), pairLimit)
 		require.LessOrEqual(t, len(g.addresses), addressLimit)
 		c := newCallers(nil)
-		for i := range 3 * callerLimit {
+		for i := range callerLimit + callerLimit/8 {
 			c.noteExisting(fmt.Sprint(i))
 		}
 		require.LessOrEqual(t, len(c.known), callerLimit)
