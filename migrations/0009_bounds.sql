@@ -20,9 +20,10 @@ BEGIN
                 WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- NaN is greater
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
-                WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'pg_column_size(%1$I) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
+                WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'octet_length(%1$I::text) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
                 WHEN name IN ('tasks.metadata', 'archived_tasks.metadata') THEN 'octet_length(%1$I::text) <= 4096' -- what submit accepts
-                WHEN type = 'jsonb' THEN 'pg_column_size(%1$I) <= 1048576'
+                -- As it is read: 1e131071 takes ten bytes, and its text 131,072.
+                WHEN type = 'jsonb' THEN 'octet_length(%1$I::text) <= 1048576'
                 WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'
                 WHEN name IN ('webhook_events.payload', 'dead_letters.event') THEN 'octet_length(%1$I) <= 2097152'

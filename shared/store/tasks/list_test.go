@@ -253,4 +253,10 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	events, _, err = db.Tasks.Timeline(t.Context(), task.NewID(), tasks.TimelinePlace{}, 1)
 	require.NoError(t, err)
 	require.Empty(t, events)
+
+	db.Exec(t, `update send_logs set request_data = '{"request_id": [1e131071, 1e131071]}' where task_id = $1`, s.ID)
+	events, _, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	require.NoError(t, err)
+	require.Equal(t, tasks.EventClaimed, events[2].Event)
+	require.Empty(t, events[2].RequestID, "a few numbers would be read as very long text")
 }

@@ -55,7 +55,8 @@ from ((
     from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2
 ) union all (
     select 2, id, row_number() over (order by id desc), created_at, 'claimed',
-        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'request_id', request_data ->> 'request_id')
+        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'request_id',
+            case when jsonb_typeof(request_data -> 'request_id') = 'string' then request_data ->> 'request_id' end)
     from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
 ) union all (
     select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end,

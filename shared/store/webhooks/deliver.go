@@ -250,7 +250,7 @@ where e.id = t.id`
 update webhook_deliveries d set state = t.state, attempts = t.attempts, next_at = t.next_at,
     finished_at = case when t.state = 0 then null else coalesce(d.finished_at, now()) end,
     tried = least(d.tried, 2147483646) + 1, tries = (
-        select case when pg_column_size(tries) <= 1048576 then tries else jsonb_build_array(t.try::jsonb) end
+        select case when octet_length(tries::text) <= 1048576 then tries else jsonb_build_array(t.try::jsonb) end
         from (select case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb as tries) appended)
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::text[]) as t (id, state, attempts, next_at, try)
 where d.id = t.id`

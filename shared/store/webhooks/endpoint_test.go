@@ -278,6 +278,23 @@ func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
+// The table refuses a list of tries that is too long: its delivery could never be settled, nor
+// the others of its batch.
+func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustAddEndpoint(t, 7, "https://shop.example")
+	forged, other := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, forged, other)
+	db.CountEvents(t, forged.ID, 1, "task.succeeded")
+	db.CountEvents(t, other.ID, 2, "task.succeeded")
+	db.Exec(t, `update webhook_deliveries set tries = ('[' || repeat('1e131071, ', 7) || '1e131000]')::jsonb where subject = $1`, forged.ID)
+	settle(t, db, 200, db.MustClaimDeliveries(t)...)
+	delivered := mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"})
+	require.Len(t, delivered, 2)
+	require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`))
+}
+
 func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
