@@ -98,6 +98,8 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 		return tooLarge(p.maxBody)
 	case errors.As(err, &refused):
 		return refused
+	case err != nil && p.event: // not a 4xx, which would make the event a dead letter
+		return errors.Join(Busy("the body did not arrive in full; repeat the same call later"), err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
 	case err != nil:
