@@ -11,7 +11,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/fn"
 )
+
+// activatorConnections is how many there may be beside those of calls in progress.
+const activatorConnections = 2048
 
 // routes maps prefixes of paths to functions; the longest prefix decides.
 var routes = map[string]string{
@@ -48,7 +53,7 @@ func functionOf(path string) string {
 // activator is a server that starts the process of a function when it is called.
 type activator struct {
 	functions map[string]*function
-	http      http.Server
+	http      *fn.BoundedServer
 	done      chan struct{} // closed once the port is no longer served
 	err       error         // why it ended by itself; read it after done
 }
@@ -71,9 +76,7 @@ func startActivator(s settings, binary string, env []string, nats broker, at *re
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
-	a.http.Handler = a
-	a.http.ReadHeaderTimeout = 5 * time.Second
-	a.http.ErrorLog = log.New(logs, "", log.LstdFlags)
+	a.http = fn.NewBoundedServer(a, activatorConnections, log.New(logs, "", log.LstdFlags))
 	go func() {
 		defer close(a.done)
 		if err := a.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bufio"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"os"
@@ -293,4 +296,50 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	status, _ := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Equal(t, http.StatusOK, status)
 	require.False(t, thief.listens.Load())
+}
+
+// rawCall sends the beginning of a call over a connection of its own, and returns a function that
+// returns the status of its answer, 0 if there is none, and how long it took.
+func (h testRun) rawCall(t *testing.T, text string) func() (status int, took time.Duration) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	began := time.Now()
+	_, _ = io.WriteString(conn, text) // the server may close the connection before it has read all
+	return func() (int, time.Duration) {
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return 0, time.Since(began)
+		}
+		return res.StatusCode, time.Since(began)
+	}
+}
+
+func TestActivatorBoundsCalls(t *testing.T) {
+	t.Parallel()
+	h := newTestRun(t)
+	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
+	h.ready(t, p)
+	half := func(authorization string) string {
+		return "POST /api/v1/sms/send HTTP/1.1\r\nHost: x\r\n" + authorization + "Content-Type: application/json\r\nContent-Length: 16000\r\n\r\n{"
+	}
+	nobodys := h.rawCall(t, half(""))
+	admin := half("Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("admin:"+h.password(t))) + "\r\n")
+	slow := h.rawCall(t, admin)
+	lines, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 101))()
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, lines, "too many lines")
+	long, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\na: "+strings.Repeat("a", 32<<10))()
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, long, "too many bytes")
+	status, took := nobodys()
+	require.Equal(t, http.StatusUnauthorized, status)
+	require.Less(t, took, 5*time.Second, "its body is not waited for")
+	h.submit(t, "first", "第一条")
+
+	require.NoError(t, p.Signal(syscall.SIGINT))
+	status, took = slow()
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Less(t, took, 15*time.Second, "the function's own time for a body is 10 s")
+	require.Zero(t, p.ExitCode(), p.Output())
 }

@@ -62,7 +62,9 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.endCall()
-	proxy.ServeHTTP(w, r)
+	call := newBoundedCall(w, r)
+	defer call.end()
+	proxy.ServeHTTP(call, r)
 }
 
 // beginCall counts a call and returns what answers it, which it starts if necessary.
@@ -146,6 +148,9 @@ func (f *function) forward(p *process) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", f.url[len("http://"):]
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = r.In.Host
+			if r.Out.Body != nil {
+				r.Out.Header.Set("Expect", "100-continue") // the function answers before the body arrives if it does not want it
+			}
 			if from := r.In.Header["X-Forwarded-For"]; from != nil {
 				r.Out.Header["X-Forwarded-For"] = from
 			}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -30,7 +31,7 @@ type reservedPort struct {
 	listener *net.TCPListener
 	socket   *os.File // a copy, for the server process
 	refusing sync.Once
-	refuser  http.Server
+	refuser  *fn.BoundedServer
 }
 
 // reservePort listens on the port of s. Connections wait until a server accepts them.
@@ -52,7 +53,10 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return &reservedPort{listener: listener, socket: socket}, nil
+	refuser := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), maxRefusing, nil)
+	refuser.ReadTimeout = 5 * time.Second
+	refuser.SetKeepAlivesEnabled(false)
+	return &reservedPort{listener: listener, socket: socket, refuser: refuser}, nil
 }
 
 // lockHome keeps other runs out of home, until the file is closed or this process ends.
@@ -75,10 +79,7 @@ func (p *reservedPort) refuse() {
 		if raw, err := p.listener.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
 		}
-		p.refuser.ReadHeaderTimeout, p.refuser.ReadTimeout = 5*time.Second, 5*time.Second
-		p.refuser.SetKeepAlivesEnabled(false)
-		p.refuser.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) })
-		go func() { _ = p.refuser.Serve(sandbox.LimitConnections(p.listener, maxRefusing)) }() // until close
+		go func() { _ = p.refuser.Serve(p.listener) }() // until close
 	})
 }
 

@@ -29,7 +29,7 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 		return nil, err
 	}
 	// One connection for each call, so that none is open when the process is ended.
-	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
+	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true, ExpectContinueTimeout: bodyLimit}}, nil
 }
 
 // startSendonce starts a command with its listener as its activated socket. When this process

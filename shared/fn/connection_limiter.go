@@ -95,9 +95,9 @@ func (c *connectionLimiter) drop(conn net.Conn) {
 	}
 }
 
-// keepConnectionOpen keeps the connection of a call open until the call ends. It does nothing on
+// KeepConnectionOpen keeps the connection of a call open until the call ends. It does nothing on
 // servers that are not ours.
-func keepConnectionOpen(ctx context.Context) (end func()) {
+func KeepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(connectionKey{}).(*connection)
 	if !ours {
 		return func() {}

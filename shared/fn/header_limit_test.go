@@ -145,8 +145,8 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	h := startServer(t, nil)
 	var memory *headerMemory
 	runServer(t, h, func(s *server) {
-		s.headers.max = most
-		memory = &s.headers
+		s.http.headers.max = most
+		memory = &s.http.headers
 	}, greeter())
 	used := func() int {
 		memory.mu.Lock()

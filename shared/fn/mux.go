@@ -150,7 +150,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // acquireSeat takes a place for the call, once its caller is known.
 func (req *request) acquireSeat(p *mountedRoute) (err error) {
 	if req.call.seat, err = req.env.limiter.acquireSeat(req.call.Caller, p.event, p.stream); err == nil {
-		req.releaseConnection = keepConnectionOpen(req.r.Context())
+		req.releaseConnection = KeepConnectionOpen(req.r.Context())
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func (req *request) readBodyWithoutSeat(ctx context.Context, p *mountedRoute) er
 		return err
 	}
 	if !few {
-		req.releaseConnection = keepConnectionOpen(req.r.Context())
+		req.releaseConnection = KeepConnectionOpen(req.r.Context())
 	}
 	return nil
 }

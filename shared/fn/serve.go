@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,29 +17,39 @@ import (
 
 type server struct {
 	env        *Env
-	http       http.Server
-	headers    headerMemory
+	http       *BoundedServer
 	drainGrace time.Duration // how long calls may still come over idle connections of a server that ends
 }
 
 func newServer(env *Env, h http.Handler) *server {
-	return newBoundedServer(env, h, env.limiter.seats()+idleConnections)
+	return &server{env: env, drainGrace: drainGrace, http: NewBoundedServer(h, env.limiter.seats()+idleConnections, env.errorLog())}
 }
 
-func newBoundedServer(env *Env, h http.Handler, connections int) *server {
-	s := &server{env: env, drainGrace: drainGrace, headers: headerMemory{max: maxHeaderMemory}, http: http.Server{
+func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelWarn) }
+
+// BoundedServer is an http.Server for clients that are not trusted: it speaks HTTP/1 alone, and
+// limits the number of connections, their headers and their times.
+type BoundedServer struct {
+	http.Server
+	headers headerMemory
+}
+
+// NewBoundedServer answers calls with h. When there are more than the given number of connections,
+// one that KeepConnectionOpen does not keep is closed. Problems of connections go to errors.
+func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *BoundedServer {
+	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, Server: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
+		ErrorLog:          errors,
 		Protocols:         new(http.Protocols),
 	}}
 	open := newConnectionLimiter(connections)
-	s.http.ConnContext = open.add
-	s.http.ConnState = func(conn net.Conn, state http.ConnState) {
+	s.ConnContext = open.add
+	s.ConnState = func(conn net.Conn, state http.ConnState) {
 		conn.(*headerConn).state(state)
 		if state == http.StateClosed || state == http.StateHijacked {
 			open.remove(conn)
@@ -46,8 +57,13 @@ func newBoundedServer(env *Env, h http.Handler, connections int) *server {
 	}
 	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
 	// frames of HTTP/2: anybody could send them without end.
-	s.http.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP1(true)
 	return s
+}
+
+// Serve is http.Server's.
+func (s *BoundedServer) Serve(l net.Listener) error {
+	return s.Server.Serve(headerListener{l, &s.headers})
 }
 
 // ListenAndServe answers calls at the configured address until ctx ends, as Serve does. It
@@ -88,11 +104,6 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 	return newServer(env, h).run(ctx, l)
 }
 
-// accept answers the connections of l until the server is closed.
-func (s *server) accept(l net.Listener) error {
-	return s.http.Serve(headerListener{l, &s.headers})
-}
-
 // run serves on l until ctx ends, then drains: l is closed, so a new connection is
 // refused and its caller goes to the next instance. Calls over connections
 // that are open are answered all the same, each as the last of its connection;
@@ -101,7 +112,7 @@ func (s *server) accept(l net.Listener) error {
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
-	go func() { failed <- s.accept(l) }()
+	go func() { failed <- s.http.Serve(l) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
@@ -168,10 +179,10 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 		discardBody(w, r)
 		e.Metrics().ServeHTTP(w, r)
 	})
-	server := newBoundedServer(e, mux, metricsConnections)
-	context.AfterFunc(ctx, func() { _ = server.http.Close() })
+	server := NewBoundedServer(mux, metricsConnections, e.errorLog())
+	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
-		if err := server.accept(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			e.Log.Error("metrics", "cause", err.Error())
 		}
 	}()

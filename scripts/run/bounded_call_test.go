@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+func TestSurplusConnectionsDoNotEndWholeCalls(t *testing.T) {
+	t.Parallel()
+	began, received, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := newBoundedCall(w, r)
+		defer call.end()
+		began <- struct{}{}
+		if _, err := io.ReadAll(r.Body); err != nil {
+			return
+		}
+		received <- struct{}{}
+		<-release
+		call.WriteHeader(http.StatusNoContent)
+	}), 3, nil)
+	listener, err := listenLocally(t.Context(), 0)
+	require.NoError(t, err)
+	go func() { _ = server.Serve(listener) }() // until Close
+	t.Cleanup(func() { _ = server.Close() })
+	dial := func(text string) net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+		_, err = io.WriteString(conn, text)
+		require.NoError(t, err)
+		return conn
+	}
+	var whole []net.Conn
+	for _, text := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"} {
+		whole = append(whole, dial(text))
+		<-began
+		<-received
+	}
+	half := dial("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
+	<-began
+	idle := dial("")
+	dial("")
+	for _, closed := range []net.Conn{half, idle} {
+		_, err := io.ReadAll(closed)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "its connection is closed")
+	}
+	close(release)
+	for _, conn := range whole {
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusNoContent, res.StatusCode)
+	}
+}
