@@ -171,7 +171,10 @@ func (st *Store) ClaimDeliveries(ctx context.Context, places messages.Places, in
 		due = append(due, d)
 		return nil
 	})
-	return due, store.Wrap("claim deliveries", err)
+	if err != nil { // the rows that were read may not be claimed
+		return nil, store.Wrap("claim deliveries", err)
+	}
+	return due, nil
 }
 
 // anyDeliverySQL tells whether there are webhooks and messages to be posted, and

@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -530,4 +531,20 @@ select gen_random_uuid(), n::text, e, 7, 'x', gen_random_uuid(), 'u' from genera
 	require.False(t, more)
 	require.Equal(t, pending, ended())
 	require.Equal(t, pending, db.Count(t, `select count(*) from webhook_deliveries where state = 0`), "those of the other endpoint")
+}
+
+func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustAddEndpoint(t, 7, "https://shop.example")
+	s := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, s)
+	require.Equal(t, 1, db.CountEvents(t, s.ID, 1, "task.succeeded"))
+	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
+	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.Places{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
+	require.Error(t, err, "at its commit, after the rows were read")
+	require.Empty(t, due)
+	db.Exec(t, `drop trigger fail on webhook_deliveries`)
+	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
