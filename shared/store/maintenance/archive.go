@@ -64,12 +64,13 @@ type archiveCutoffs struct {
 }
 
 // cutoffsSQL returns the times before which rows must have finished to be moved, and to
-// be deleted. Rows of the last day stay.
+// be deleted. Rows of the last day stay. relay delays an event by a minute at most: one that is
+// not due for a day was not written by it, and must not keep old rows forever.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
     coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch'),
-    coalesce((select created_at from event_outbox order by id limit 1), now())`
+    coalesce((select created_at from event_outbox where next_at <= now() + interval '1 day' order by id limit 1), now())`
 
 // archiveRows bounds one transaction: a report that waits for one of its rows
 // must not wait long.

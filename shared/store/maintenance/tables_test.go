@@ -73,6 +73,14 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
 }
 
+func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
+	oldRows(t, db)
+	db.Exec(t, `insert into event_outbox (kind, ids, created_at, next_at) values ('alert.cleared', array[gen_random_uuid()], now() - interval '101 days', '9999-01-01 00:00:00+00')`)
+	require.Equal(t, 3, db.ArchivedRows(t, maintenance.ArchiveRun{})["alerts"])
+}
+
 // Other rows are archived while an event waits for months to be published, and then the
 // event is complete.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
