@@ -39,14 +39,6 @@ func finishTask(s *cluster.Client, key string, status int) string {
 	return age(s, sent.Data("task_id").(string))
 }
 
-// runMaintenance calls sweep until the maintenance has ended.
-func runMaintenance(s *cluster.Client) {
-	s.T.Helper()
-	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {
-		require.Equal(s.T, 204, s.Tick("sweep").Status)
-	}
-}
-
 func submission(key, content string) string {
 	return fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, content, key)
 }
@@ -144,7 +136,7 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	}
 	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 webhook_events\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.Exec(`update upkeep set begun_at = '-infinity'`)
-	runMaintenance(s)
+	s.RunMaintenance()
 	require.Equal(t, []int{0, 0, 0}, []int{s.Count(`select count(*) from messages`), s.Count(`select count(*) from subscribe_message_logs`), s.Count(`select count(*) from tasks`)})
 	metrics := cluster.Metrics(t, s.URL)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {

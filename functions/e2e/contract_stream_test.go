@@ -36,12 +36,12 @@ func (s story) streams() {
 	require.NoError(s.T, broker.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject("ann"), Event: saved}})[0])
 
 	all := ann.readStream(cluster.StreamsPath+"ann?after=0", 2)
-	require.Equal(s.T, "message", all[0].kind)
-	require.Equal(s.T, "ack", all[1].kind)
+	require.Equal(s.T, "message", all[0].Kind)
+	require.Equal(s.T, "ack", all[1].Kind)
 	for i, schema := range []string{"CloudEvent", "LateAck"} {
-		require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].data)), all[i].data)
+		require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].Data)), all[i].Data)
 	}
-	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].id), "an admin reads every stream")
+	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].ID), "an admin reads every stream")
 	ann.upgrade(cluster.StreamsPath + "ann")
 	ann.call(400, "GET", cluster.StreamsPath+"ann", "", "Last-Event-ID", "the first")
 	ann.get(400, cluster.StreamsPath+"ann?after=-1")
@@ -74,16 +74,16 @@ func (s story) upgrade(path string) {
 }
 
 // readStream listens to a stream until it has said n events.
-func (s story) readStream(path string, n int, header ...string) []streamEvent {
+func (s story) readStream(path string, n int, header ...string) []cluster.StreamEvent {
 	s.T.Helper()
-	e := listen(s.Client, path, header...)
-	events := make([]streamEvent, n)
+	e := cluster.Listen(s.Client, path, header...)
+	events := make([]cluster.StreamEvent, n)
 	for i := range events {
-		events[i] = e.event()
+		events[i] = e.Event()
 	}
-	e.leave()
-	for _, problem := range s.witness.Problems(e.req, nil, e.res, []byte(e.text.String())) {
-		s.T.Errorf("GET %s answered %s: %s", path, e.text.String(), problem)
+	e.Leave()
+	for _, problem := range s.witness.Problems(e.Req, nil, e.Res, []byte(e.Text.String())) {
+		s.T.Errorf("GET %s answered %s: %s", path, e.Text.String(), problem)
 	}
 	return events
 }

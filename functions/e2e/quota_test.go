@@ -37,9 +37,9 @@ func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
 	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
 	require.Equal(t, 422, sendTo(greedy, 4, "msg.orders.paid", "y").Status)
 
-	socket := openSocket(greedy, "greedy", nil)
-	socket.send(note("frame", "user:bob", `1`))
-	frame := socket.refusal()
+	socket := cluster.OpenSocket(greedy, "greedy", nil)
+	socket.Send(cluster.TextMessage("frame", "user:bob", `1`))
+	frame := socket.Refusal()
 	require.Equal(t, []any{429, "quota_exceeded", 5, "frame"}, []any{frame.Code, frame.Error, frame.RetryAfterSeconds, frame.ClientMsgID})
 	require.Equal(t, 200, sendTo(modest, 0, "msg.orders.paid", "x").Status)
 
@@ -132,7 +132,7 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	s := o.Admin
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
-	inbox := listen(s, cluster.StreamsPath+"bob")
+	inbox := cluster.Listen(s, cluster.StreamsPath+"bob")
 	refused := 0
 	for n := range 300 { // 18 MB to as many inboxes
 		r := sendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
@@ -150,7 +150,7 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	for n := range 5 {
 		sent := sendTo(modest, n, "user:bob", "x")
 		require.Equal(t, 200, sent.Status, sent.Text)
-		require.Equal(t, sent.Data("server_msg_id"), inbox.nextMessage())
+		require.Equal(t, sent.Data("server_msg_id"), inbox.NextMessage())
 	}
 	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`), "it was never full")
 }
@@ -165,29 +165,29 @@ func TestStreamReportsAGap(t *testing.T) {
 	s := o.Admin
 	first := o.Save("user:bob")
 	o.WaitMessage(first, "sent")
-	inbox := listen(s, cluster.StreamsPath+"bob?after=0")
-	require.Equal(t, first, inbox.nextMessage())
-	last := inbox.last
-	inbox.leave()
+	inbox := cluster.Listen(s, cluster.StreamsPath+"bob?after=0")
+	require.Equal(t, first, inbox.NextMessage())
+	last := inbox.Last
+	inbox.Leave()
 	for range 150 {
 		o.Save("user:bob")
 	}
 	ann := o.Save("user:ann")
 	cluster.WaitAllSent(o, func() {})
 	require.Equal(t, 101, o.MessagesIn("USERS"))
-	again := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
-	gap := again.event()
-	require.Equal(t, "gap", gap.kind)
-	data := strictly[api.StreamGapData](t, []byte(gap.data))
+	again := cluster.Listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
+	gap := again.Event()
+	require.Equal(t, "gap", gap.Kind)
+	data := cluster.DecodeStrictly[api.StreamGapData](t, []byte(gap.Data))
 	require.Equal(t, last, fmt.Sprint(data.After))
-	require.Equal(t, gap.id, fmt.Sprint(data.Next-1))
+	require.Equal(t, gap.ID, fmt.Sprint(data.Next-1))
 	require.Contains(t, data.Message, "GET /api/v1/messages?between=")
 	for range 100 {
-		again.nextMessage()
+		again.NextMessage()
 	}
-	require.Equal(t, ann, listen(s, cluster.StreamsPath+"ann?after=0").nextMessage(), "others miss nothing")
-	fresh := listen(s, cluster.StreamsPath+"bob?after=0").event()
-	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "a reader from the beginning gets it too")
+	require.Equal(t, ann, cluster.Listen(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
+	fresh := cluster.Listen(s, cluster.StreamsPath+"bob?after=0").Event()
+	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
 }
 
 // One sender floods an inbox. What others sent to it stays, and they send on.
@@ -213,5 +213,5 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	require.Equal(t, 200, sendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, sendTo(modest, 1, "user:vic", "x").Status)
 	cluster.WaitAllSent(o, func() {})
-	require.Equal(t, first, listen(s, cluster.StreamsPath+"vic?after=0").nextMessage())
+	require.Equal(t, first, cluster.Listen(s, cluster.StreamsPath+"vic?after=0").NextMessage())
 }

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -69,17 +67,6 @@ func (s *split) publish(user string) {
 	}, cluster.WaitLimit, 10*time.Millisecond)
 }
 
-// ended gives what comes until the stream ends.
-func (e *streamReader) ended() <-chan string {
-	done := make(chan string, 1)
-	go func() {
-		var rest strings.Builder
-		_, _ = io.Copy(&rest, e.body) // a stream that is cut off has no retry at its end
-		done <- rest.String()
-	}()
-	return done
-}
-
 func inTime[T any](t *testing.T, d time.Duration, from <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -90,20 +77,6 @@ func inTime[T any](t *testing.T, d time.Duration, from <-chan T, what string) (v
 	return v
 }
 
-// ended gives the error that ends a socket.
-func (c *socketClient) ended() <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		for {
-			if _, err := c.socket.Next(c.t.Context()); err != nil {
-				done <- err
-				return
-			}
-		}
-	}()
-	return done
-}
-
 const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 
 func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
@@ -112,7 +85,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	submits, _ := s.caller("submits", "submitter")
 	other, _ := s.caller("other", "sender")
-	calm := listen(ann("stream"), cluster.StreamsPath+"ann")
+	calm := cluster.Listen(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
 		status           int
@@ -123,12 +96,12 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	} {
 		as, id := s.caller(c.name, "receiver")
 		sends, senderID := s.caller("sender-"+c.name, "sender")
-		stream, socket := listen(as("stream"), cluster.StreamsPath+c.name), openSocket(as("stream"), c.name, nil)
+		stream, socket := cluster.Listen(as("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
-		require.NotEmpty(t, stream.nextMessage())
-		require.Equal(t, api.StreamMessage, socket.next().Event)
+		require.NotEmpty(t, stream.NextMessage())
+		require.Equal(t, api.StreamMessage, socket.Next().Event)
 		polled := sends("claim").StartWaiting(poll)
-		streamEnds, socketEnds := stream.ended(), socket.ended()
+		streamEnds, socketEnds := stream.Ended(), socket.Ended()
 
 		method := "POST"
 		if c.path == "" {
@@ -149,7 +122,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	require.Equal(t, 200, sent.Status, sent.Text)
 	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller took it")
 	s.publish("ann")
-	require.NotEmpty(t, calm.nextMessage(), "who was not changed is not disturbed")
+	require.NotEmpty(t, calm.NextMessage(), "who was not changed is not disturbed")
 }
 
 func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
@@ -158,9 +131,9 @@ func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	bob, id := s.caller("bob", "receiver")
 	sends, senderID := s.caller("sender", "sender")
-	calm, stream := listen(ann("stream"), cluster.StreamsPath+"ann"), listen(bob("stream"), cluster.StreamsPath+"bob")
+	calm, stream := cluster.Listen(ann("stream"), cluster.StreamsPath+"ann"), cluster.Listen(bob("stream"), cluster.StreamsPath+"bob")
 	polled := sends("claim").StartWaiting(poll)
-	ends := stream.ended()
+	ends := stream.Ended()
 
 	require.NoError(t, s.NATS.Stop())
 	began := time.Now()
@@ -173,5 +146,5 @@ func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	require.NotContains(t, inTime(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
 	s.publish("ann")
-	require.NotEmpty(t, calm.nextMessage())
+	require.NotEmpty(t, calm.NextMessage())
 }

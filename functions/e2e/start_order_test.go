@@ -52,9 +52,9 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	s.Exec(`update stream_pauses set until = now()`) // a minute at most
 	o.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
-	received := listen(bob, cluster.StreamsPath+"bob?after=0")
+	received := cluster.Listen(bob, cluster.StreamsPath+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
-		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), received.nextMessage())
+		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), received.NextMessage())
 	}
 	cluster.Eventually(t, func() bool { return s.Count(`select count(*) from message_live`) == 0 && shop.Calls() == 1 })
 }

@@ -177,3 +177,11 @@ func (s *Client) ScheduleInAnHour(queues ...string) {
 		require.Equal(s.T, 200, r.Status, r.Text)
 	}
 }
+
+// RunMaintenance calls sweep until the maintenance has ended.
+func (s *Client) RunMaintenance() {
+	s.T.Helper()
+	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {
+		require.Equal(s.T, 204, s.Tick("sweep").Status)
+	}
+}

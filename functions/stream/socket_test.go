@@ -1,7 +1,6 @@
-package e2e
+package stream_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,82 +12,12 @@ import (
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
-
-// socketClient is one WebSocket of a user.
-type socketClient struct {
-	t      *testing.T
-	socket *api.Socket
-}
-
-// openSocket opens a socket for a user and reads its mark.
-func openSocket(s *cluster.Client, user string, after *int64) *socketClient {
-	s.T.Helper()
-	socket, err := api.NewClient(s.URL, s.User, s.Password).Socket(s.T.Context(), user, api.StreamRequest{After: after})
-	require.NoError(s.T, err)
-	c := &socketClient{s.T, socket}
-	s.T.Cleanup(func() { _ = socket.Close() })
-	mark := c.next()
-	require.Equal(s.T, api.SocketMark, mark.Event)
-	require.NotNil(s.T, mark.ID)
-	return c
-}
-
-func (c *socketClient) send(r api.MessageRequest) {
-	c.t.Helper()
-	require.NoError(c.t, c.socket.Send(c.t.Context(), r))
-}
-
-func (c *socketClient) next() api.SocketFrame {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), cluster.WaitLimit)
-	defer cancel()
-	f, err := c.socket.Next(ctx)
-	require.NoError(c.t, err)
-	return f
-}
-
-// strictly reads data that may hold nothing unknown.
-func strictly[T any](t *testing.T, data []byte) (v T) {
-	t.Helper()
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	require.NoError(t, d.Decode(&v), "%s", data)
-	return v
-}
-
-// answer waits for the answer to a frame.
-func (c *socketClient) answer() api.SocketAck {
-	c.t.Helper()
-	f := c.next()
-	require.Equal(c.t, api.StreamAck, f.Event, "%s", f.Data)
-	require.Nil(c.t, f.ID, "it is no event of the stream")
-	return strictly[api.SocketAck](c.t, f.Data)
-}
-
-// refusal waits for the answer to a frame that is refused.
-func (c *socketClient) refusal() api.SocketFailure {
-	c.t.Helper()
-	f := c.next()
-	require.Equal(c.t, api.SocketError, f.Event, "%s", f.Data)
-	require.Nil(c.t, f.ID)
-	return strictly[api.SocketFailure](c.t, f.Data)
-}
-
-// message waits for a message to the user and gives its event.
-func (c *socketClient) message() (id int64, event cloudevents.Event) {
-	c.t.Helper()
-	f := c.next()
-	require.Equal(c.t, api.StreamMessage, f.Event, "%s", f.Data)
-	require.NoError(c.t, json.Unmarshal(f.Data, &event))
-	return int64(*f.ID), event
-}
 
 func names(fields []api.Field) (names []string) {
 	for _, f := range fields {
@@ -97,40 +26,36 @@ func names(fields []api.Field) (names []string) {
 	return names
 }
 
-func note(key, to, data string) api.MessageRequest {
-	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
-}
-
 func TestTwoUsersChatOverSockets(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
 	s := o.Admin
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
-	annSocket, bobSocket, bobStream := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, cluster.StreamsPath+"bob")
+	annSocket, bobSocket, bobStream := cluster.OpenSocket(ann, "ann", nil), cluster.OpenSocket(bob, "bob", nil), cluster.Listen(bob, cluster.StreamsPath+"bob")
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
-		annSocket.send(note(fmt.Sprint("c-", n), "user:bob", text))
-		ack := annSocket.answer()
+		annSocket.Send(cluster.TextMessage(fmt.Sprint("c-", n), "user:bob", text))
+		ack := annSocket.Answer()
 		require.Equal(t, []any{"saved", "ann", fmt.Sprint("c-", n), "sending", false}, []any{ack.AckType, ack.From, ack.ClientMsgID, ack.State, ack.Replayed})
 		require.WithinDuration(t, time.Now(), *ack.SavedAt, time.Minute)
-		id, event := bobSocket.message()
+		id, event := bobSocket.Message()
 		require.Equal(t, ack.ServerMsgID, event.ID())
 		require.Equal(t, "/sendonce/messages/ann", event.Source())
 		require.JSONEq(t, text, string(event.Data()))
-		received := bobStream.event()
-		require.Equal(t, fmt.Sprint(id), received.id)
-		require.JSONEq(t, received.data, string(mustJSON(t, event)), "the same event on both")
+		received := bobStream.Event()
+		require.Equal(t, fmt.Sprint(id), received.ID)
+		require.JSONEq(t, received.Data, string(mustJSON(t, event)), "the same event on both")
 		require.Equal(t, "sent", o.WaitMessage(ack.ServerMsgID, "sent").State)
 	}
-	bobSocket.send(note("re", "user:ann", `1`))
-	refused := bobSocket.refusal()
+	bobSocket.Send(cluster.TextMessage("re", "user:ann", `1`))
+	refused := bobSocket.Refusal()
 	require.Equal(t, []any{403, "forbidden", "this needs the role submitter", "re"}, []any{refused.Code, refused.Error, refused.Message, refused.ClientMsgID})
 
-	all := openSocket(bob, "bob", new(int64))
-	first, _ := all.message()
-	second, event := all.message()
-	next, same := openSocket(bob, "bob", &first).message()
+	all := cluster.OpenSocket(bob, "bob", new(int64))
+	first, _ := all.Message()
+	second, event := all.Message()
+	next, same := cluster.OpenSocket(bob, "bob", &first).Message()
 	require.Equal(t, []any{second, event.ID()}, []any{next, same.ID()}, "it goes on behind an event")
 }
 
@@ -150,37 +75,37 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	s, _ := h.ServeWithNATS(t)
 	require.Equal(t, 200, s.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
 	ann := s.NewCaller("ann", "submitter")
-	c := openSocket(ann, "ann", nil)
-	saved, accepted := note("saved", "user:bob", `"hi"`), note("accepted", "user:bob", `"hi"`)
+	c := cluster.OpenSocket(ann, "ann", nil)
+	saved, accepted := cluster.TextMessage("saved", "user:bob", `"hi"`), cluster.TextMessage("accepted", "user:bob", `"hi"`)
 	accepted.Ack = "accepted"
 
-	c.send(saved)
-	first := c.answer()
+	c.Send(saved)
+	first := c.Answer()
 	require.Equal(t, "saved", first.AckType)
 	posted := ann.Post(cluster.MessagesPath, string(mustJSON(t, saved)))
 	require.Equal(t, first.ServerMsgID, posted.Data("server_msg_id"))
 	require.Equal(t, "true", posted.Header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
-	c.send(saved)
-	again := c.answer()
+	c.Send(saved)
+	again := c.Answer()
 	require.True(t, again.Replayed)
 	require.Equal(t, []any{first.ServerMsgID, first.SavedAt}, []any{again.ServerMsgID, again.SavedAt})
 
-	c.send(accepted)
-	fast := c.answer()
+	c.Send(accepted)
+	fast := c.Answer()
 	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{fast.AckType, fast.Durability, fast.State})
 	require.Positive(t, fast.AcceptSeq)
 	require.Nil(t, fast.SavedAt, "nobody has saved it yet")
 	require.Zero(t, s.Count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
-	c.send(accepted)
-	require.True(t, c.answer().Replayed)
+	c.Send(accepted)
+	require.True(t, c.Answer().Replayed)
 
 	other := saved
 	other.Data = api.JSON(`"ho"`)
-	blocked, foreign, large, bad := note("blocked", "user:bob", `"a casino"`), note("foreign", "user:bob", `1`), note("large", "user:bob", `"`+strings.Repeat("x", 64<<10)+`"`), note("bad", "wake.relay", `1`)
+	blocked, foreign, large, bad := cluster.TextMessage("blocked", "user:bob", `"a casino"`), cluster.TextMessage("foreign", "user:bob", `1`), cluster.TextMessage("large", "user:bob", `"`+strings.Repeat("x", 64<<10)+`"`), cluster.TextMessage("bad", "wake.relay", `1`)
 	foreign.From, bad.MaxSends = "bob", new(21)
 	for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
-		c.send(r)
-		refused, posted := c.refusal(), ann.Post(cluster.MessagesPath, string(mustJSON(t, r)))
+		c.Send(r)
+		refused, posted := c.Refusal(), ann.Post(cluster.MessagesPath, string(mustJSON(t, r)))
 		require.Equal(t, posted.Status, refused.Code, posted.Text)
 		require.Equal(t, []any{posted.Body["error"], posted.Body["message"]}, []any{refused.Error, refused.Message})
 		require.ElementsMatch(t, posted.Fields(), names(refused.Fields))
@@ -188,14 +113,14 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	}
 	require.Equal(t, []int{422, 400, 403, 413, 400}, func() (all []int) {
 		for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
-			c.send(r)
-			all = append(all, c.refusal().Code)
+			c.Send(r)
+			all = append(all, c.Refusal().Code)
 		}
 		return all
 	}())
-	admin := openSocket(s, "ann", nil)
-	admin.send(note("of-the-admin", "user:bob", `1`))
-	require.Equal(t, "ann", admin.answer().From, "whose socket it is")
+	admin := cluster.OpenSocket(s, "ann", nil)
+	admin.Send(cluster.TextMessage("of-the-admin", "user:bob", `1`))
+	require.Equal(t, "ann", admin.Answer().From, "whose socket it is")
 
 	_, err := api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "bob", api.StreamRequest{})
 	var refused *api.Error
@@ -327,7 +252,7 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	const n = 400
 	sender, receiver := newEnduring(t, "ann", of(ann)), newEnduring(t, "bob", of(bob))
 	for i := range n {
-		r := note(fmt.Sprint("c-", i), "user:bob", fmt.Sprint(i))
+		r := cluster.TextMessage(fmt.Sprint("c-", i), "user:bob", fmt.Sprint(i))
 		r.Ack = []string{"accepted", "saved"}[i%2]
 		sender.toSend = append(sender.toSend, r)
 	}
@@ -369,19 +294,19 @@ func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	o := cluster.New(t)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
 	s := o.At(o.Start("")).Connect(o.DatabaseURL) // without a trigger: its sweep would archive beside the test's
-	c := openSocket(s, "ann", nil)
+	c := cluster.OpenSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
-	c.send(message)
-	first := c.answer()
+	c.Send(message)
+	first := c.Answer()
 	require.False(t, first.Archived)
 	require.Equal(t, 204, s.Tick("relay").Status)
 	require.Equal(t, 1, s.Count(`select count(*) from message_done`))
 	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	s.Exec(`update upkeep set begun_at = '-infinity'`)
-	runMaintenance(s)
+	s.RunMaintenance()
 	require.Equal(t, 1, s.Count(`select count(*) from archived_messages`))
-	c.send(message)
-	again := c.answer()
+	c.Send(message)
+	again := c.Answer()
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
 	require.True(t, again.Replayed)
 	require.True(t, again.Archived)

@@ -1,4 +1,4 @@
-package e2e
+package stream_test
 
 import (
 	"encoding/base64"
@@ -103,24 +103,24 @@ func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
 		stalled = append(stalled, openStalled(mallory, from, n%2 == 0))
 	}
 	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "stalled streams are charged for what they hold")
-	cut := listen(mallory, from)
-	text, err := cut.body.ReadString(0)
+	cut := cluster.Listen(mallory, from)
+	text, err := cut.Body.ReadString(0)
 	require.Error(t, err)
 	require.NotContains(t, text, "retry:", "it ends because there is no memory")
 	require.Less(t, strings.Count(text, "event: message"), events)
 
-	reader := listen(ann, cluster.StreamsPath+"ann?after=0")
+	reader := cluster.Listen(ann, cluster.StreamsPath+"ann?after=0")
 	for n := range events {
-		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.nextMessage(), "others go on")
+		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.NextMessage(), "others go on")
 	}
-	require.Less(t, reader.text.Len(), events*(stalledLength+1000), "without HTML escapes")
+	require.Less(t, reader.Text.Len(), events*(stalledLength+1000), "without HTML escapes")
 
 	for _, conn := range stalled {
 		require.NoError(t, conn.Close())
 	}
 	cluster.Eventually(t, func() bool { return used() < 2*stalledLength }, "the memory is released")
-	again := listen(mallory, from)
+	again := cluster.Listen(mallory, from)
 	for n := range events {
-		require.Equal(t, fmt.Sprintf("mallory-%d", n), again.nextMessage())
+		require.Equal(t, fmt.Sprintf("mallory-%d", n), again.NextMessage())
 	}
 }

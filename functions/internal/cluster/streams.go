@@ -1,0 +1,206 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// StreamEvent is an event of a stream.
+type StreamEvent struct{ ID, Kind, Data string }
+
+// StreamReader reads a stream.
+type StreamReader struct {
+	T     *testing.T
+	Req   *http.Request
+	Res   *http.Response
+	Body  *bufio.Reader
+	Leave context.CancelFunc
+	Text  strings.Builder // all that was read
+	Last  string          // id to resume after
+}
+
+// Listen opens a stream and returns once the stream has begun.
+func Listen(s *Client, path string, header ...string) *StreamReader {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.T.Context()), 2*WaitLimit)
+	s.T.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
+	require.NoError(s.T, err)
+	req.SetBasicAuth(s.User, s.Password)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(s.T, err)
+	s.T.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(s.T, 200, res.StatusCode)
+	e := &StreamReader{T: s.T, Req: req, Res: res, Body: bufio.NewReader(res.Body), Leave: cancel}
+	require.Empty(s.T, e.Block().Data, "a stream begins with its position")
+	require.NotEmpty(s.T, e.Last)
+	return e
+}
+
+// Block reads up to a blank line.
+func (e *StreamReader) Block() (b StreamEvent) {
+	e.T.Helper()
+	for {
+		line, err := e.Body.ReadString('\n')
+		require.NoError(e.T, err, "after %s", e.Text.String())
+		e.Text.WriteString(line)
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		switch name {
+		case "id":
+			b.ID, e.Last = value, value
+		case "event":
+			b.Kind = value
+		case "data":
+			b.Data += value
+		case "":
+			if line == "\n" {
+				return b
+			}
+		}
+	}
+}
+
+// Event waits for the next event.
+func (e *StreamReader) Event() StreamEvent {
+	e.T.Helper()
+	for {
+		if b := e.Block(); b.Data != "" {
+			return b
+		}
+	}
+}
+
+// NextMessage waits for the next message and returns its id.
+func (e *StreamReader) NextMessage() string {
+	e.T.Helper()
+	h := e.Event()
+	require.Equal(e.T, "message", h.Kind)
+	var event cloudevents.Event
+	require.NoError(e.T, json.Unmarshal([]byte(h.Data), &event), h.Data)
+	return event.ID()
+}
+
+// End reads to the end of the stream, and demands that it is an orderly one.
+func (e *StreamReader) End() {
+	e.T.Helper()
+	var rest strings.Builder
+	_, err := e.Body.WriteTo(&rest)
+	require.NoError(e.T, err)
+	require.True(e.T, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
+}
+
+// SocketClient is one WebSocket of a user.
+type SocketClient struct {
+	T      *testing.T
+	Socket *api.Socket
+}
+
+// OpenSocket opens a socket for a user and reads its mark.
+func OpenSocket(s *Client, user string, after *int64) *SocketClient {
+	s.T.Helper()
+	socket, err := api.NewClient(s.URL, s.User, s.Password).Socket(s.T.Context(), user, api.StreamRequest{After: after})
+	require.NoError(s.T, err)
+	c := &SocketClient{s.T, socket}
+	s.T.Cleanup(func() { _ = socket.Close() })
+	mark := c.Next()
+	require.Equal(s.T, api.SocketMark, mark.Event)
+	require.NotNil(s.T, mark.ID)
+	return c
+}
+
+// Send sends a message as a frame.
+func (c *SocketClient) Send(r api.MessageRequest) {
+	c.T.Helper()
+	require.NoError(c.T, c.Socket.Send(c.T.Context(), r))
+}
+
+// Next waits for the next frame.
+func (c *SocketClient) Next() api.SocketFrame {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.T.Context()), WaitLimit)
+	defer cancel()
+	f, err := c.Socket.Next(ctx)
+	require.NoError(c.T, err)
+	return f
+}
+
+// DecodeStrictly reads data that may hold nothing unknown.
+func DecodeStrictly[T any](t *testing.T, data []byte) (v T) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&v), "%s", data)
+	return v
+}
+
+// Answer waits for the answer to a frame.
+func (c *SocketClient) Answer() api.SocketAck {
+	c.T.Helper()
+	f := c.Next()
+	require.Equal(c.T, api.StreamAck, f.Event, "%s", f.Data)
+	require.Nil(c.T, f.ID, "it is no event of the stream")
+	return DecodeStrictly[api.SocketAck](c.T, f.Data)
+}
+
+// Refusal waits for the answer to a frame that is refused.
+func (c *SocketClient) Refusal() api.SocketFailure {
+	c.T.Helper()
+	f := c.Next()
+	require.Equal(c.T, api.SocketError, f.Event, "%s", f.Data)
+	require.Nil(c.T, f.ID)
+	return DecodeStrictly[api.SocketFailure](c.T, f.Data)
+}
+
+// Message waits for a message to the user and gives its event.
+func (c *SocketClient) Message() (id int64, event cloudevents.Event) {
+	c.T.Helper()
+	f := c.Next()
+	require.Equal(c.T, api.StreamMessage, f.Event, "%s", f.Data)
+	require.NoError(c.T, json.Unmarshal(f.Data, &event))
+	return int64(*f.ID), event
+}
+
+// TextMessage is a message whose data is JSON.
+func TextMessage(key, to, data string) api.MessageRequest {
+	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
+}
+
+// Ended returns what comes until the stream ends.
+func (e *StreamReader) Ended() <-chan string {
+	done := make(chan string, 1)
+	go func() {
+		var rest strings.Builder
+		_, _ = io.Copy(&rest, e.Body) // a stream that is cut off has no retry at its end
+		done <- rest.String()
+	}()
+	return done
+}
+
+// Ended returns the error that ends a socket.
+func (c *SocketClient) Ended() <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := c.Socket.Next(c.T.Context()); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	return done
+}

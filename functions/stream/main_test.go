@@ -1,0 +1,9 @@
+package stream_test
+
+import (
+	"testing"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }

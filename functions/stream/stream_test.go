@@ -1,0 +1,144 @@
+package stream_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestStreamResumesWithoutGapOrRepeat(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	first := cluster.Listen(s, cluster.StreamsPath+"bob")
+	first.Leave()
+	early := o.Save("user:bob")
+	o.Save("user:carl")
+	second := cluster.Listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", first.Last)
+	require.Equal(t, early, second.NextMessage(), "also for one who had no event before")
+	second.Leave()
+	missed := []string{o.Save("user:bob")}
+	o.WaitMessage(missed[0], "sent") // two that are due at once may come in any order
+	missed = append(missed, o.Save("user:bob"))
+	o.WaitMessage(missed[1], "sent")
+	third := cluster.Listen(s, cluster.StreamsPath+"bob?after=0", "Last-Event-ID", second.Last)
+	require.Equal(t, missed, []string{third.NextMessage(), third.NextMessage()}, "the header wins, as an EventSource keeps its URL")
+	last := o.Save("user:bob")
+	require.Equal(t, last, third.NextMessage())
+	all := cluster.Listen(s, cluster.StreamsPath+"bob?after=0")
+	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.NextMessage(), all.NextMessage(), all.NextMessage(), all.NextMessage()})
+}
+
+func TestStreamIsItsCallersOnly(t *testing.T) {
+	t.Parallel()
+	s, _ := cluster.OwnServer.ServeWithNATS(t)
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
+	cluster.Listen(bob, cluster.StreamsPath+"bob")
+	cluster.Listen(s, cluster.StreamsPath+"bob")
+	for who, refused := range map[*cluster.Client]string{ann: cluster.StreamsPath + "bob", bob: cluster.StreamsPath + "ann", s.NewCaller("sends", "sender"): cluster.StreamsPath + "sends"} {
+		got := who.Get(refused)
+		require.Equal(t, 403, got.Status)
+		require.Equal(t, "forbidden", got.Body["error"])
+	}
+	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob").Status)
+	require.Equal(t, []string{"user"}, s.Get(cluster.StreamsPath+"a%20b").Fields())
+	require.Equal(t, []string{"after"}, s.Get(cluster.StreamsPath+"bob?after=x").Fields())
+	require.Equal(t, []string{"Last-Event-ID"}, s.Do("GET", cluster.StreamsPath+"bob", "", "Last-Event-ID", "18446744073709551615").Fields())
+}
+
+func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t)
+	o.StartAll("SENDONCE_STREAM_MAX=5s")
+	began := time.Now()
+	cluster.Listen(o.Admin, cluster.StreamsPath+"bob").End()
+	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
+	s := o.At(o.Start("stream", "SENDONCE_STREAM_MAX=55m"))
+	p := o.Process("stream")
+
+	streams, sockets := make([]*cluster.StreamReader, 20), make([]*cluster.SocketClient, 20)
+	for i := range streams {
+		streams[i] = cluster.Listen(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
+		sockets[i] = cluster.OpenSocket(s, fmt.Sprint("user-", i), nil)
+	}
+	began = time.Now()
+	require.NoError(t, p.Signal(15))
+	for i, e := range streams {
+		e.End()
+		_, err := sockets[i].Socket.Next(context.WithoutCancel(t.Context()))
+		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+		require.ErrorContains(t, err, "this instance ends")
+	}
+	require.Less(t, time.Since(began), 3*time.Second, "long before their time")
+	cluster.WaitExit(t, p)
+	require.Zero(t, p.ExitCode())
+}
+
+func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	bob := cluster.Listen(s, cluster.StreamsPath+"bob")
+	before := o.Save("user:bob")
+	require.Equal(t, before, bob.NextMessage())
+	require.NoError(t, o.NATS.Stop())
+	var refused cluster.Reply
+	cluster.Eventually(t, func() bool {
+		refused = s.Do("GET", cluster.StreamsPath+"bob", "")
+		return refused.Status == 503
+	})
+	require.Equal(t, "server_busy", refused.Body["error"])
+	require.NotEmpty(t, refused.Header.Get("Retry-After"))
+	meanwhile := o.Save("user:bob")
+	o.StartNATS()
+	require.Equal(t, meanwhile, bob.NextMessage(), "on the same connection")
+	after := o.Save("user:bob")
+	require.Equal(t, after, bob.NextMessage())
+}
+
+func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
+	t.Parallel()
+	o := cluster.OpenMessages(t)
+	s := o.At(o.Start("stream"))
+	admin := o.At(o.Start("admin"))
+	caller := admin.NewCaller("u-0", "receiver")
+	caller.URL = s.URL
+	broker, err := bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(broker.Close)
+	require.NoError(t, broker.Ensure(t.Context()))
+	const users = 200
+	readers, messages := make([]*cluster.StreamReader, users), make([]bus.Message, users)
+	for i := range users {
+		who := s
+		if i == 0 {
+			who = caller
+		}
+		name := fmt.Sprintf("u-%d", i)
+		readers[i] = cluster.Listen(who, cluster.StreamsPath+name)
+		event := cloudevents.NewEvent()
+		event.SetID(name)
+		event.SetSource("/test")
+		event.SetType("text")
+		messages[i] = bus.Message{Subject: bus.UserSubject(name), Event: event}
+	}
+	before := o.Admin.LastStatement()
+	for _, err := range broker.Publish(t.Context(), messages) {
+		require.NoError(t, err)
+	}
+	for i, e := range readers {
+		require.Equal(t, fmt.Sprintf("u-%d", i), e.NextMessage())
+	}
+	require.Equal(t, before, o.Admin.LastStatement())
+}
