@@ -85,7 +85,7 @@ func (req *request) write(status int, body []byte) {
 	if !req.bodyRead {
 		discardBody(req.w, req.r)
 	}
-	req.call.memory.answer(int64(len(body))) // a slow reader holds no more than this
+	req.call.memory.resize(int64(len(body))) // a slow reader holds no more than this
 	req.w.WriteHeader(status)
 	n, err := req.w.Write(body)
 	req.bytes = n

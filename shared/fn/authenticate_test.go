@@ -103,7 +103,7 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 		{"no admin within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
 		{"an admin without queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
 	} {
-		call := &Call{Caller: c.caller, roles: c.roles, within: c.within}
+		call := &Call{Caller: c.caller, roles: c.roles, withinQueues: c.within}
 		require.Equal(t, c.want, call.admitted() == nil, c.name)
 	}
 }

@@ -19,7 +19,7 @@ func (b *bodyReader) take(ctx context.Context, cost int64, large bool) error {
 	if cost == b.charged {
 		return nil
 	}
-	if err := b.memory.take(ctx, cost-b.charged, large); err != nil {
+	if err := b.memory.reserve(ctx, cost-b.charged, large); err != nil {
 		return err
 	}
 	b.charged = cost

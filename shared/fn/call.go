@@ -13,91 +13,89 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// A Call is one authenticated request as a function sees it. It belongs to one
-// goroutine and is dead once the handler has returned.
+// A Call is one authenticated request. It must be used by one goroutine at a time, and not after
+// the handler has returned.
 type Call struct {
-	Caller    callers.Caller // who calls; ID 0 is the pair of BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD
+	Caller    callers.Caller // ID 0 is the built-in admin (BASIC_AUTH_USERNAME)
 	RequestID string         // at most 50 characters of A-Z a-z 0-9 . _ -
-	SourceIP  string         // at most 45 characters; "" when the peer has no address
+	SourceIP  string         // at most 45 characters; "" = unknown
 	UserAgent string         // valid UTF-8, cut at 500 characters
-	Body      []byte         // as received, nil when there is none
+	Body      []byte         // as received; nil = none
 
-	env    *Env
-	roles  []Role // any of which the route asks for
-	within bool   // the route holds admins to their queues
-	r      *http.Request
-	memory *callMemory
-	answer http.Header
-	status int
-	attrs  []slog.Attr
-	events *EventWriter // of a Stream
-	seat   *seat
+	env          *Env
+	roles        []Role // of the route; the caller needs one of them
+	withinQueues bool   // the route is WithinQueues
+	r            *http.Request
+	memory       *callMemory
+	header       http.Header
+	status       int
+	attrs        []slog.Attr
+	events       *EventWriter // of a Stream
+	slot         *slot
 
-	correlation string // of a frame of a Socket
-	badFields   int    // named in the answer to a batch
-	itemsFailed int    // of a batch, by errors of the service
+	correlation string // client_msg_id of the frame of a Socket
+	badFields   int    // of the items of a batch
+	itemsFailed int    // items of a batch that failed with a 5xx
 }
 
-// PathValue gives the part of the path that matched {name} in the pattern.
+// PathValue returns the part of the path that matched {name} in the pattern.
 func (c *Call) PathValue(name string) string { return c.r.PathValue(name) }
 
-// Query gives the query string's parameters; malformed pairs are left out.
+// Query returns the parameters of the query string without malformed ones.
 func (c *Call) Query() url.Values { return c.r.URL.Query() }
 
-// RequestHeader gives the headers of the request. They must not be changed. A call that
-// waits, or has begun to answer a stream, has none any more.
+// RequestHeader returns the headers of the request, which must not be changed. After StartWaiting,
+// and once a stream or socket has begun, only Authorization is left.
 func (c *Call) RequestHeader() http.Header { return c.r.Header }
 
-// Header gives the headers of the answer, to be added to. They are sent with
-// errors too.
-func (c *Call) Header() http.Header { return c.answer }
+// Header returns the headers of the response, for the handler to set. They are also sent with an
+// error.
+func (c *Call) Header() http.Header { return c.header }
 
-// Status sets another 2xx than 200 for an answer without error. With 204 the
-// answer has no body.
+// Status sets the 2xx status of a response without error; the default is 200. A 204 has no body.
 func (c *Call) Status(code int) { c.status = code }
 
-// Log adds attributes, as slog takes them, to the one line that is logged for
-// this call. Phone numbers and contents do not belong there unmasked.
+// Log adds attributes, in the form that slog accepts, to the log line of this call. Phone numbers
+// must be masked, and contents must not be logged.
 func (c *Call) Log(args ...any) {
 	c.attrs = append(c.attrs, slog.Group("", args...).Value.Group()...)
 }
 
-// Correlate says about which message a frame of a Socket is, for the answer to
-// one that is refused.
+// Correlate sets the client_msg_id that the error frame has if this frame of a Socket is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
-// StartWaiting makes this one of the calls that wait, which have a bound of their own: call
-// it before a long poll waits. An error says that there are too many; the poll may
-// then answer with what is there already, and else with the error.
+// StartWaiting must be called before a long poll waits: waiting calls have their own limit. It
+// returns an error if the limit is reached. The poll must then not wait, and answers with what it
+// has already found or with the error.
 func (c *Call) StartWaiting() error {
-	if err := c.seat.moveToWaiting(); err != nil {
+	if err := c.slot.moveToWaiting(); err != nil {
 		return err
 	}
 	c.dropHeaders()
 	return nil
 }
 
-// dropHeaders keeps only the header that frames of a Socket are authenticated by: all
-// headers may be much larger than what a waiting call is charged.
+// dropHeaders keeps only Authorization, which authenticates the frames of a Socket. All headers
+// may be much larger than the memory that a waiting call is charged.
 func (c *Call) dropHeaders() {
 	kept := http.Header{}
-	if given, ok := c.r.Header["Authorization"]; ok {
-		kept["Authorization"] = given
+	if values, ok := c.r.Header["Authorization"]; ok {
+		kept["Authorization"] = values
 	}
 	c.r.Header, c.r.Trailer = kept, nil
 }
 
-// May says whether the caller has the role, or is an admin without queues. An admin
-// with queues is one on the routes that are WithinQueues and nowhere else: it needs
-// the other roles itself, and acts for itself in them.
+// May reports whether the caller has the role or is an admin without queues. For an admin with
+// queues May(Admin) is false: it may use the routes for admins that are WithinQueues, but has no
+// other rights beyond its other roles.
 func (c *Call) May(role Role) bool {
-	return role != Admin && c.has(role) || c.has(Admin) && !c.HasQueues()
+	return role != Admin && c.hasRole(role) || c.hasRole(Admin) && !c.HasQueues()
 }
 
-func (c *Call) has(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
+func (c *Call) hasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
-// ActFor is the user for whom a call acts: the caller itself when name is "". An
-// admin without queues may act for anybody, others for themselves.
+// ActFor returns the user that the call acts for: name, or the caller itself if name is "". It
+// returns an error for the name of another user, unless the caller is an admin without queues.
 func (c *Call) ActFor(name string) (string, error) {
 	switch {
 	case name == "" || name == c.Caller.Name:
@@ -105,37 +103,38 @@ func (c *Call) ActFor(name string) (string, error) {
 	case c.May(Admin):
 		return name, nil
 	}
-	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name)
+	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name+"; only an admin without queues may")
 }
 
-// HasQueues says whether the caller is limited to queues.
+// HasQueues reports whether the caller is limited to queues.
 func (c *Call) HasQueues() bool { return len(c.Caller.Queues) > 0 }
 
-// MayUseQueue says whether the caller may submit to and claim from the queue.
-// A caller without a list of queues may use all.
+// MayUseQueue reports whether the caller may submit to and claim from the queue. A caller without a
+// list of queues may use all.
 func (c *Call) MayUseQueue(queue string) bool {
 	return len(c.Caller.Queues) == 0 || slices.Contains(c.Caller.Queues, queue)
 }
 
-// MayUseBusinessType says whether the caller may order and look up subscribe
-// messages of the business type. A caller without a list of types may use all.
+// MayUseBusinessType reports whether the caller may submit and read subscribe messages of the
+// business type. A caller without a list of types may use all.
 func (c *Call) MayUseBusinessType(name string) bool {
 	return len(c.Caller.BusinessTypes) == 0 || slices.Contains(c.Caller.BusinessTypes, name)
 }
 
-// request is what decode reads a request from.
+// request returns what package decode needs.
 func (c *Call) request() decode.Request {
 	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }
 
-// Reserve takes n bytes for what a function is about to load, and waits for room. They
-// are given back when the call ends.
+// Reserve reserves n bytes of memory for data that the function is about to load. It waits up to
+// 2 s for room, for an event up to 20 s, then returns an error. The memory is released when the call
+// ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
-	return c.memory.take(ctx, int64(n), false)
+	return c.memory.reserve(ctx, int64(n), false)
 }
 
 // TryReserve is Reserve without a wait.
-func (c *Call) TryReserve(n int) error { return c.memory.tryTake(int64(n)) }
+func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 
-// Unreserve gives back all that the call has taken, when it only waits from now on.
-func (c *Call) Unreserve() { c.memory.answer(0) }
+// Unreserve releases all memory that the call has reserved. A long poll calls it before it waits.
+func (c *Call) Unreserve() { c.memory.resize(0) }

@@ -12,40 +12,40 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Places beside SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
+// Slots in addition to SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
 const (
-	reservedCalls = 32  // for admins whom the others, or their own share, leave none
+	reservedCalls = 32  // for admins, when all other slots or their own share are in use
 	maxEvents     = 256 // for the trigger's events
 
 	// maxKeptReading is how many calls whose bodies are being read keep their connections
-	// open: with those that have a place they are fewer than the connections may be.
+	// open. Together with the calls that have a slot they are fewer than the connection limit.
 	maxKeptReading = idleConnections / 2
 )
 
-// callLimiter bounds the calls under way and signals the drain to them. A call takes its place
-// once its caller is known; what comes before costs little and is bounded by itself
-// (see package auth). No caller has more than its share of a pool, so that the others
-// go on; an admin who finds none left has the reserve, so that a caller can always
-// be revoked. Probes and scrapes need no place.
+// callLimiter limits the concurrent calls and signals the drain to them. A call acquires its
+// slot once its caller is known; the steps before cost little and have their own limits
+// (see package auth). No caller uses more than its share of a pool, so one caller cannot
+// block the others. Admins also have the reserve, so a caller can always be revoked. Probes
+// and scrapes need no slot.
 //
-// While its body is being read, a call counts for its caller's share and takes no place:
-// so callers that send bodies slowly, however many they are, leave all places to others.
+// While its body is being read, a call counts for its caller's share but uses no slot, so
+// any number of callers that send bodies slowly leave all slots to others.
 type callLimiter struct {
 	draining chan struct{}
 
 	mu       sync.Mutex
-	inFlight int // all that have come and are not answered
+	inFlight int // calls that are not answered yet
 	closed   bool
-	reading  int // bodies of calls that have given back their place
+	reading  int // calls that have released their slot while their body is read
 
-	calls    seatPool // that are worked on
-	waiting  seatPool // polls that wait, streams and sockets
-	reserved seatPool
-	events   seatPool
+	calls    slotPool // being handled
+	waiting  slotPool // waiting polls, streams and sockets
+	reserved slotPool
+	events   slotPool
 }
 
-// seatPool is a number of places.
-type seatPool struct {
+// slotPool is a semaphore with a limit for each caller.
+type slotPool struct {
 	max, share int
 	taken      int
 	byCaller   map[string]int // by the name of the caller; no entry for none
@@ -53,13 +53,13 @@ type seatPool struct {
 	errFull, errShare *task.Error
 }
 
-// seat is the place of one call.
-type seat struct {
+// slot is one call's use of a pool.
+type slot struct {
 	limiter *callLimiter
-	pool    *seatPool
+	pool    *slotPool
 	caller  string
 	admin   bool // may use the reserve
-	reading bool // counts for its caller's share, and takes no place
+	reading bool // counts for its caller's share, but not in taken
 }
 
 func newCallLimiter(cfg *settings.Config) *callLimiter {
@@ -67,10 +67,10 @@ func newCallLimiter(cfg *settings.Config) *callLimiter {
 	full, over := Busy("all of this instance's calls are taken"), tooManyCalls("calls under way", time.Second)
 	return &callLimiter{
 		draining: make(chan struct{}),
-		calls:    newSeatPool(cfg.MaxCalls, share(cfg.MaxCalls), full, over),
-		reserved: newSeatPool(reservedCalls, reservedCalls/2, full, over),
-		events:   newSeatPool(maxEvents, maxEvents, full, over),
-		waiting: newSeatPool(cfg.MaxWaiting, share(cfg.MaxWaiting),
+		calls:    newSlotPool(cfg.MaxCalls, share(cfg.MaxCalls), full, over),
+		reserved: newSlotPool(reservedCalls, reservedCalls/2, full, over),
+		events:   newSlotPool(maxEvents, maxEvents, full, over),
+		waiting: newSlotPool(cfg.MaxWaiting, share(cfg.MaxWaiting),
 			&task.Error{Code: task.CodeServerBusy, Message: "as many polls and streams wait as this instance may have", RetryAfter: waitingRetryAfter},
 			tooManyCalls("waiting polls and streams", waitingRetryAfter)),
 	}
@@ -79,15 +79,15 @@ func newCallLimiter(cfg *settings.Config) *callLimiter {
 // waitingRetryAfter is longer than for other calls: polls and streams last.
 const waitingRetryAfter = 5 * time.Second
 
-func newSeatPool(max, share int, full, over *task.Error) seatPool {
-	return seatPool{max: max, share: share, byCaller: map[string]int{}, errFull: full, errShare: over}
+func newSlotPool(max, share int, full, over *task.Error) slotPool {
+	return slotPool{max: max, share: share, byCaller: map[string]int{}, errFull: full, errShare: over}
 }
 
 func tooManyCalls(what string, after time.Duration) *task.Error {
 	return &task.Error{Code: codeTooManyCalls, Message: "this caller has too many " + what + "; come back after Retry-After", RetryAfter: after}
 }
 
-func (p *seatPool) acquire(caller string) error {
+func (p *slotPool) acquire(caller string) error {
 	switch {
 	case p.byCaller[caller] >= p.share:
 		return p.errShare
@@ -99,7 +99,7 @@ func (p *seatPool) acquire(caller string) error {
 	return nil
 }
 
-func (p *seatPool) release(caller string) {
+func (p *slotPool) release(caller string) {
 	p.taken--
 	if p.byCaller[caller]--; p.byCaller[caller] == 0 {
 		delete(p.byCaller, caller)
@@ -123,8 +123,8 @@ func (l *callLimiter) end() {
 	l.inFlight--
 }
 
-// acquireSeat takes a place for a call of a caller; leave must follow.
-func (l *callLimiter) acquireSeat(caller callers.Caller, event, stream bool) (*seat, error) {
+// acquireSlot acquires a slot for a call. The slot must be released.
+func (l *callLimiter) acquireSlot(caller callers.Caller, event, stream bool) (*slot, error) {
 	from := &l.calls
 	switch {
 	case event:
@@ -143,17 +143,17 @@ func (l *callLimiter) acquireSeat(caller callers.Caller, event, stream bool) (*s
 	if err != nil {
 		return nil, err
 	}
-	return &seat{limiter: l, pool: from, caller: caller.SharesOf(), admin: admin}, nil
+	return &slot{limiter: l, pool: from, caller: caller.SharesOf(), admin: admin}, nil
 }
 
-func (s *seat) release() {
+func (s *slot) release() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	s.giveUp()
 }
 
 // giveUp is release; mu is held.
-func (s *seat) giveUp() {
+func (s *slot) giveUp() {
 	if s.reading {
 		s.retake()
 	}
@@ -161,16 +161,16 @@ func (s *seat) giveUp() {
 }
 
 // retake ends the reading; mu is held.
-func (s *seat) retake() {
+func (s *slot) retake() {
 	s.reading = false
 	s.limiter.reading--
 	s.pool.taken++
 }
 
-// startReading gives the place back while the body is read, unless it is one of the
-// reserve, of events or of those that wait. few says whether so few bodies are being read
-// that the connection may be kept open.
-func (s *seat) startReading() (few bool) {
+// startReading releases the slot while the body is read, unless it is in the pool reserved,
+// events or waiting. few reports whether the connection may be kept open, because few enough
+// bodies are being read.
+func (s *slot) startReading() (few bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	if s.pool != &s.limiter.calls {
@@ -182,8 +182,8 @@ func (s *seat) startReading() (few bool) {
 	return s.limiter.reading <= maxKeptReading
 }
 
-// endReading takes a place again, of the reserve where an admin finds none.
-func (s *seat) endReading() error {
+// endReading acquires a slot again. If the pool is full, an admin gets one of the reserve.
+func (s *slot) endReading() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	switch {
@@ -202,9 +202,9 @@ func (s *seat) endReading() error {
 	return nil
 }
 
-// moveToWaiting moves a call to the places of those that wait, where it stays. It keeps the
-// place that it has if there is none.
-func (s *seat) moveToWaiting() error {
+// moveToWaiting moves a call to the pool waiting, where it stays. After an error it has its old
+// slot.
+func (s *slot) moveToWaiting() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	if err := s.limiter.waiting.acquire(s.caller); err != nil {
@@ -215,11 +215,13 @@ func (s *seat) moveToWaiting() error {
 	return nil
 }
 
-// seats is how many calls there may be at once.
-func (l *callLimiter) seats() int { return l.calls.max + l.waiting.max + l.reserved.max + l.events.max }
+// maxCalls is the limit of concurrent calls of all pools.
+func (l *callLimiter) maxCalls() int {
+	return l.calls.max + l.waiting.max + l.reserved.max + l.events.max
+}
 
-// takenSeats is how many places are, by pool.
-func (l *callLimiter) takenSeats() map[string]int {
+// takenSlots returns the number of slots in use by pool.
+func (l *callLimiter) takenSlots() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return map[string]int{"calls": l.calls.taken, "waiting": l.waiting.taken, "reserved": l.reserved.taken, "events": l.events.taken}

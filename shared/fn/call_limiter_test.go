@@ -93,7 +93,7 @@ func (h *testServer) begin(held *holder, method, path, name string) {
 	}
 }
 
-// requireRefused demands that a call finds no place.
+// requireRefused requires that a call is refused.
 func (h *testServer) requireRefused(method, path, name string, status int, word, after string) {
 	h.t.Helper()
 	r := h.call(method, path, "", as(name, "token"))
@@ -123,7 +123,7 @@ func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 	h.requireRefused("POST", "/call", "submitter", 429, "too_many_calls", "1")
 	h.requireOthersServed("sender", "receiver")
 	held.release()
-	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return h.env.limiter.takenSlots()["calls"] == 0 }, waitAtMost, tick)
 	h.requireOthersServed("submitter")
 }
 
@@ -151,7 +151,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireOthersServed("admin-sender")
 }
 
-// Polls and streams take no place of other calls, and the reserve is not for them.
+// Polls and streams use no slot of other calls and none of the reserve.
 func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
@@ -169,12 +169,12 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	h.requireRefused("POST", "/poll", "receiver", 503, "server_busy", "5")
 	h.requireRefused("GET", "/stream", "receiver", 503, "server_busy", "5")
 	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
-	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.takenSeats())
+	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.takenSlots())
 	h.requireOthersServed("submitter", "sender", "receiver")
 }
 
-// A call takes no seat before it is authenticated, however long that takes.
-func TestUnknownCallerTakesNoSeat(t *testing.T) {
+// A call uses no slot until it is authenticated.
+func TestUnknownCallerTakesNoSlot(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
@@ -232,12 +232,12 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 		return len(all.open) == most
 	}, waitAtMost, tick)
 	h.requireOthersServed("sender")
-	require.Equal(t, 1, h.env.limiter.takenSeats()["waiting"], "the stream goes on")
+	require.Equal(t, 1, h.env.limiter.takenSlots()["waiting"], "the stream goes on")
 	held.release()
 }
 
-// Callers that send their bodies slowly take no seats of others, however many they are.
-func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
+// Calls whose bodies arrive slowly use no slot until the body is complete.
+func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, eventFunction(nil))
@@ -269,7 +269,7 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	}
 	h.requireOthersServed("submitter", "receiver")
 	require.Equal(t, 200, h.call("POST", "/call", "{}", as("submitter", "token")).status, "with a body too")
-	// Where others have taken all places meanwhile, a body that is there is too late.
+	// A call is refused if all slots are in use when its body is complete.
 	for i := range 4 {
 		for range share {
 			h.begin(held, "POST", "/hold", fmt.Sprint("submitter", i))
@@ -278,31 +278,31 @@ func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	slow[0].send("}")
 	require.Equal(t, 503, slow[0].status())
 	held.release()
-	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return h.env.limiter.takenSlots()["calls"] == 0 }, waitAtMost, tick)
 	for _, w := range slow[1 : callers*share-1] {
 		w.send("}")
 		require.Equal(t, 200, w.status(), "a completed body is answered")
 	}
 	require.NoError(t, slow[callers*share-1].conn.Close())
 	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "all is given back")
-	require.Zero(t, h.env.limiter.takenSeats()["calls"])
+	require.Zero(t, h.env.limiter.takenSlots()["calls"])
 }
 
-// An admin whose body arrives when all places are taken has one of the reserve.
+// An admin whose body is complete when all slots are in use gets one of the reserve.
 func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&settings.Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
-	admin, err := l.acquireSeat(callers.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
+	admin, err := l.acquireSlot(callers.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
 	require.NoError(t, err)
 	require.True(t, admin.startReading())
 	for range 2 {
-		_, err = l.acquireSeat(callers.Caller{Name: "submitter"}, false, false)
+		_, err = l.acquireSlot(callers.Caller{Name: "submitter"}, false, false)
 		require.NoError(t, err)
 	}
 	require.NoError(t, admin.endReading())
-	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 1, "events": 0}, l.takenSeats())
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 1, "events": 0}, l.takenSlots())
 	admin.release()
-	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 0, "events": 0}, l.takenSeats())
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 0, "events": 0}, l.takenSlots())
 	require.NotContains(t, l.calls.byCaller, "admin")
 	require.Zero(t, l.reading)
 }
@@ -312,13 +312,13 @@ func TestCallersOfOneOperatorShareSeats(t *testing.T) {
 	l := newCallLimiter(&settings.Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
 	ops, helper := callers.Caller{ID: 1, Name: "ops"}, callers.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
 	for _, by := range []callers.Caller{ops, helper} {
-		_, err := l.acquireSeat(by, false, false)
+		_, err := l.acquireSlot(by, false, false)
 		require.NoError(t, err)
 	}
 	for _, by := range []callers.Caller{ops, helper} {
-		_, err := l.acquireSeat(by, false, false)
+		_, err := l.acquireSlot(by, false, false)
 		require.ErrorIs(t, err, l.calls.errShare)
 	}
-	_, err := l.acquireSeat(callers.Caller{ID: 3, Name: "modest"}, false, false)
+	_, err := l.acquireSlot(callers.Caller{ID: 3, Name: "modest"}, false, false)
 	require.NoError(t, err, "another caller goes on")
 }

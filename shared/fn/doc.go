@@ -3,7 +3,7 @@
 // everything else happens here, once, in one order (see mux.go):
 //
 //	request id -> route -> origin -> authentication -> role -> share -> memory -> body ->
-//	seat -> decode -> the function -> answer -> one log line
+//	slot -> decode -> the function -> answer -> one log line
 //
 // # Decisions
 //

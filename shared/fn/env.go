@@ -199,7 +199,7 @@ func (e *Env) newMetrics() *telemetry.Metrics {
 // collect shows the state of this process.
 func (e *Env) collect(s *metrics.Scrape) {
 	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.limiter.countInFlight()))
-	for kind, n := range e.limiter.takenSeats() {
+	for kind, n := range e.limiter.takenSlots() {
 		s.Gauge("calls_taken", "Places for calls that are taken, by kind.", float64(n), "kind", kind)
 	}
 	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()))

@@ -132,9 +132,9 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	return b.share
 }
 
-// take charges the call n bytes, and waits for room. A large call also waits until
+// reserve charges the call n more bytes, after a wait if there is no room. A large call also waits until
 // few enough large calls of its caller are under way.
-func (m *callMemory) take(ctx context.Context, n int64, large bool) error {
+func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large && !m.event})
 	if w == nil {
@@ -174,8 +174,8 @@ func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	return w, nil
 }
 
-// tryTake is take without a wait.
-func (m *callMemory) tryTake(n int64) error {
+// tryReserve is reserve without a wait.
+func (m *callMemory) tryReserve(n int64) error {
 	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,9 +249,9 @@ func (b *memoryBudget) dropUnused(caller string) {
 	}
 }
 
-// answer leaves the call charged for an answer of n bytes alone, whatever the
-// limits. A large call is no longer counted as one.
-func (m *callMemory) answer(n int64) {
+// resize sets the call's charge to n bytes, even if that exceeds the limits. The call no longer
+// counts as a large one.
+func (m *callMemory) resize(n int64) {
 	if m == nil {
 		return
 	}
@@ -272,7 +272,7 @@ func (m *callMemory) release() {
 	if m == nil {
 		return
 	}
-	m.answer(0)
+	m.resize(0)
 	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,13 +24,13 @@ func TestCallerMemoryIsLimitedToItsShare(t *testing.T) {
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 10
 	greedy := b.mustEnter(t, "mallory")
-	require.NoError(t, greedy.take(t.Context(), 15*mebibyte, true))
+	require.NoError(t, greedy.reserve(t.Context(), 15*mebibyte, true))
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	require.Error(t, b.mustEnter(t, "mallory").take(soon, 10*mebibyte, true), "it has waited")
-	require.NoError(t, b.mustEnter(t, "mallory").take(t.Context(), 1000, false), "small calls go on")
-	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 15*mebibyte, true), "others do not wait")
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").tryTake(10*mebibyte)))
+	require.Error(t, b.mustEnter(t, "mallory").reserve(soon, 10*mebibyte, true), "it has waited")
+	require.NoError(t, b.mustEnter(t, "mallory").reserve(t.Context(), 1000, false), "small calls go on")
+	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").tryReserve(10*mebibyte)))
 }
 
 // With SENDONCE_CALLER_SHARE=1 a thousand sender apps of one caller may claim at once.
@@ -39,7 +39,7 @@ func TestShareOfOneAllowsAllMemory(t *testing.T) {
 	const claims, tasksOfAClaim = 1000, 40 << 10
 	b := newMemoryBudget(80, 1)
 	for range claims {
-		require.NoError(t, b.mustEnter(t, "apps").tryTake(tasksOfAClaim))
+		require.NoError(t, b.mustEnter(t, "apps").tryReserve(tasksOfAClaim))
 	}
 }
 
@@ -48,9 +48,9 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 1
 	first, second := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
-	require.NoError(t, first.take(t.Context(), mebibyte, true))
+	require.NoError(t, first.reserve(t.Context(), mebibyte, true))
 	granted := make(chan error, 1)
-	go func() { granted <- second.take(t.Context(), mebibyte, true) }()
+	go func() { granted <- second.reserve(t.Context(), mebibyte, true) }()
 	require.Eventually(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -72,16 +72,16 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	defer cancel()
 	for i := range 10 {
 		h := b.mustEnter(t, string(rune('a'+i)))
-		if err := h.take(soon, 15*mebibyte, true); err != nil {
+		if err := h.reserve(soon, 15*mebibyte, true); err != nil {
 			h.release()
 		}
 	}
 	require.LessOrEqual(t, b.inUse(), int64(60*mebibyte+mebibyte))
-	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 100_000, false))
+	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 100_000, false))
 	for err := error(nil); err == nil; {
 		var h *callMemory
 		if h, err = b.enter("bob", false, false); err == nil {
-			err = h.tryTake(mebibyte)
+			err = h.tryReserve(mebibyte)
 		}
 		if err != nil {
 			_, err = b.enter("eve", false, false)
@@ -92,7 +92,7 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	}
 	admin, err := b.enter("admin", true, false)
 	require.NoError(t, err)
-	require.NoError(t, admin.take(t.Context(), mebibyte, true))
+	require.NoError(t, admin.reserve(t.Context(), mebibyte, true))
 }
 
 // Events of all callers come from one caller, the trigger: several batches are taken at
@@ -104,7 +104,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	take := func(bytes int64) (*callMemory, error) {
 		m, err := b.enter("trigger", false, true)
 		require.NoError(t, err)
-		return m, m.take(t.Context(), bytes, true)
+		return m, m.reserve(t.Context(), bytes, true)
 	}
 	relay, err := take(16 * mebibyte)
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.waiting) == 1
 	}, 5*time.Second, time.Millisecond, "half of the whole is for events")
-	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 15*mebibyte, true), "others do not wait")
+	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
 	relay.release()
 	require.NoError(t, <-granted)
 }
@@ -132,7 +132,7 @@ func TestUnreadAnswersUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")
-	slow.answer(21 * mebibyte)
+	slow.resize(21 * mebibyte)
 	_, err := b.enter("mallory", false, false)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	b.mustEnter(t, "ann")
@@ -149,7 +149,7 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	}
 	_, err := b.enter("mallory", false, false)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
-	require.NoError(t, last.take(t.Context(), minShare, true), "the largest batch still fits")
+	require.NoError(t, last.reserve(t.Context(), minShare, true), "the largest batch still fits")
 	b.mustEnter(t, "ann").release()
 	require.NotContains(t, b.callers, "ann", "nothing is kept of callers without calls")
 	last.release()

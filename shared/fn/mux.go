@@ -142,32 +142,32 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		req.fail(Busy("this instance is about to end, try again"))
 		return
 	}
-	defer req.releaseSeat() // not before the answer is written, which a client may read slowly
+	defer req.releaseSlot() // not before the answer is written, which a client may read slowly
 	data, err := req.run(r.Context(), p)
 	req.answer(data, err)
 }
 
-// acquireSeat takes a place for the call, once its caller is known.
-func (req *request) acquireSeat(p *mountedRoute) (err error) {
-	if req.call.seat, err = req.env.limiter.acquireSeat(req.call.Caller, p.event, p.stream); err == nil {
+// acquireSlot acquires a slot for the call. The caller must be known.
+func (req *request) acquireSlot(p *mountedRoute) (err error) {
+	if req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, p.event, p.stream); err == nil {
 		req.releaseConnection = KeepConnectionOpen(req.r.Context())
 	}
 	return err
 }
 
-func (req *request) releaseSeat() {
-	if req.call.seat != nil {
-		req.call.seat.release()
+func (req *request) releaseSlot() {
+	if req.call.slot != nil {
+		req.call.slot.release()
 		req.releaseConnection()
 	}
 }
 
-// readBodyWithoutSeat reads the body while others may use the place of the call.
-func (req *request) readBodyWithoutSeat(ctx context.Context, p *mountedRoute) error {
+// readBodyWithoutSlot reads the body. Meanwhile other calls may use the call's slot.
+func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute) error {
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)
 	}
-	few := req.call.seat.startReading()
+	few := req.call.slot.startReading()
 	if !few {
 		req.releaseConnection()
 		req.releaseConnection = func() {}
@@ -178,7 +178,7 @@ func (req *request) readBodyWithoutSeat(ctx context.Context, p *mountedRoute) er
 	if _, err := req.call.Recheck(ctx); err != nil { // the caller may have changed while its body arrived
 		return err
 	}
-	if err := req.call.seat.endReading(); err != nil {
+	if err := req.call.slot.endReading(); err != nil {
 		return err
 	}
 	if !few {
@@ -201,13 +201,13 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := req.call.admitted(); err != nil {
 		return nil, err
 	}
-	if err := req.acquireSeat(p); err != nil {
+	if err := req.acquireSlot(p); err != nil {
 		return nil, err
 	}
 	if req.call.memory, err = req.env.budget.enter(caller.SharesOf(), req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
-	if err := req.readBodyWithoutSeat(ctx, p); err != nil {
+	if err := req.readBodyWithoutSlot(ctx, p); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
@@ -216,10 +216,10 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 		ctx = store.WithCaller(ctx, req.call.Caller.Account())
 	}
 	if p.pages {
-		if err := req.call.memory.take(ctx, 0, true); err != nil {
+		if err := req.call.memory.reserve(ctx, 0, true); err != nil {
 			return nil, err
 		}
-		ctx = store.WithMeter(ctx, func(bytes int) error { return req.call.memory.tryTake(rowFactor * int64(bytes)) })
+		ctx = store.WithMeter(ctx, func(bytes int) error { return req.call.memory.tryReserve(rowFactor * int64(bytes)) })
 	}
 	switch {
 	case p.socket != nil && isUpgrade(req.r.Header):

@@ -29,7 +29,7 @@ type request struct {
 	start   time.Time
 
 	function, route   string // never the raw path: it may hold a phone number
-	releaseConnection func() // once it has a seat: lets its connection be closed
+	releaseConnection func() // once the call has a slot: allows its connection to be closed
 	bodyRead          bool   // to its end
 	status            int    // 0 until answered
 	bytes             int
@@ -48,11 +48,11 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 		UserAgent: text.Cut(r.UserAgent(), 500),
 		env:       env,
 		r:         r,
-		answer:    w.Header(),
+		header:    w.Header(),
 		status:    http.StatusOK,
 	}
 	if p != nil {
-		req.call.roles, req.call.within = p.roles, p.within
+		req.call.roles, req.call.withinQueues = p.roles, p.within
 	}
 	w.Header().Set("X-Request-Id", req.call.RequestID)
 	return req

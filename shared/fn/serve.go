@@ -22,7 +22,7 @@ type server struct {
 }
 
 func newServer(env *Env, h http.Handler) *server {
-	return &server{env: env, drainGrace: drainGrace, http: NewBoundedServer(h, env.limiter.seats()+idleConnections, env.errorLog())}
+	return &server{env: env, drainGrace: drainGrace, http: NewBoundedServer(h, env.limiter.maxCalls()+idleConnections, env.errorLog())}
 }
 
 func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelWarn) }

@@ -291,7 +291,7 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 	req := &request{env: s.req.env, r: s.req.r, start: time.Now(), function: s.req.function, route: s.req.route + " frame", status: http.StatusOK}
 	req.call = Call{
 		Caller: s.req.call.Caller, RequestID: s.req.call.RequestID, SourceIP: s.req.call.SourceIP, UserAgent: s.req.call.UserAgent,
-		Body: body, r: s.req.r, memory: memory, answer: http.Header{}, status: http.StatusOK,
+		Body: body, r: s.req.r, memory: memory, header: http.Header{}, status: http.StatusOK,
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -312,10 +312,10 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 		}
 	}
 	if err == nil {
-		req.call.seat, err = req.env.limiter.acquireSeat(req.call.Caller, false, false) // the socket's is one of those that wait
+		req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket's is one of those that wait
 	}
 	if err == nil {
-		defer req.call.seat.release()
+		defer req.call.slot.release()
 		answer, err = s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
 	}
 	if err != nil {
