@@ -72,7 +72,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	for i, w := range inFlight {
 		current[i] = w.Post
 	}
-	posts, err := d.messageStore.ClaimPosts(ctx, places, current, d.lease())
+	posts, err := d.messageStore.ClaimPosts(ctx, limits, current, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}

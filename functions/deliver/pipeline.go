@@ -228,9 +228,9 @@ func (f *inFlight[W]) takeAgain() bool {
 
 const leaseMargin = 15 * time.Second // added to the timeout of a post
 
-// places limits the concurrent posts of each pipeline. A caller has at most a quarter of them, together with the
-// callers of its account, however many endpoints and hosts these have.
-var places = messages.Places{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
+// limits applies to each pipeline separately. All callers of an account together have at most a quarter of the posts,
+// however many endpoints and hosts they have.
+var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // lockedPause is how long a result waits whose rows another transaction has locked. Results of others do not wait for it.
 const lockedPause = 100 * time.Millisecond

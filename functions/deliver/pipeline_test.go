@@ -124,7 +124,7 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 			inFlight: newInFlight[int](),
 			claim: func(_ context.Context, inFlight []int) ([]int, error) {
 				seen = append(seen, len(inFlight))
-				return make([]int, places.Caller-len(inFlight)), nil
+				return make([]int, limits.Caller-len(inFlight)), nil
 			},
 			post:   func(context.Context, int) attempt { <-answer; return attempt{} },
 			settle: func(context.Context, []posted[int]) ([]posted[int], error) { return nil, nil },
@@ -143,9 +143,9 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 		require.True(t, first, "the other drain claims no more")
 		require.Zero(t, n)
 		close(answer)
-		require.Equal(t, places.Caller, <-done)
+		require.Equal(t, limits.Caller, <-done)
 		require.Equal(t, 0, seen[0])
-		require.Equal(t, places.Caller, seen[len(seen)-1])
+		require.Equal(t, limits.Caller, seen[len(seen)-1])
 		require.Empty(t, slow.inFlight.list())
 	})
 }

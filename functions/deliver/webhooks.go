@@ -16,7 +16,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	return pipeline[webhooks.DueDelivery]{
 		inFlight: d.webhooksInFlight,
 		claim: func(ctx context.Context, inFlight []webhooks.DueDelivery) ([]webhooks.DueDelivery, error) {
-			return d.webhookStore.ClaimDeliveries(ctx, places, inFlight, d.lease())
+			return d.webhookStore.ClaimDeliveries(ctx, limits, inFlight, d.lease())
 		},
 		post: func(ctx context.Context, w webhooks.DueDelivery) attempt {
 			if w.Err != nil {

@@ -307,7 +307,7 @@ func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	require.Zero(t, l.reading)
 }
 
-func TestCallersOfOneOperatorShareSeats(t *testing.T) {
+func TestCallersOfOneOperatorShareSlots(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&settings.Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
 	ops, helper := callers.Caller{ID: 1, Name: "ops"}, callers.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}

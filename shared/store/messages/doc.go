@@ -8,7 +8,7 @@
 //
 // Messages to URLs take longer than a lock should be held. ClaimPosts therefore moves the next
 // send time, which is the lease, and SettlePosts compares it with the row. Messages are
-// taken from each account, and each host of a caller, in turn, within the limits of Places.
+// taken from each account, and each host of a caller, in turn, within InFlightLimits.
 // Claiming and settling posts serve many callers at once, so they skip locked rows; deliver
 // settles these again.
 //

@@ -69,11 +69,11 @@ const claimPostsSQL = PostSources + `, hand as materialized (
             and (hashtextextended(destination_key, 0), destination_key) >= (l.hash, l.destination_key) and (hashtextextended(destination_key, 0), destination_key, next_at) <= (l.hash, l.destination_key, now())
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
-), of_lane as (
+), of_destination as (
     select found.*, coalesce(h.n, 0) + row_number() over (partition by found.destination_key order by found.next_at) as place
     from found left join (select destination_key, count(*) as n from hand group by destination_key) h on h.destination_key = found.destination_key
 ), of_account as (
-    select id, busy + row_number() over (partition by account order by place, random()) as place from of_lane where place <= $4
+    select id, busy + row_number() over (partition by account order by place, random()) as place from of_destination where place <= $4
 ), claimed as materialized (
     select x.id from (select id from of_account where place <= $5 order by place, random()) p cross join lateral (
         select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
@@ -89,7 +89,7 @@ from l` + bodyOrNull
 type Post struct{ Detail }
 
 // DestinationKey identifies the caller and host of the post. Posts of one key share a limit
-// (Places.Destination).
+// (InFlightLimits.Destination).
 func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
 
 // destinationKey is the same for all messages of a caller to a host.
@@ -106,21 +106,21 @@ func HostOf(address string) string {
 	return rest
 }
 
-// ClaimPosts claims messages that are due for their URLs, up to the limits of places, which
-// inHand uses too. A post that is not settled within lease is due again, as if it had not been
-// sent.
-func (st *Store) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) (posts []Post, err error) {
+// ClaimPosts claims messages that are due for their URLs, up to limits. The posts that the process
+// already has in flight count towards these. A post that is not settled within lease is due again,
+// as if it had not been sent.
+func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, err error) {
 	for again := true; again && err == nil && len(posts) == 0; {
-		posts, again, err = st.claimPosts(ctx, places, inHand, lease)
+		posts, again, err = st.claimPosts(ctx, limits, inFlight, lease)
 	}
 	return posts, store.Wrap("claim posts", err)
 }
 
 // claimPosts is one claim. removed reports whether it met rows without a body and removed some.
-func (st *Store) claimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) (posts []Post, removed bool, err error) {
-	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
-		store.Column(inHand, func(p Post) int64 { return p.CallerID }), store.Column(inHand, func(p Post) string { return p.DestinationKey() }),
-		places.Destination, places.Caller, lease.Seconds())
+func (st *Store) claimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, removed bool, err error) {
+	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, limits.All-len(inFlight),
+		store.Column(inFlight, func(p Post) int64 { return p.CallerID }), store.Column(inFlight, func(p Post) string { return p.DestinationKey() }),
+		limits.Destination, limits.Caller, lease.Seconds())
 	if err != nil {
 		return nil, false, err
 	}
@@ -177,10 +177,10 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 	return settled, store.Wrap("settle posts", err)
 }
 
-// Places limits what one process has under way of one kind.
-type Places struct {
+// InFlightLimits limits how many posts, or how many webhook deliveries, one process has in flight.
+type InFlightLimits struct {
 	All         int
-	Caller      int // of these for one caller, together with the callers of its account
-	Destination int // of these for one host of a caller, or one endpoint
-	Failing     int // webhooks only: for endpoints that fail, with a quarter of them for one caller
+	Caller      int // for one caller and the other callers of its account, together
+	Destination int // for one host of a caller, or one endpoint
+	Failing     int // webhooks only: for all endpoints that fail; at most a quarter of Failing for one account
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // wide has room for all that these tests post.
-var wide = messages.Places{All: 100, Caller: 100, Destination: 16}
+var wide = messages.InFlightLimits{All: 100, Caller: 100, Destination: 16}
 
 // postAll claims what is due for URLs and settles all of it alike.
 func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
@@ -171,7 +171,7 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 	shop := slices.DeleteFunc(slices.Clone(first), func(p messages.Post) bool { return p.DestinationKey() != "0 shop.example" })
 	more, err := db.Messages.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in hand count")
+	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in flight count")
 
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
 	require.NoError(t, err)

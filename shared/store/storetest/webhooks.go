@@ -29,9 +29,9 @@ func (db *DB) CountEvents(t *testing.T, subject task.ID, n int, kind string) int
 	return recorded
 }
 
-func (db *DB) MustClaimDeliveries(t *testing.T, inHand ...webhooks.DueDelivery) []webhooks.DueDelivery {
+func (db *DB) MustClaimDeliveries(t *testing.T, inFlight ...webhooks.DueDelivery) []webhooks.DueDelivery {
 	t.Helper()
-	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.Places{All: 100, Caller: 100, Destination: 3, Failing: 100}, inHand, time.Minute)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 100, Caller: 100, Destination: 3, Failing: 100}, inFlight, time.Minute)
 	require.NoError(t, err)
 	return due
 }

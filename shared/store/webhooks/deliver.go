@@ -45,16 +45,16 @@ const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
 
 // claimDeliveriesSQL claims what is due. Each CTE narrows the one before it.
 const claimDeliveriesSQL = deliverySources +
-	// in_hand: the deliveries that this process has under way.
-	`, in_hand as materialized (
+	// in_flight: the deliveries that this process has claimed.
+	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
 )` +
 	// busy: how many of these each account has.
 	`, busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n, count(*) filter (where failing) as failing
-    from in_hand h left join callers c on c.id = h.caller_id group by account
+    from in_flight h left join callers c on c.id = h.caller_id group by account
 )` +
-	// open: the endpoints with something due, of accounts that have a place left.
+	// open: the endpoints with something due, of accounts below their limit.
 	`, open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.AnyHash + ` as start
@@ -97,10 +97,10 @@ const claimDeliveriesSQL = deliverySources +
     ) w
     where o.callbacks
 )` +
-	// by_host: place counts the deliveries of a host, those in hand first, then the earliest.
+	// by_host: place counts the deliveries of a host, those in flight first, then the earliest.
 	`, by_host as (
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as place
-    from due left join (select endpoint_id, host, count(*) as n from in_hand group by endpoint_id, host) h
+    from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
 	// by_failing: what a host may have. place_failing counts the failing endpoints of an account.
@@ -116,7 +116,7 @@ const claimDeliveriesSQL = deliverySources +
 	// by_account: what all failing endpoints may have. place counts the deliveries of an account, its hosts in turn.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by place, random()) as place
-    from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
+    from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
 	// claimed: what an account may have, the accounts in turn, without those that another process has locked. Only pending ones have a
 	// next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
@@ -132,11 +132,10 @@ where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
-// deliveryPayload is what the delivery w sends; ” if its event is missing.
+// deliveryPayload is what the delivery w sends; "" if its event is missing.
 const deliveryPayload = `coalesce((select payload from webhook_events where id = w.event_id), '')`
 
-// DueDelivery is an event to be told to an endpoint now, in the hands of one
-// until its lease ends.
+// DueDelivery is an event to be sent to an endpoint now. It is leased to one process.
 type DueDelivery struct {
 	Destination
 	ID       task.ID
@@ -149,16 +148,16 @@ type DueDelivery struct {
 	Signing
 }
 
-// ClaimDeliveries gives deliveries that are due, each to one caller of this method, as
-// many as there are places beside those in hand; to an endpoint that is failing one at
-// a time. One that is not settled within lease is due again.
-func (st *Store) ClaimDeliveries(ctx context.Context, places messages.Places, inHand []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
-	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, places.All-len(inHand),
-		store.Column(inHand, func(d DueDelivery) int64 { return d.CallerID }),
-		store.Column(inHand, func(d DueDelivery) task.ID { return d.EndpointID }),
-		store.Column(inHand, func(d DueDelivery) string { return d.Host }),
-		store.Column(inHand, func(d DueDelivery) bool { return d.Failing }),
-		places.Destination, places.Caller, places.Failing, lease.Seconds())
+// ClaimDeliveries claims deliveries that are due, up to limits, and for a failing endpoint one at a
+// time. The deliveries that the process already has in flight count towards the limits. A delivery
+// that is not settled within lease is due again.
+func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
+	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, limits.All-len(inFlight),
+		store.Column(inFlight, func(d DueDelivery) int64 { return d.CallerID }),
+		store.Column(inFlight, func(d DueDelivery) task.ID { return d.EndpointID }),
+		store.Column(inFlight, func(d DueDelivery) string { return d.Host }),
+		store.Column(inFlight, func(d DueDelivery) bool { return d.Failing }),
+		limits.Destination, limits.Caller, limits.Failing, lease.Seconds())
 	if err != nil {
 		return nil, store.Wrap("claim deliveries", err)
 	}

@@ -5,7 +5,7 @@
 // its number of claims is the fence: a result of an earlier claim changes nothing.
 //
 // Deliveries are taken from each account, and each endpoint or host of a caller, in turn, within
-// the limits of messages.Places. Transactions that lock both lock endpoints first and then
+// messages.InFlightLimits. Transactions that lock both lock endpoints first and then
 // deliveries.
 //
 // Recording, claiming and settling serve many callers at once, so they wait for no lock of an

@@ -217,7 +217,7 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 	}
 	first := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
-	require.Empty(t, db.MustClaimDeliveries(t, first...), "those in hand count")
+	require.Empty(t, db.MustClaimDeliveries(t, first...), "those in flight count")
 	require.Len(t, settle(t, db, 500, first...), 4)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "one that fails is tried singly")
 
@@ -225,7 +225,7 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 	again := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	settle(t, db, 204, again...)
-	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3}, count(db.MustClaimDeliveries(t)), "one that works again has its places back")
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3}, count(db.MustClaimDeliveries(t)), "an endpoint that works again has its full limit again")
 	_, err := db.Webhooks.DisableEndpoint(t.Context(), busy.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -542,7 +542,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Equal(t, 1, db.CountEvents(t, s.ID, 1, "task.succeeded"))
 	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
 	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
-	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.Places{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
 	require.Error(t, err, "at its commit, after the rows were read")
 	require.Empty(t, due)
 	db.Exec(t, `drop trigger fail on webhook_deliveries`)

@@ -1,0 +1,300 @@
+package webhooks_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// smallLimits are the limits that these tests claim with.
+var smallLimits = messages.InFlightLimits{All: 16, Caller: 4, Destination: 2, Failing: 4}
+
+// insertDueDeliveries inserts n deliveries that are due for each host; the host "" is the endpoint's own URL.
+func insertDueDeliveries(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, host, next_at)
+		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', host, now() - n * interval '1 second'
+		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
+}
+
+// insertDuePosts inserts n messages that are due for each host.
+func insertDuePosts(t *testing.T, db *storetest.DB, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.Exec(t, `with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 1, 'https://' || host, 't', '1', false, 5, 1
+			from unnest($2::text[]) host, generate_series(1, $3::integer) returning id, destination)
+		insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select id, 1, $1, $1::text || ' ' || substr(destination, 9), 5 from m`,
+		caller, hosts, n)
+}
+
+func claimDeliveries(t *testing.T, db *storetest.DB, inFlight ...webhooks.DueDelivery) []webhooks.DueDelivery {
+	t.Helper()
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), smallLimits, inFlight, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func claimPosts(t *testing.T, db *storetest.DB, inFlight ...messages.Post) []messages.Post {
+	t.Helper()
+	due, err := db.Messages.ClaimPosts(t.Context(), smallLimits, inFlight, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func hostNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%d.example", i)
+	}
+	return names
+}
+
+func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	for n := range webhooks.MaxEndpoints {
+		insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	insertDueDeliveries(t, db, callbackEndpoint(t, db, 7), 7, 1, hostNames(20)...)
+	first := claimDeliveries(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of), "the limit holds even if no other caller has deliveries due")
+	require.Empty(t, claimDeliveries(t, db, first...), "deliveries in flight count towards the limit")
+
+	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
+	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimDeliveries(t, db, first...), of))
+	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), of), "two of its four are settled")
+
+	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
+	two := smallLimits
+	two.All = 2
+	for range 2 { // the caller with the fewest deliveries in flight comes first, not the one with more endpoints
+		due, err := db.Webhooks.ClaimDeliveries(t.Context(), two, first[:1], time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, of), "one of two is in flight already")
+	}
+}
+
+// Callers that an operator with queues has created belong to the operator's account.
+func TestCallersOfAnAccountShareOneLimit(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	account := func(caller int64) int64 {
+		if caller < 20 {
+			return 7
+		}
+		return caller
+	}
+	ofDelivery, ofPost := func(d webhooks.DueDelivery) int64 { return account(d.CallerID) }, func(p messages.Post) int64 { return account(p.CallerID) }
+	for caller := int64(7); caller < 17; caller++ {
+		insertDueDeliveries(t, db, db.MustAddEndpoint(t, caller, fmt.Sprintf("https://%d.example", caller)).ID, caller, 10, "")
+		insertDueDeliveries(t, db, callbackEndpoint(t, db, caller), caller, 1, hostNames(5)...)
+		insertDuePosts(t, db, caller, 2, hostNames(5)...)
+	}
+	db.Exec(t, `update callers set made_by = 7, account_id = 7 where id > 7`)
+	deliveries, posts := claimDeliveries(t, db), claimPosts(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(deliveries, ofDelivery), "the limit is for the whole account")
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(posts, ofPost))
+	require.Empty(t, claimDeliveries(t, db, deliveries...), "deliveries in flight of any caller of the account count")
+	require.Empty(t, claimPosts(t, db, posts...))
+
+	for caller := int64(20); caller < 23; caller++ {
+		insertDueDeliveries(t, db, db.MustAddEndpoint(t, caller, "https://neighbour.example").ID, caller, 2, "")
+		insertDuePosts(t, db, caller, 2, "neighbour.example")
+	}
+	require.Equal(t, map[int64]int{20: 2, 21: 2, 22: 2}, storetest.ByCaller(claimDeliveries(t, db, deliveries...), ofDelivery))
+	require.Equal(t, map[int64]int{20: 2, 21: 2, 22: 2}, storetest.ByCaller(claimPosts(t, db, posts...), ofPost))
+
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0; update message_live set next_at = now()`)
+	few := smallLimits
+	few.All = 4
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(due, ofDelivery), "one for each account")
+	duePosts, err := db.Messages.ClaimPosts(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(duePosts, ofPost))
+
+	db.Exec(t, `update webhook_endpoints set failing_since = now(); update webhook_deliveries set next_at = now() where state = 0`)
+	failing := claimDeliveries(t, db)
+	require.Equal(t, map[int64]int{7: 1, 20: 1, 21: 1, 22: 1}, storetest.ByCaller(failing, ofDelivery), "a quarter of the limit of failing endpoints for each account")
+}
+
+func TestFailingEndpointsHaveALowerLimit(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	for n := range webhooks.MaxEndpoints - 1 {
+		insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 10, "")
+	db.Exec(t, `update webhook_endpoints set failing_since = now()`)
+	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, "https://healthy.example").ID, 7, 10, "")
+	first := claimDeliveries(t, db)
+	require.Equal(t, map[int64]int{7: 3, 8: 1}, storetest.ByCaller(first, of), "caller 7: one for a failing endpoint and two for the healthy one")
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	require.Empty(t, claimDeliveries(t, db, first...), "the healthy endpoint and both callers' failing ones are at their limits")
+}
+
+func TestCallerLimitCoversAllItsHosts(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(p messages.Post) int64 { return p.CallerID }
+	insertDuePosts(t, db, 7, 10, hostNames(100)...)
+	first := claimPosts(t, db)
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of))
+	require.Len(t, byHost(first), 4, "four hosts, one post each")
+	require.Empty(t, claimPosts(t, db, first...))
+	insertDuePosts(t, db, 8, 3, "neighbour.example")
+	insertDuePosts(t, db, 9, 3, "another.example")
+	require.Equal(t, map[int64]int{8: 2, 9: 2}, storetest.ByCaller(claimPosts(t, db, first...), of))
+	few := smallLimits
+	few.All = 3
+	db.Exec(t, `update message_live set next_at = now()`)
+	due, err := db.Messages.ClaimPosts(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 8: 1, 9: 1}, storetest.ByCaller(due, of), "one for each caller")
+}
+
+func byHost(posts []messages.Post) map[string]int {
+	n := map[string]int{}
+	for _, p := range posts {
+		n[p.DestinationKey()]++
+	}
+	return n
+}
+
+// countBlocks returns the number of pages that a statement reads or finds in the buffer cache.
+func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `explain (analyze, buffers, timing off) execute `+name+args)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `deallocate `+name)
+	require.NoError(t, err)
+	n := 0
+	for _, text := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(lines[1], -1) {
+		m, err := strconv.Atoi(text[1])
+		require.NoError(t, err)
+		n += m
+	}
+	t.Logf("%s: %d blocks, %s", name, n, lines[len(lines)-3:])
+	return n
+}
+
+func TestClaimIsFastWithManyHosts(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	endpoint := callbackEndpoint(t, db, 0)
+	insertDueDeliveries(t, db, endpoint, 0, 1, hostNames(10_000)...)
+	insertDuePosts(t, db, 0, 1, hostNames(10_000)...)
+	for name, args := range map[string]string{
+		"claimDeliveriesSQL": `(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, "nextWebhookSQL": "",
+		"claimPostsSQL": `(100, '{}', '{}', 16, 32, 30)`, "nextPostSQL": "",
+	} {
+		require.Less(t, countBlocks(t, conn, name, args), 5000, name)
+	}
+	later := `update webhook_deliveries set next_at = next_at + interval '1 hour'; update message_live set next_at = next_at + interval '1 hour'`
+	db.Exec(t, later)
+	insertDueDeliveries(t, db, endpoint, 0, 1, "due.example")
+	insertDuePosts(t, db, 0, 1, "due.example")
+	due := claimDeliveries(t, db)
+	require.Len(t, due, 1)
+	require.Equal(t, "due.example", due[0].Host, "it is found among 10000 that are not due yet")
+	require.Equal(t, map[string]int{"0 due.example": 1}, byHost(claimPosts(t, db)))
+}
+
+func TestBacklogOfOneHostDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	endpoint := callbackEndpoint(t, db, 0)
+	insertDueDeliveries(t, db, endpoint, 0, 1000, "slow.example")
+	insertDuePosts(t, db, 0, 1000, "slow.example")
+	deliveries, posts := claimDeliveries(t, db), claimPosts(t, db)
+	require.Len(t, deliveries, 2)
+	require.Len(t, posts, 2)
+	insertDueDeliveries(t, db, endpoint, 0, 1, hostNames(2)...)
+	insertDuePosts(t, db, 0, 1, hostNames(2)...)
+	hosts := map[string]int{}
+	for _, d := range claimDeliveries(t, db, deliveries...) {
+		hosts[d.Host]++
+	}
+	require.Equal(t, map[string]int{"0.example": 1, "1.example": 1}, hosts)
+	require.Equal(t, map[string]int{"0 0.example": 1, "0 1.example": 1}, byHost(claimPosts(t, db, posts...)))
+}
+
+// callbackEndpoint returns the id of the row without a URL that a caller's callbacks belong to.
+func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) (id task.ID) {
+	t.Helper()
+	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FreshSecret)
+	require.NoError(t, err)
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from webhook_endpoints where caller_id = $1 and url is null`, caller).Scan(&id))
+	return id
+}
+
+func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	e := db.MustAddEndpoint(t, 7, "https://gone.example")
+	db.MustAddEndpoint(t, 8, "https://neighbour.example")
+	s, other := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback), storetest.Submission(storetest.FromCaller(8))
+	db.MustSubmit(t, s, other)
+	require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"))
+	insertDuePosts(t, db, 7, 1, "shop.example")
+	_, _, err := db.Callers.Revoke(t.Context(), 7, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.Exec(t, `update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null where id = $1`, e.ID) // as a concurrent update could
+	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"), "later events are not recorded")
+	require.Empty(t, claimDeliveries(t, db), "no delivery, neither to the endpoint nor to the callback")
+
+	posts := claimPosts(t, db)
+	require.Equal(t, map[string]int{"7 shop.example": 1}, byHost(posts), "accepted messages are still sent")
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	next, due, err := db.Webhooks.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.False(t, due, "the deliveries of the revoked caller do not wake deliver")
+	require.Zero(t, next)
+	require.Equal(t, 1, db.CountEvents(t, other.ID, 1, "task.succeeded"))
+	require.Len(t, claimDeliveries(t, db), 1, "other callers' deliveries are claimed")
+}
+
+func TestClaimLocksDeliveriesByID(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
+	insertDueDeliveries(t, db, endpoint, 7, 2000, "")
+	db.Exec(t, `update webhook_deliveries set state = 2, next_at = null, finished_at = now()`)
+	db.Exec(t, `analyze webhook_deliveries`) // the statistics: no delivery is pending
+	insertDueDeliveries(t, db, endpoint, 7, 100, "")
+	_, err := conn.Exec(t.Context(), `prepare c as `+storetest.Statements(t)["claimDeliveriesSQL"]+`; set plan_cache_mode = force_generic_plan`)
+	require.NoError(t, err)
+	rows, err := conn.Query(t.Context(), `explain execute c(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Regexp(t, `LockRows[^\n]*\n[^\n]*webhook_deliveries_id`, strings.Join(lines, "\n"), "the plan must not read all pending deliveries")
+}
