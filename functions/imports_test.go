@@ -26,7 +26,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	},
 	"functions/internal/cluster": { // of tests
 		ours:    []string{"functions", "shared/"},
-		outside: []string{"github.com/jackc/pgx/v5", "github.com/nats-io/nats.go", "github.com/stretchr/testify"},
+		outside: []string{"github.com/cloudevents/sdk-go/v2", "github.com/jackc/pgx/v5", "github.com/nats-io/nats.go", "github.com/stretchr/testify"},
 	},
 	"functions/internal/contract": { // of tests
 		ours:    []string{"shared/api"},
