@@ -61,9 +61,9 @@ func (t terminal) Handle(_ context.Context, r slog.Record) error {
 		if why := strings.TrimSpace(attrs["code"].String() + " " + attrs["message"].String()); why != "" {
 			line += ", " + why
 		}
-	case sender.LogNotClaimed:
+	case sender.LogClaimFailed:
 		line = fmt.Sprintf("cannot claim tasks: %s; trying again until it works", t.explain(err))
-	case sender.LogNotReported:
+	case sender.LogReportFailed:
 		line = fmt.Sprintf("cannot report %s: %s; trying again until it works", attrs["reports"], t.explain(err))
 	default:
 		line = strings.TrimPrefix(r.Message, "sender: ")

@@ -11,26 +11,27 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Messages of Config.Log that a program may replace with its own text.
+// Log messages of Config.Log. A program can recognise them in its slog.Handler, to print its own text.
 const (
-	// LogConnected (info) is logged after the first successful claim, and after the first one after an outage,
-	// then with "away", the duration of the outage.
+	// LogConnected (info) is logged after the first successful claim, and after the first one that follows an
+	// outage. In the second case it has the attribute "away", the duration of the outage.
 	LogConnected = "sender: connected"
-	// LogNotClaimed (warning) is logged after a failed claim, once for each kind of error in an outage, with
-	// the "error".
-	LogNotClaimed = "sender: nothing claimed"
-	// LogNotReported is LogNotClaimed for reports.
-	LogNotReported = "sender: not reported"
-	// LogSent (debug) is logged after each send, with "task_id", "phone" with its middle masked, "outcome",
-	// and the gateway's "code" and "message".
+	// LogClaimFailed (warning) is logged after a failed claim, with the attribute "error". Each kind of error is
+	// logged once in an outage.
+	LogClaimFailed = "sender: claim failed"
+	// LogReportFailed (warning) is the same for a failed call that reports results. Its attribute "reports" is
+	// the number of reports that will be sent again.
+	LogReportFailed = "sender: report failed"
+	// LogSent (debug) is logged after each send, with the attributes "task_id", "phone" with its middle masked,
+	// "outcome", and the gateway's "code" and "message".
 	LogSent = "sender: sent"
 )
 
-// outage selects which errors of repeated calls are logged: the first of each kind. It is not safe for
-// concurrent use.
+// outage tracks failed calls until the next successful one, so that each kind of error is logged once. It
+// is not safe for concurrent use.
 type outage struct {
-	since time.Time // zero = the last call succeeded
-	seen  map[string]bool
+	since time.Time       // of the first failed call; zero = the last call succeeded
+	seen  map[string]bool // by errorKind
 }
 
 // shouldLog records a failed call and reports whether it should be logged.
@@ -46,7 +47,7 @@ func (o *outage) shouldLog(err error) bool {
 	return true
 }
 
-// end records a successful call, and returns the duration of the outage that it ended, or zero.
+// end records a successful call, and returns the duration of the outage that it ended, or 0.
 func (o *outage) end() (lasted time.Duration) {
 	if !o.since.IsZero() {
 		lasted = time.Since(o.since)
@@ -55,17 +56,17 @@ func (o *outage) end() (lasted time.Duration) {
 	return lasted
 }
 
-// errorKind is equal for errors that differ only in an address or a port.
+// errorKind returns a key that is the same for errors that differ only in an address or a port.
 func errorKind(err error) string {
-	var refused *api.Error
+	var apiErr *api.Error
 	var errno syscall.Errno
-	var network net.Error
+	var netErr net.Error
 	switch {
-	case errors.As(err, &refused):
-		return strconv.Itoa(refused.Status) + " " + refused.Code
+	case errors.As(err, &apiErr):
+		return strconv.Itoa(apiErr.Status) + " " + apiErr.Code
 	case errors.As(err, &errno):
 		return errno.Error()
-	case errors.As(err, &network) && network.Timeout():
+	case errors.As(err, &netErr) && netErr.Timeout():
 		return "timeout"
 	}
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {

@@ -115,7 +115,7 @@ func (r *reporter) run(ctx context.Context) {
 			continue
 		}
 		if down.shouldLog(err) {
-			r.Log.WarnContext(ctx, LogNotReported, "reports", len(kept), "error", err)
+			r.Log.WarnContext(ctx, LogReportFailed, "reports", len(kept), "error", err)
 		}
 		sleep(ctx, pause)
 		pause = min(2*pause, maxPause)

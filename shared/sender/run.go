@@ -133,7 +133,7 @@ func (r *run) claim() {
 		case err != nil && r.running.Err() == nil:
 			connected = false
 			if down.shouldLog(err) {
-				r.Log.WarnContext(r.running, LogNotClaimed, "error", err)
+				r.Log.WarnContext(r.running, LogClaimFailed, "error", err)
 			}
 			sleep(r.running, pause)
 			pause = min(2*pause, maxPause)
