@@ -124,7 +124,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 // batch returns for each item what a report of it alone would return.
 func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, error) {
 	answers := make([]api.BatchItem, len(req.Items))
-	for first, items := range fn.Pieces(req.Items) {
+	for first, items := range fn.Chunks(req.Items) {
 		r.reportItems(c, req.AppID, items, answers[first:])
 	}
 	c.Log("items", len(req.Items))

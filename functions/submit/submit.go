@@ -97,7 +97,7 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 		return nil, s.recordRefused(c, err)
 	}
 	answers := make([]api.BatchItem, len(req.Items))
-	for first, items := range fn.Pieces(req.Items) {
+	for first, items := range fn.Chunks(req.Items) {
 		s.sendItems(c, items, answers[first:])
 	}
 	c.Log("items", len(req.Items))

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// A receiver checks the bytes as they came, keeps the id, and answers 2xx.
+// A receiver verifies the body as received, handles each webhook-id once, and answers 2xx.
 func ExampleVerifyWebhook() {
 	secret := api.NewWebhookSecret() // shown when the endpoint was registered
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,7 +30,7 @@ func ExampleVerifyWebhook() {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
-		fmt.Println("once per id:", r.Header.Get("webhook-id"), string(body))
+		fmt.Println("handle once:", r.Header.Get("webhook-id"), string(body))
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	defer receiver.Close()
@@ -53,11 +53,11 @@ func ExampleVerifyWebhook() {
 	defer res.Body.Close()
 	fmt.Println(res.StatusCode)
 	// Output:
-	// once per id: 018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81-1042 {"type":"sendonce.task.succeeded.v1"}
+	// handle once: 018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81-1042 {"type":"sendonce.task.succeeded.v1"}
 	// 204
 }
 
-// The values that implementations of Standard Webhooks agree on.
+// A test vector that the libraries of Standard Webhooks share.
 const (
 	knownSecret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	knownID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
@@ -76,20 +76,20 @@ func signed(id, timestamp string, signatures ...string) http.Header {
 	return h
 }
 
-func secretOf(n int) string {
+func secretOfLength(n int) string {
 	key := make([]byte, n)
 	rand.Read(key)
 	return "whsec_" + base64.StdEncoding.EncodeToString(key)
 }
 
-func TestASignatureIsTheOneThatOthersMake(t *testing.T) {
+func TestSignWebhookMatchesTestVector(t *testing.T) {
 	t.Parallel()
 	h := http.Header{}
 	require.NoError(t, api.SignWebhook(h, knownID, time.Unix(knownSeconds, 999_999_999), []byte(knownBody), knownSecret))
 	require.Equal(t, signed(knownID, strconv.Itoa(knownSeconds), knownSignature), h)
 }
 
-func TestANewSecretIs256RandomBits(t *testing.T) {
+func TestNewWebhookSecretIs256RandomBits(t *testing.T) {
 	t.Parallel()
 	one, two := api.NewWebhookSecret(), api.NewWebhookSecret()
 	require.NotEqual(t, one, two)
@@ -100,7 +100,7 @@ func TestANewSecretIs256RandomBits(t *testing.T) {
 	require.Len(t, key, 32)
 }
 
-func TestWhileASecretIsRotatedBothSidesUnderstandEachOther(t *testing.T) {
+func TestWebhookSecretRotation(t *testing.T) {
 	t.Parallel()
 	before, after, now := api.NewWebhookSecret(), api.NewWebhookSecret(), time.Now()
 	both, onlyNew := http.Header{}, http.Header{}
@@ -123,29 +123,29 @@ func TestVerifyWebhook(t *testing.T) {
 		body   string
 		later  time.Duration
 		want   error
-		says   string
+		text   string // part of the error
 	}{
-		"the known webhook":                   {header: good},
-		"5 minutes old":                       {header: good, later: 5 * time.Minute},
-		"5 minutes ahead":                     {header: good, later: -5 * time.Minute},
-		"older":                               {header: good, later: 5*time.Minute + time.Second, want: api.ErrWebhookTime, says: "301 s old"},
-		"further ahead":                       {header: good, later: -5*time.Minute - time.Second, want: api.ErrWebhookTime, says: "301 s ahead"},
-		"another body":                        {header: good, body: `{"test":2432232314}`, want: api.ErrWebhookSignature},
-		"another id":                          {header: signed("msg_2", at, knownSignature), want: api.ErrWebhookSignature},
-		"another time":                        {header: signed(knownID, "1614265331", knownSignature), want: api.ErrWebhookSignature},
-		"another signature":                   {header: signed(knownID, at, other), want: api.ErrWebhookSignature},
-		"a signature cut short":               {header: signed(knownID, at, knownSignature[:20]), want: api.ErrWebhookSignature},
-		"an empty signature":                  {header: signed(knownID, at, "v1,"), want: api.ErrWebhookSignature},
-		"the good one among others":           {header: signed(knownID, at, other+" v2,abc  "+knownSignature+" "+other)},
-		"the good one in a header of its own": {header: signed(knownID, at, other, knownSignature)},
-		"the good one called v1a":             {header: signed(knownID, at, "v1a"+knownSignature[2:]), want: api.ErrWebhookHeaders, says: "no v1 signature"},
-		"the good one without a version":      {header: signed(knownID, at, knownSignature[3:]), want: api.ErrWebhookHeaders, says: "no v1 signature"},
-		"no signature":                        {header: signed(knownID, at), want: api.ErrWebhookHeaders, says: "webhook-signature"},
-		"no id":                               {header: signed("", at, knownSignature), want: api.ErrWebhookHeaders, says: "webhook-id"},
-		"no time":                             {header: signed(knownID, "", knownSignature), want: api.ErrWebhookHeaders, says: "webhook-timestamp"},
-		"a time that is no number":            {header: signed(knownID, "2021-02-25", knownSignature), want: api.ErrWebhookHeaders, says: "webhook-timestamp"},
-		"a time with a sign":                  {header: signed(knownID, "+"+at, knownSignature), want: api.ErrWebhookHeaders, says: "webhook-timestamp"},
-		"the last time there is":              {header: signed(knownID, "9223372036854775807", knownSignature), want: api.ErrWebhookTime, says: "ahead"},
+		"the test vector":                  {header: good},
+		"5 minutes old":                    {header: good, later: 5 * time.Minute},
+		"5 minutes ahead":                  {header: good, later: -5 * time.Minute},
+		"too old":                          {header: good, later: 5*time.Minute + time.Second, want: api.ErrWebhookTime, text: "301 s old"},
+		"too far ahead":                    {header: good, later: -5*time.Minute - time.Second, want: api.ErrWebhookTime, text: "301 s ahead"},
+		"another body":                     {header: good, body: `{"test":2432232314}`, want: api.ErrWebhookSignature},
+		"another id":                       {header: signed("msg_2", at, knownSignature), want: api.ErrWebhookSignature},
+		"another time":                     {header: signed(knownID, "1614265331", knownSignature), want: api.ErrWebhookSignature},
+		"another signature":                {header: signed(knownID, at, other), want: api.ErrWebhookSignature},
+		"a truncated signature":            {header: signed(knownID, at, knownSignature[:20]), want: api.ErrWebhookSignature},
+		"an empty signature":               {header: signed(knownID, at, "v1,"), want: api.ErrWebhookSignature},
+		"the valid one among others":       {header: signed(knownID, at, other+" v2,abc  "+knownSignature+" "+other)},
+		"the valid one in a second header": {header: signed(knownID, at, other, knownSignature)},
+		"the valid one with version v1a":   {header: signed(knownID, at, "v1a"+knownSignature[2:]), want: api.ErrWebhookHeaders, text: "no v1 signature"},
+		"the valid one without a version":  {header: signed(knownID, at, knownSignature[3:]), want: api.ErrWebhookHeaders, text: "no v1 signature"},
+		"no signature":                     {header: signed(knownID, at), want: api.ErrWebhookHeaders, text: "webhook-signature"},
+		"no id":                            {header: signed("", at, knownSignature), want: api.ErrWebhookHeaders, text: "webhook-id"},
+		"no time":                          {header: signed(knownID, "", knownSignature), want: api.ErrWebhookHeaders, text: "webhook-timestamp"},
+		"a time that is not a number":      {header: signed(knownID, "2021-02-25", knownSignature), want: api.ErrWebhookHeaders, text: "webhook-timestamp"},
+		"a time with a sign":               {header: signed(knownID, "+"+at, knownSignature), want: api.ErrWebhookHeaders, text: "webhook-timestamp"},
+		"the largest time":                 {header: signed(knownID, "9223372036854775807", knownSignature), want: api.ErrWebhookTime, text: "ahead"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -156,15 +156,16 @@ func TestVerifyWebhook(t *testing.T) {
 			}
 			err := api.VerifyWebhook(tt.header, body, time.Unix(knownSeconds, 0).Add(tt.later), knownSecret)
 			require.ErrorIs(t, err, tt.want)
-			if tt.says != "" {
-				require.ErrorContains(t, err, tt.says)
+			if tt.text != "" {
+				require.ErrorContains(t, err, tt.text)
 			}
 		})
 	}
 }
 
-// A submitter chooses the body, so it may begin as a time does.
-func TestAPieceOfTheBodyCannotPassForTheTime(t *testing.T) {
+// The signed text is id.time.body. With a full stop in the id, the start of the body could be taken
+// for the time.
+func TestWebhookIDMustNotContainFullStop(t *testing.T) {
 	t.Parallel()
 	h, secret := http.Header{}, api.NewWebhookSecret()
 	require.NoError(t, api.SignWebhook(h, "id", time.Unix(1000, 0), []byte("9000.5"), secret))
@@ -174,15 +175,15 @@ func TestAPieceOfTheBodyCannotPassForTheTime(t *testing.T) {
 	require.ErrorIs(t, api.SignWebhook(http.Header{}, "id.1000", time.Unix(9000, 0), []byte("5"), secret), api.ErrWebhookHeaders)
 }
 
-func TestABadSecretIsNamedByItsPlaceAndNeverShown(t *testing.T) {
+func TestInvalidWebhookSecret(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]string{
 		"empty":        "",
 		"no prefix":    strings.TrimPrefix(knownSecret, "whsec_"),
 		"not base64":   "whsec_not-base64-at-all-not-base64-at-all",
-		"too short":    secretOf(23),
-		"too long":     secretOf(65),
-		"a public key": "whpk_" + strings.TrimPrefix(secretOf(32), "whsec_"),
+		"too short":    secretOfLength(23),
+		"too long":     secretOfLength(65),
+		"a public key": "whpk_" + strings.TrimPrefix(secretOfLength(32), "whsec_"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -198,7 +199,7 @@ func TestABadSecretIsNamedByItsPlaceAndNeverShown(t *testing.T) {
 		})
 	}
 	for _, n := range []int{24, 64} {
-		require.NoError(t, api.SignWebhook(http.Header{}, "id", time.Now(), nil, secretOf(n)))
+		require.NoError(t, api.SignWebhook(http.Header{}, "id", time.Now(), nil, secretOfLength(n)))
 	}
 	require.ErrorIs(t, api.SignWebhook(http.Header{}, "id", time.Now(), nil), api.ErrWebhookSecret)
 	require.ErrorIs(t, api.VerifyWebhook(http.Header{}, nil, time.Now()), api.ErrWebhookSecret)

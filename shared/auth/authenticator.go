@@ -86,7 +86,7 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 			return caller, refused
 		}
 	}
-	if a.over > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
+	if a.retryAfter > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
 		return callers.Caller{}, ErrCredentials // right or wrong
 	}
 	if au.hash == nil {
@@ -100,10 +100,10 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 	}
 	start := time.Now()
 	right, waited := au.hash.matches(ctx, a, login.Password, admin)
-	a.hashing = time.Since(start)
+	a.hashTime = time.Since(start)
 	switch {
 	case waited != nil:
-		a.spent = false // it is not refunded
+		a.charged = false // it is not refunded
 		return callers.Caller{}, waited
 	case !right:
 		return callers.Caller{}, ErrCredentials
@@ -119,7 +119,7 @@ func builtInAdmin(name string) callers.Caller {
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(login.Password)) // also of names that nobody has
 	seen := au.Callers.seen(login.Name)
-	limited := !a.spent && !seen.caller.Knows(hash)
+	limited := !a.charged && !seen.caller.Knows(hash)
 	if limited && !seen.fresh {
 		if !seen.exists {
 			au.deferred.add(login.Name, a.address, au.Callers.noteExisting)

@@ -14,15 +14,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// process is one of "admin" with the password "secret", for a bubble of synctest.
+// process is the Authenticator of one server process. Its built-in admin is "admin" with the password
+// "secret". Use it in synctest.Test.
 type process struct{ *Authenticator }
 
 func newProcess(t *testing.T, hash *PasswordHash, find source) *process {
-	t.Cleanup(func() { time.Sleep(2 * deferredLookupInterval) }) // until nothing runs
+	t.Cleanup(func() { time.Sleep(2 * deferredLookupInterval) }) // until deferred lookups have ended
 	return &process{New("admin", "secret", hash, find, nil, slog.New(slog.DiscardHandler))}
 }
 
-// login authenticates a call; all calls come from one address.
+// login authenticates a call. All its calls come from the same address.
 func (p *process) login(name, password string) (callers.Caller, error) {
 	return p.loginFrom("192.0.2.1", name, password)
 }
@@ -36,7 +37,7 @@ func prefix(address string) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// source is a Source that needs no database.
+// source is a function that implements Source, instead of a database.
 type source func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
 func (find source) ByName(ctx context.Context, name string, list bool) (callers.Caller, error) {
@@ -54,7 +55,8 @@ func (find source) Existing(ctx context.Context, names []string) (existing []str
 
 const token = "u8Zr5cO1mQk4"
 
-// knownCallers has two callers with the token, one that is revoked, and one for which the database is unavailable.
+// knownCallers is a source of three callers with the token: "submitter", "sender", and "gone", which is
+// revoked. A lookup of "outage" fails as if the database were unavailable.
 func knownCallers(_ context.Context, name string, _ bool) (callers.Caller, error) {
 	caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte(token)))}
 	switch name {
@@ -69,7 +71,7 @@ func knownCallers(_ context.Context, name string, _ bool) (callers.Caller, error
 	return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
 }
 
-// refusal is the refusal of a login.
+// refusal returns err, with which a login was refused, as a *task.Error.
 func refusal(t *testing.T, err error) *task.Error {
 	t.Helper()
 	var refused *task.Error

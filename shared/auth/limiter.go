@@ -11,36 +11,37 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Failed logins are limited per name and address, per address, and in total:
+// Failed logins are limited by three leaky buckets:
 //
-//   - A name at an address has pairBurst wrong passwords and one more every
-//     pairEvery. Beyond them a failure is answered 429 instead of 401. The same wrong
-//     password again is no guess and costs nothing.
-//   - An address has addressBurst failures and addressRate more each second, and so
-//     have all addresses together. Beyond them a failure is answered 429, too.
-//   - In both cases a name that this process has not seen is not looked up for the call but
-//     with all such names every deferredLookupInterval: its caller gets in when it comes again.
-//     A wrong password waits failureTime at most for the lookup of a name that was seen.
+//   - For each name at an address: pairBurst wrong passwords, and one more every pairEvery.
+//     Repeating a recent wrong password is not counted again.
+//   - For each address: addressBurst failures, and addressRate more each second.
+//   - For all addresses together: totalBurst failures, and totalRate more each second.
 //
-// So the token of a caller is always checked, since nobody guesses it, and nobody can lock out a
-// caller whose name was seen. The built-in admin may have a password that can be guessed: one that is
-// shorter than strongPassword is not checked beyond the first rule, and no hash is computed.
+// A failure over a limit is answered 429 instead of 401. A valid token is accepted even then, so
+// nobody can lock out a caller whose name this process has seen. Over a limit:
 //
-// A failure says nothing about whether the name exists: it counts alike, looked up or not, and
-// its answer takes failureTime, and the time of a hash where the admin's password is given
-// by one. Names that no caller can have are refused as missing credentials are.
+//   - A name that this process has not seen is not looked up during the call. Such names are looked
+//     up together every deferredLookupInterval, so its caller can log in with the next call.
+//   - A wrong password for a name that was seen waits at most failureTime for the lookup.
+//   - The built-in admin may have a password that can be guessed. Over the first limit, a password
+//     shorter than strongPassword is refused unchecked, and no password hash is computed.
+//
+// The answer to a failure does not show whether the name exists: all failures are counted in the
+// same way, and take failureTime, plus the time to compute a hash if the admin's password is
+// configured as a hash. A name that is not valid is refused at once, as missing credentials are.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second
 	addressBurst = 300
-	addressRate  = 5 // a second
+	addressRate  = 5 // per second
 	totalBurst   = 1000
-	totalRate    = 20 // a second
+	totalRate    = 20 // per second
 
 	failureTime    = 50 * time.Millisecond
 	strongPassword = 16 // characters
 
-	// What is kept: at most a few MB, whatever anybody sends.
+	// The sizes of the tables: together at most a few MB.
 	pairLimit    = 8192
 	addressLimit = 4096
 )
@@ -63,35 +64,36 @@ type pair struct {
 	address netip.Prefix
 }
 
-// pairFailures is what failed lately for a pair.
+// pairFailures are the recent failures of a pair.
 type pairFailures struct {
 	bucket leakyBucket
-	wrong  [4]uint64 // the last passwords
-	next   int       // of wrong, to be replaced
+	wrong  [4]uint64 // hashes of the last wrong passwords, a ring buffer
+	next   int       // index in wrong of the oldest one
 }
 
-// leakyBucket is what may still fail. It grows back with time.
+// leakyBucket counts failures. The count decreases with time.
 type leakyBucket struct {
-	used float64
-	at   time.Time // when used was so
+	used    float64
+	updated time.Time
 }
 
-func (a *leakyBucket) level(at time.Time, perSecond float64) float64 {
-	a.used = max(0, a.used-at.Sub(a.at).Seconds()*perSecond)
-	a.at = at
-	return a.used
+// level updates the count to a time and returns it.
+func (b *leakyBucket) level(at time.Time, perSecond float64) float64 {
+	b.used = max(0, b.used-at.Sub(b.updated).Seconds()*perSecond)
+	b.updated = at
+	return b.used
 }
 
-// attempt is one call's try to authenticate.
+// attempt is one attempt to authenticate.
 type attempt struct {
 	limiter *limiter
 	pair
-	password uint64
-	over     time.Duration // until the pair may fail again; 0 = it may
-	repeated bool          // the password was wrong here lately
-	spent    bool          // one of the address's failures; if not, a failure is answered 429
-	began    time.Time
-	hashing  time.Duration // time that the admin's hash took, for any name
+	password   uint64
+	retryAfter time.Duration // until the pair is below its limit; 0 = it is
+	repeated   bool          // the password is one of the last wrong ones of the pair
+	charged    bool          // counted for the address and in total; false = over a limit, so a failure is answered 429
+	began      time.Time
+	hashTime   time.Duration // spent on the hash of the admin's password, or as long for other names
 }
 
 func newLimiter() *limiter {
@@ -104,10 +106,10 @@ func newLimiter() *limiter {
 }
 
 func tooManyAttempts(after time.Duration) *task.Error {
-	return &task.Error{Code: CodeTooManyAttempts, Message: "too many failed attempts to authenticate; come back after Retry-After", RetryAfter: after}
+	return &task.Error{Code: CodeTooManyAttempts, Message: "too many failed attempts to authenticate; retry after the time in Retry-After", RetryAfter: after}
 }
 
-// begin starts an attempt; end must follow.
+// begin starts an attempt. The caller must call end.
 func (l *limiter) begin(login Login) *attempt {
 	a := &attempt{
 		limiter: l, began: login.Began,
@@ -119,34 +121,35 @@ func (l *limiter) begin(login Login) *attempt {
 	if f := l.pairs[a.pair]; f != nil {
 		a.repeated = slices.Contains(f.wrong[:], a.password)
 		over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
-		a.over = max(0, time.Duration(over*float64(pairEvery)))
+		a.retryAfter = max(0, time.Duration(over*float64(pairEvery)))
 	}
-	a.spent = a.over == 0 && l.spend(a.address, now)
+	a.charged = a.retryAfter == 0 && l.charge(a.address, now)
 	return a
 }
 
-// spend takes one of the failures that the address, and all together, have; mu is
-// held.
-func (l *limiter) spend(address netip.Prefix, now time.Time) bool {
-	own := l.addresses[address]
-	if own == nil {
-		own = &leakyBucket{at: now}
-		makeRoom(l.addresses, addressLimit, func(old *leakyBucket) float64 { return old.level(now, addressRate) })
-		l.addresses[address] = own
+// charge counts a failure for the address and in total. It returns false, and counts nothing, over
+// either limit. mu must be held.
+func (l *limiter) charge(address netip.Prefix, now time.Time) bool {
+	bucket := l.addresses[address]
+	if bucket == nil {
+		bucket = &leakyBucket{updated: now}
+		evictIfFull(l.addresses, addressLimit, func(old *leakyBucket) float64 { return old.level(now, addressRate) })
+		l.addresses[address] = bucket
 	}
-	if own.level(now, addressRate)+1 > l.addressBurst || l.total.level(now, totalRate)+1 > l.totalBurst {
+	if bucket.level(now, addressRate)+1 > l.addressBurst || l.total.level(now, totalRate)+1 > l.totalBurst {
 		return false
 	}
-	own.used++
+	bucket.used++
 	l.total.used++
 	return true
 }
 
-// end counts how the attempt went and returns its error.
+// end records the result of the attempt and returns the error to answer with. After a failure it
+// waits, so that all failures take the same time.
 func (a *attempt) end(ctx context.Context, err error) error {
 	a.limiter.mu.Lock()
 	if task.CodeOf(err) == CodeUnauthenticated {
-		err = a.failed(err)
+		err = a.recordFailure(err)
 	} else {
 		a.refund()
 	}
@@ -157,28 +160,29 @@ func (a *attempt) end(ctx context.Context, err error) error {
 	return err
 }
 
-// refund returns what was paid for an attempt that has not failed; mu is held.
+// refund undoes charge for an attempt that has not failed. mu must be held.
 func (a *attempt) refund() {
-	if !a.spent {
+	if !a.charged {
 		return
 	}
 	l := a.limiter
-	if own := l.addresses[a.address]; own != nil {
-		own.used = max(0, own.used-1)
+	if bucket := l.addresses[a.address]; bucket != nil {
+		bucket.used = max(0, bucket.used-1)
 	}
 	l.total.used = max(0, l.total.used-1)
 }
 
-// failed counts a wrong password, or a name that nobody has; mu is held.
-func (a *attempt) failed(err error) error {
-	if a.over > 0 {
-		return tooManyAttempts(max(a.over, time.Second))
+// recordFailure counts a wrong password or an unknown name, and returns err, or a 429 error over a
+// limit. mu must be held.
+func (a *attempt) recordFailure(err error) error {
+	if a.retryAfter > 0 {
+		return tooManyAttempts(max(a.retryAfter, time.Second))
 	}
 	l, now := a.limiter, time.Now()
 	f := l.pairs[a.pair]
 	if f == nil {
-		f = &pairFailures{bucket: leakyBucket{at: now}}
-		makeRoom(l.pairs, pairLimit, func(old *pairFailures) float64 { return old.bucket.level(now, 1/pairEvery.Seconds()) })
+		f = &pairFailures{bucket: leakyBucket{updated: now}}
+		evictIfFull(l.pairs, pairLimit, func(old *pairFailures) float64 { return old.bucket.level(now, 1/pairEvery.Seconds()) })
 		l.pairs[a.pair] = f
 	}
 	if !slices.Contains(f.wrong[:], a.password) {
@@ -186,28 +190,28 @@ func (a *attempt) failed(err error) error {
 		f.wrong[f.next] = a.password
 		f.next = (f.next + 1) % len(f.wrong)
 	}
-	if !a.spent {
+	if !a.charged {
 		return tooManyAttempts(time.Second)
 	}
 	return err
 }
 
-// delay makes the answer to a failure take as long as any other's.
+// delay waits until the attempt has taken as long as every failure does, or ctx ends.
 func (a *attempt) delay(ctx context.Context) {
 	select {
-	case <-time.After(time.Until(a.began.Add(failureTime + a.hashing))):
+	case <-time.After(time.Until(a.began.Add(failureTime + a.hashTime))):
 	case <-ctx.Done():
 	}
 }
 
-// timeLeft is the level of makeRoom for entries that are kept until a time.
+// timeLeft returns the level function of evictIfFull for a table whose values are expiry times.
 func timeLeft(now time.Time) func(until time.Time) float64 {
 	return func(until time.Time) float64 { return until.Sub(now).Seconds() }
 }
 
-// makeRoom makes room for one more in a table of a limited size: it drops the entries without a
-// level, and a sixteenth of the table in any case, those of the lowest level.
-func makeRoom[K comparable, V any](table map[K]V, limit int, level func(V) float64) {
+// evictIfFull makes room in a table that has reached its limit. It deletes the entries with the
+// lowest level: all with level 0 or less, and at least a sixteenth of the table.
+func evictIfFull[K comparable, V any](table map[K]V, limit int, level func(V) float64) {
 	if len(table) < limit {
 		return
 	}

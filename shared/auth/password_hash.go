@@ -92,7 +92,7 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 	if known := h.matched.Load(); known != nil {
 		return isKnown(known), nil
 	}
-	if a.over > 0 || len(password) > MaxPasswordLength {
+	if a.retryAfter > 0 || len(password) > MaxPasswordLength {
 		return false, nil
 	}
 	start, ok := h.turn(a)
@@ -156,10 +156,10 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool) {
 	if limit := a.began.Add(passwordWait); start.After(limit) {
 		return limit, false
 	}
-	makeRoom(h.free, turnLimit, timeLeft(now))
+	evictIfFull(h.free, turnLimit, timeLeft(now))
 	h.free[line] = start.Add(passwordPause * h.takes)
 	if first {
-		makeRoom(h.firsts, turnLimit, timeLeft(now))
+		evictIfFull(h.firsts, turnLimit, timeLeft(now))
 		h.firsts[pair] = now.Add(firstTurnTTL)
 	}
 	return start, true

@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// maxBatchFields bounds the bad fields in the answer to one batch.
+	// maxBatchFields bounds the invalid fields in the answer to one batch.
 	maxBatchFields = 2000
 
 	// maxItemErrors bounds the errors in the log line of one batch.
 	maxItemErrors = 10
 )
 
-// Pieces divides the items of a batch into runs of at most Piece bytes, or of one
-// item; each comes with the index of its first item.
-func Pieces(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
+// Chunks splits the items of a batch into chunks of at most ChunkBytes; a larger item is a
+// chunk of its own. It yields each chunk with the index of its first item.
+func Chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	return func(yield func(int, []json.RawMessage) bool) {
-		for from := 0; from < len(items); {
-			to, size := from+1, len(items[from])
-			for to < len(items) && size+len(items[to]) <= Piece {
-				size += len(items[to])
-				to++
+		for start := 0; start < len(items); {
+			end, size := start+1, len(items[start])
+			for end < len(items) && size+len(items[end]) <= ChunkBytes {
+				size += len(items[end])
+				end++
 			}
-			if !yield(from, items[from:to]) {
+			if !yield(start, items[start:end]) {
 				return
 			}
-			from = to
+			start = end
 		}
 	}
 }
 
-// CheckItem refuses an item of a batch that is longer than a body of its own may be.
+// CheckItem returns an error if an item of a batch is larger than the body of a request with
+// this item alone may be.
 func CheckItem(item json.RawMessage) *task.Error {
 	if len(item) > defaultMaxBody {
 		return tooLarge(defaultMaxBody)
@@ -43,9 +44,9 @@ func CheckItem(item json.RawMessage) *task.Error {
 	return nil
 }
 
-// Item is the answer to one item of a batch, shaped as if it had been sent
-// alone. An error of the service goes to the call's log line: the first ones of a
-// batch, which are most often the same, and how many there were.
+// Item returns the answer to one item of a batch, with the code and fields that a request with
+// this item alone would get. The first maxItemErrors server errors (5xx) of a batch are added to
+// the call's log line, and their number: they are usually the same.
 func (c *Call) Item(data any, err error) api.BatchItem {
 	if err == nil {
 		return api.BatchItem{Code: http.StatusOK, Message: "success", Data: data}
@@ -60,8 +61,8 @@ func (c *Call) Item(data any, err error) api.BatchItem {
 	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: c.itemFields(refusal.Fields)}
 }
 
-// itemFields names the bad fields of an item; once a batch has maxBatchFields of them,
-// only the first one of each further item.
+// itemFields returns the invalid fields of an item. Once a batch has had maxBatchFields of them,
+// it returns only the first of each item.
 func (c *Call) itemFields(fields []task.Field) []api.Field {
 	if c.badFields += len(fields); c.badFields <= maxBatchFields || len(fields) < 2 {
 		return wireFields(fields)

@@ -84,7 +84,7 @@ func newSlotPool(max, share int, full, over *task.Error) slotPool {
 }
 
 func tooManyCalls(what string, after time.Duration) *task.Error {
-	return &task.Error{Code: codeTooManyCalls, Message: "this caller has too many " + what + "; come back after Retry-After", RetryAfter: after}
+	return &task.Error{Code: codeTooManyCalls, Message: "this caller has too many " + what + "; retry after the time in Retry-After", RetryAfter: after}
 }
 
 func (p *slotPool) acquire(caller string) error {

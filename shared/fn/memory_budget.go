@@ -13,16 +13,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// ChunkBytes is how many bytes of a batch are decoded and worked on at a time.
+const ChunkBytes = 512 << 10
+
 // What calls are charged, in bytes. The factors are measured (see
 // TestMemoryStaysBoundedUnderAttack in package functions).
-// Piece is how many bytes of a batch are decoded and worked on at a time.
-const Piece = 512 << 10
-
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
-	bodyFactor  = 10       // what a body of up to a piece is turned into
-	eventFactor = 4        // what a batch of events is turned into: it is not divided into pieces
+	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to ChunkBytes
+	eventFactor = 4        // the same for a batch of events, which is decoded as a whole
 	rowFactor   = 4        // a row of a page is read, converted and encoded
 )
 
@@ -36,8 +36,8 @@ const (
 	minShare = settings.MinMemoryMB / 2 * mebibyte
 )
 
-// pieceCharge is what a body of n bytes costs that is worked on in pieces.
-func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
+// chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
+func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, ChunkBytes) }
 
 // memoryBudget shares out the memory that calls hold. A call takes the memory of its body
 // before it reads it, and what it will need beside that before it works on it, or at once

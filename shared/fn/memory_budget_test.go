@@ -156,14 +156,14 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
-func TestPiecesHoldAllItemsInOrder(t *testing.T) {
+func TestChunksHoldAllItemsInOrder(t *testing.T) {
 	t.Parallel()
 	var items []json.RawMessage
-	for _, size := range []int{10, Piece, Piece + 1, Piece / 2, Piece / 2, 1} {
+	for _, size := range []int{10, ChunkBytes, ChunkBytes + 1, ChunkBytes / 2, ChunkBytes / 2, 1} {
 		items = append(items, make([]byte, size))
 	}
 	var firsts, lengths []int
-	for first, piece := range Pieces(items) {
+	for first, piece := range Chunks(items) {
 		firsts, lengths = append(firsts, first), append(lengths, len(piece))
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)

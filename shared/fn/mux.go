@@ -190,10 +190,10 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute) er
 // run does one call's steps in their fixed order: from which page, who calls, may
 // they, what do they say, what does the function answer.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
-	if err := p.mux.origins.check(req.r, p.changes); err != nil {
+	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err
 	}
-	caller, err := req.authenticate(ctx, p.list)
+	caller, err := req.authenticate(ctx, p.listRole)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 		status:    http.StatusOK,
 	}
 	if p != nil {
-		req.call.roles, req.call.withinQueues = p.roles, p.within
+		req.call.roles, req.call.withinQueues = p.roles, p.withinQueues
 	}
 	w.Header().Set("X-Request-Id", req.call.RequestID)
 	return req

@@ -14,58 +14,56 @@ const (
 	batchMaxBody   = 2 << 20 // 1 MiB of data, perhaps as base64, and the attributes of 500 events
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
-	// maxTimeout leaves the server's WriteTimeout room for the answer itself.
+	// maxTimeout leaves 10 s of the server's WriteTimeout for writing the answer.
 	maxTimeout = writeTimeout - 10*time.Second
 )
 
-// A Route is one pattern's handler together with who may call it and within
-// which bounds. Make it with JSON, Query, List, Raw or Stream.
+// A Route is the handler of one pattern, with the roles that may call it and its limits. Make
+// it with JSON, Query, List, Raw or Stream.
 type Route struct {
-	roles   []Role // any of them will do
-	maxBody int64
-	timeout time.Duration
-	event   bool
-	batch   bool // of events
-	stream  bool
-	list    bool // read as the role of lists
-	changes bool // also by GET
-	within  bool // see WithinQueues
-	pages   bool
-	handle  func(ctx context.Context, c *Call) (any, error)
+	roles        []Role // a caller needs one of them
+	maxBody      int64
+	timeout      time.Duration
+	event        bool
+	batch        bool // accepts batches of events
+	stream       bool
+	listRole     bool // the handler reads with SENDONCE_READ_ROLE, the database role of lists
+	changesState bool // GET changes state, too
+	withinQueues bool // see WithinQueues
+	pages        bool // see Pages
+	handle       func(ctx context.Context, c *Call) (any, error)
 
-	socket  func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket may be asked for
-	origins []string                                            // beside the service's own
+	socket        func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket can be opened
+	socketOrigins []string                                            // of web pages that may open it, in addition to the service's own
 }
 
 // MaxBody sets the largest body in bytes; a larger one is answered 413. The
 // default is 64 KiB.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
-// Pages says that answers are pages of rows: few of a caller are made at once, and
-// their rows are charged as they are read (see store.WithMeter).
+// Pages marks a route that answers with pages of rows. Few such calls of a caller run at once,
+// and each row is charged to the memory budget when it is read (see store.WithMeter).
 func (r Route) Pages() Route { r.pages = true; return r }
 
-// Or lets callers with another role in too.
+// Or also allows callers with another role.
 func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
 
-// Changes says that a GET of the route changes something: it is refused to web
-// pages of other origins, as the other methods are of all routes.
-func (r Route) Changes() Route { r.changes = true; return r }
+// Changes marks a route whose GET changes state. Such a GET is refused to web pages of other
+// origins, as all other methods are on every route.
+func (r Route) Changes() Route { r.changesState = true; return r }
 
-// WithinQueues lets admins in that have queues. The handler then holds the call to
-// the caller's queues (Call.MayUseQueue, Call.Operator), or what it answers belongs to no
-// queue and to no caller. Without it a route for admins refuses every caller with
-// queues, so that a new route is safe by default.
-func (r Route) WithinQueues() Route { r.within = true; return r }
+// WithinQueues also allows admins who are limited to some queues. The handler must then limit
+// the call to these queues (Call.MayUseQueue, Call.Operator), unless its answer belongs to no
+// queue and no caller. Without WithinQueues, a route for admins refuses every caller who is
+// limited to queues, so a new route is safe by default.
+func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
 
-// Timeout sets the deadline of the context that a handler gets, 10 s by
-// default and at most 50 s, except for a Stream: a long poll needs more than its
-// longest wait.
+// Timeout sets the deadline of the handler's context: 10 s by default, and at most 50 s except
+// for a Stream. A long poll needs more than its longest wait.
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
-// JSON answers calls whose body is one JSON object, decoded strictly into Req
-// (see decode.Object). What handle returns becomes the answer's data; nil leaves it
-// out.
+// JSON returns a route for requests whose body is one JSON object. It is decoded strictly into
+// Req (see decode.Object). The value that handle returns is the answer's data; nil omits it.
 func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -77,9 +75,8 @@ func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 	})
 }
 
-// Query answers calls whose Req comes from the query string. On POST a body,
-// if there is one, is decoded over it, so GET and POST on one path can share a
-// handler.
+// Query returns a route for requests that are decoded into Req from the query string. The body
+// of a POST, if there is one, overrides it, so GET and POST of one path can share a handler.
 func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -91,17 +88,17 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 	})
 }
 
-// List is Query for what reads as the role of lists. Who makes the call is looked
-// up over the same connection: a process that starts for it logs in once.
+// List is Query for a handler that reads pages with SENDONCE_READ_ROLE, the database role of
+// lists. The caller is looked up over the same connection, so a process that starts for this call
+// opens only one.
 func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	r := Query(role, handle).Pages()
-	r.list = true
+	r.listRole = true
 	return r
 }
 
-// Raw answers calls whose body is read within its bound into c.Body and not
-// decoded: for a function that must keep even what it refuses. Query parameters
-// are refused.
+// Raw returns a route whose body is not decoded: the handler finds it in c.Body. It is for a
+// function that must store even a body that it refuses. Query parameters are refused.
 func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
 	plan := decode.PlanOf[struct{}]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -116,7 +113,7 @@ func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route
 	return Route{roles: []Role{role}, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
 }
 
-// mountedRoute is a route under its pattern: what the mux finds.
+// mountedRoute is a route that is registered in the mux under a pattern.
 type mountedRoute struct {
 	Route
 	mux      *mux
@@ -124,10 +121,10 @@ type mountedRoute struct {
 	pattern  string
 }
 
-// bodyCharge is what a body of n bytes costs on a route.
+// bodyCharge returns the memory to charge for a body of n bytes.
 func (r *Route) bodyCharge(n int64) int64 {
 	if r.batch {
 		return eventFactor * n
 	}
-	return pieceCharge(n)
+	return chunkCharge(n)
 }

@@ -41,7 +41,7 @@ const (
 // says why.
 func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
 	plan := decode.PlanOf[Req]()
-	r.origins = origins
+	r.socketOrigins = origins
 	r.socket = func(ctx context.Context, c *Call, s *Socket) error {
 		var req Req
 		if err := plan.Parameters(c.request(), &req); err != nil {
@@ -97,7 +97,7 @@ type Socket struct {
 
 // socket has the handler of a WebSocket run until ctx ends, and says how it went.
 func (req *request) socket(ctx context.Context, p *mountedRoute) error {
-	if err := req.checkUpgrade(p.origins); err != nil {
+	if err := req.checkUpgrade(p.socketOrigins); err != nil {
 		return err
 	}
 	ctx, cancel := req.whileAdmitted(ctx)
@@ -267,7 +267,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
 	if memory, err = s.req.env.budget.enter(s.req.call.Caller.SharesOf(), s.req.call.May(Admin), false); err == nil {
-		reader := bodyReader{memory: memory, charge: pieceCharge}
+		reader := bodyReader{memory: memory, charge: chunkCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
 	if task.CodeOf(err) == task.CodeServerBusy { // the rest must be read before the next frame

@@ -84,8 +84,8 @@ func checkExamples(t *testing.T, c *Contract, body Place, what string) {
 	}
 }
 
-// inQuery returns the types of query strings by operation.
-func inQuery() map[string]string {
+// queryTypes returns, by operationId, the API type of the query parameters.
+func queryTypes() map[string]string {
 	return map[string]string{
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest", "taskHistory": "AdminTaskRequest",
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
@@ -103,7 +103,7 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	c := Read(t)
 	structs := apiStructs(t)
 	schemas := c.Doc["components"].(Object)["schemas"].(Object)
-	described := slices.Collect(maps.Values(inQuery()))
+	described := slices.Collect(maps.Values(queryTypes()))
 	for name, fields := range structs {
 		schema, ok := schemas[name].(Object)
 		if !ok {
@@ -111,7 +111,8 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 			continue
 		}
 		want := byName(fields)
-		// The client must distinguish an empty list from none.
+		// The schema has these lists optional, as a change without a list leaves it as it is. The type has
+		// no omitempty, so that the client can send an empty list.
 		if name == "CallerChange" {
 			for _, list := range []string{"queues", "business_types", "receives"} {
 				want[list] = property{kind: want[list].kind}
@@ -119,13 +120,13 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 		}
 		require.Equal(t, want, c.properties(schema), "type %s and its schema", name)
 	}
-	ofOthers := []string{"CloudEvent", "Health", "TaskResults"} // the last is a part of two schemas that have types
+	withoutType := []string{"CloudEvent", "Health", "TaskResults"} // TaskResults is a part of two schemas that have types
 	for name, schema := range schemas {
 		_, isObject := schema.(Object)["properties"]
-		require.True(t, !isObject || structs[name] != nil || slices.Contains(ofOthers, name), "schema %s has no type", name)
+		require.True(t, !isObject || structs[name] != nil || slices.Contains(withoutType, name), "schema %s has no type", name)
 	}
 	for pattern, operation := range c.Operations {
-		name := inQuery()[operation.Node["operationId"].(string)]
+		name := queryTypes()[operation.Node["operationId"].(string)]
 		got := map[string]property{}
 		for _, p := range c.Parameters(operation, "query") {
 			got[p["name"].(string)] = property{kind: c.kindOf(p["schema"].(Object)), required: p["required"] == true}
@@ -134,8 +135,8 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	}
 }
 
-// property is what a field of a type and of a schema must share. kind is a JSON
-// type, "time", "[]" before the kind of a list's items, or "any".
+// property is what a field of an API type and its schema must agree on. kind is a JSON type, "time",
+// "any", or for a list "[]" and the kind of its items.
 type property struct {
 	kind               string
 	required, nullable bool
@@ -193,7 +194,8 @@ func byName(fields []field) map[string]property {
 	return properties
 }
 
-// apiStructs reads the API types from their source, so that none is missing here.
+// apiStructs returns the fields of every exported struct of package api with json tags, by name. It
+// parses the source, so that no new type is missed.
 func apiStructs(t *testing.T) map[string][]field {
 	t.Helper()
 	files, err := filepath.Glob("../../../shared/api/*.go")
@@ -245,7 +247,7 @@ func goKind(e ast.Expr, declared map[string]*ast.StructType) string {
 		return goKind(e.X, declared)
 	case *ast.ArrayType:
 		if item, ok := e.Elt.(*ast.SelectorExpr); ok && item.Sel.Name == "RawMessage" {
-			return "[]any" // each item is decoded by itself
+			return "[]any" // each item is decoded separately
 		}
 		return "[]" + goKind(e.Elt, declared)
 	case *ast.MapType:
