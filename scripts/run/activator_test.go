@@ -113,7 +113,7 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 
 	h.submit(t, "second", "第二条")
 	require.NoError(t, syscall.Kill(started(t, p, "submit", 2), syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
+	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "unexpectedly: signal: killed\n"))
 	h.submit(t, "third", "第三条")
 	started(t, p, "submit", 3)
 	idle("submit", 2)
@@ -292,7 +292,7 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	require.Contains(t, callers, `"name":"sendonce-trigger","roles":["trigger"]`)
 
 	require.NoError(t, syscall.Kill(started(t, p, "admin", 1), syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
+	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "unexpectedly: signal: killed\n"))
 	status, _ := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Equal(t, http.StatusOK, status)
 	require.False(t, thief.listens.Load())

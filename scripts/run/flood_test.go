@@ -130,7 +130,7 @@ func TestNATSFloodKeepsNobodyOut(t *testing.T) {
 	_, err := fmt.Sscan(printedOnce(t, p, `start +trigger \(pid (\d+)\)`), &pid)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "starts again in"))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "restarting in"))
 	began := time.Now()
 	require.Eventually(t, func() bool {
 		res, err := http.Get(trigger + "/readyz")

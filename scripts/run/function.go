@@ -134,7 +134,7 @@ func (f *function) watch(p *process) {
 func (f *function) forget(p *process) {
 	if f.process == p {
 		f.process = nil
-		printStep(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.Pid(), p.Ending()))
+		printStep(f.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s", f.name, p.Pid(), p.Ending()))
 	}
 }
 

@@ -78,7 +78,7 @@ func (k *supervisor) watch() {
 		if time.Since(k.startedAt) >= stableAfter {
 			pauses = k.pause
 		}
-		printStep(k.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s; starts again in %s", k.name, p.Pid(), p.Ending(), pauses))
+		printStep(k.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s; restarting in %s", k.name, p.Pid(), p.Ending(), pauses))
 		if !pause(k.ending, pauses) {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+// shell returns a function that starts a shell script.
 func shell(script string) func() (*sandbox.Process, error) {
 	return func() (*sandbox.Process, error) {
 		return sandbox.Start(sandbox.Command{Path: "/bin/sh", Args: []string{"-c", script}, Env: os.Environ()})
@@ -24,13 +25,13 @@ func shell(script string) func() (*sandbox.Process, error) {
 func TestSupervisorBacksOff(t *testing.T) {
 	t.Parallel()
 	out := &sandbox.LogBuffer{}
-	k, err := supervise("it", shell("exit 1"), out, time.Millisecond)
+	s, err := supervise("child", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 32ms") }, 20*time.Second, time.Millisecond)
-	code, err := k.Terminate(time.Second)
+	code, err := s.Terminate(time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code)
-	pauses := regexp.MustCompile(`by itself: exit status 1; starts again in (\S+)\n`).FindAllStringSubmatch(out.String(), 6)
+	pauses := regexp.MustCompile(`unexpectedly: exit status 1; restarting in (\S+)\n`).FindAllStringSubmatch(out.String(), 6)
 	require.Len(t, pauses, 6)
 	for i, pause := range pauses {
 		require.Equal(t, fmt.Sprintf("%dms", 1<<i), pause[1])
@@ -40,23 +41,23 @@ func TestSupervisorBacksOff(t *testing.T) {
 func TestSupervisorStopsOnBadSettings(t *testing.T) {
 	t.Parallel()
 	out := &sandbox.LogBuffer{}
-	k, err := supervise("it", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
+	s, err := supervise("child", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
 	require.NoError(t, err)
-	require.Equal(t, 2, k.ExitCode())
-	require.Equal(t, "SETTING is wrong\n", k.Output())
-	require.NotContains(t, out.String(), "again")
+	require.Equal(t, 2, s.ExitCode())
+	require.Equal(t, "SETTING is wrong\n", s.Output())
+	require.NotContains(t, out.String(), "restarting")
 }
 
 func TestSupervisorTerminate(t *testing.T) {
 	t.Parallel()
 	out := &sandbox.LogBuffer{}
-	k, err := supervise("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
+	s, err := supervise("child", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
 	require.NoError(t, err)
-	require.NoError(t, k.current().WaitFor(within(t, 20*time.Second), "up"))
-	code, err := k.Terminate(20 * time.Second)
+	require.NoError(t, s.current().WaitFor(within(t, 20*time.Second), "up"))
+	code, err := s.Terminate(20 * time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code)
-	require.True(t, hasEnded(k))
+	require.True(t, hasEnded(s))
 	require.Equal(t, 1, strings.Count(out.String(), "start"))
 }
 
@@ -65,11 +66,11 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	h := newTestRun(t)
 	metrics, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // the port of the server, not of the trigger
+	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // metrics port of the server, not of the trigger
 	h.ready(t, p)
-	address, first := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
-	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) by itself: signal: killed; starts again in 200ms\n", first)))
+	address, pid := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) unexpectedly: signal: killed; restarting in 200ms\n", pid)))
 	started(t, p, "trigger", 2)
 
 	answer := h.submit(t, "after", "hello")

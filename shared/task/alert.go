@@ -59,11 +59,11 @@ func (l *Limits) Decode(text string) error {
 		limit, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 		switch _, twice := all[queue]; {
 		case queue != otherQueues && !ValidQueue(queue):
-			return fmt.Errorf("%s; %q does not name a queue", limitsRule, part)
+			return fmt.Errorf("%s; %q has no valid queue name", limitsRule, part)
 		case twice:
-			return fmt.Errorf("%s; %q is there twice", limitsRule, queue)
+			return fmt.Errorf("%s; %q is set twice", limitsRule, queue)
 		case err != nil || limit < 0 || math.IsNaN(limit) || math.IsInf(limit, 0):
-			return fmt.Errorf("%s; %q is not a number from 0 on", limitsRule, part)
+			return fmt.Errorf("%s; %q is not a number of at least 0", limitsRule, part)
 		}
 		all[queue] = limit
 	}

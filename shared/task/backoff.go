@@ -31,9 +31,9 @@ func (b *Backoff) Decode(text string) error {
 		queue = strings.TrimSpace(queue)
 		switch _, twice := all[queue]; {
 		case !ok || queue != otherQueues && !ValidQueue(queue):
-			return fmt.Errorf("%s; %q does not name a queue", backoffRule, part)
+			return fmt.Errorf("%s; %q has no valid queue name", backoffRule, part)
 		case twice:
-			return fmt.Errorf("%s; %q is there twice", backoffRule, queue)
+			return fmt.Errorf("%s; %q is set twice", backoffRule, queue)
 		}
 		waits, err := parseWaits(list)
 		if err != nil {

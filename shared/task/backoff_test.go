@@ -91,10 +91,10 @@ func TestParseBackoff(t *testing.T) {
 func TestParseBackoffErrors(t *testing.T) {
 	t.Parallel()
 	for text, fault := range map[string]string{
-		"5s":                                 `"5s" does not name a queue`,
-		"=5s":                                `"=5s" does not name a queue`,
-		"a b=5s":                             `"a b=5s" does not name a queue`,
-		"a=5s;b=1s;a=1s":                     `"a" is there twice`,
+		"5s":                                 `"5s" has no valid queue name`,
+		"=5s":                                `"=5s" has no valid queue name`,
+		"a b=5s":                             `"a b=5s" has no valid queue name`,
+		"a=5s;b=1s;a=1s":                     `"a" is set twice`,
 		"a=":                                 `"" is not a time from 0 to 168h`,
 		"a=5":                                `"5" is not a time from 0 to 168h`,
 		"a=5s,-1s":                           `"-1s" is not a time from 0 to 168h`,

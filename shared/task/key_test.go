@@ -24,30 +24,30 @@ func TestValidKey(t *testing.T) {
 }
 
 func FuzzValidKey(f *testing.F) {
-	form := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,255}$`)
+	pattern := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,255}$`)
 	f.Add("order:42")
 	f.Add("a b")
 	f.Fuzz(func(t *testing.T, s string) {
-		require.Equal(t, form.MatchString(s), ValidKey(s))
+		require.Equal(t, pattern.MatchString(s), ValidKey(s))
 	})
 }
 
 func TestKeyHash(t *testing.T) {
 	t.Parallel()
 
-	t.Run("is the same for the same triple", func(t *testing.T) {
+	t.Run("same arguments, same hash", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, KeyHash(7, "sms", "order:42"), KeyHash(7, "sms", "order:42"))
 		require.NotEqual(t, Hash{}, KeyHash(7, "sms", "order:42"))
 	})
 
-	t.Run("keeps the form in which keys are stored", func(t *testing.T) {
+	t.Run("stored format is unchanged", func(t *testing.T) {
 		t.Parallel()
 		sum := sha256.Sum256([]byte("\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x03sms\x00\x00\x00\x00\x00\x00\x00\x08order:42"))
 		require.Equal(t, Hash(sum[:16]), KeyHash(7, "sms", "order:42"))
 	})
 
-	t.Run("differs when any of the three does", func(t *testing.T) {
+	t.Run("different arguments, different hash", func(t *testing.T) {
 		t.Parallel()
 		seen := make(map[Hash]bool)
 		seen[KeyHash(1, "sms", "a")] = true
@@ -62,7 +62,7 @@ func TestKeyHash(t *testing.T) {
 	})
 }
 
-// fingerprintOf takes a body through decoding, as a request does.
+// fingerprintOf returns the Fingerprint of a JSON body, decoded as the body of a request is.
 func fingerprintOf(t *testing.T, body string) Hash {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(body))
@@ -81,66 +81,66 @@ func TestFingerprint(t *testing.T) {
 		{"key order", `{"a":1,"b":2}`, `{"b":2,"a":1}`},
 		{"key order inside arrays and objects", `{"m":{"x":[{"a":1,"b":2}],"y":0}}`, `{"m":{"y":0,"x":[{"b":2,"a":1}]}}`},
 		{"white space", `{"a":[1,2]}`, "\n{ \"a\" :\t[ 1 , 2 ] }"},
-		{"the way a character is escaped", `{"张":"é<&>/😀\t\u2028"}`, `{"\u5f20":"\u00e9\u003c\u0026\u003e\/\ud83d\ude00\u0009\u2028"}`},
-		{"a null member", `{"a":1,"b":null,"c":{"d":null}}`, `{"a":1,"c":{}}`},
+		{"escaping", `{"张":"é<&>/😀\t\u2028"}`, `{"\u5f20":"\u00e9\u003c\u0026\u003e\/\ud83d\ude00\u0009\u2028"}`},
+		{"null members", `{"a":1,"b":null,"c":{"d":null}}`, `{"a":1,"c":{}}`},
 	} {
-		t.Run("does not depend on "+c.name, func(t *testing.T) {
+		t.Run("ignores "+c.name, func(t *testing.T) {
 			t.Parallel()
 			require.Equal(t, fingerprintOf(t, c.a), fingerprintOf(t, c.b))
 		})
 	}
 
 	for _, c := range []struct{ name, a, b string }{
-		{"a value", `{"a":1}`, `{"a":2}`},
-		{"a name", `{"a":1}`, `{"b":1}`},
-		{"the case of a name", `{"a":1}`, `{"A":1}`},
-		{"the way a number is written", `{"a":1}`, `{"a":1.0}`},
-		{"digits beyond a float", `{"a":9007199254740993}`, `{"a":9007199254740992}`},
-		{"a number and its text", `{"a":1}`, `{"a":"1"}`},
-		{"a boolean and its text", `{"a":true}`, `{"a":"true"}`},
-		{"true and false", `{"a":true}`, `{"a":false}`},
+		{"values", `{"a":1}`, `{"a":2}`},
+		{"names", `{"a":1}`, `{"b":1}`},
+		{"upper and lower case in names", `{"a":1}`, `{"A":1}`},
+		{"the notation of a number", `{"a":1}`, `{"a":1.0}`},
+		{"digits beyond float64 precision", `{"a":9007199254740993}`, `{"a":9007199254740992}`},
+		{"number or string", `{"a":1}`, `{"a":"1"}`},
+		{"boolean or string", `{"a":true}`, `{"a":"true"}`},
+		{"true or false", `{"a":true}`, `{"a":false}`},
 		{"the order of an array", `{"a":[1,2]}`, `{"a":[2,1]}`},
 		{"null in an array", `{"a":[1,null]}`, `{"a":[1]}`},
-		{"an empty and an absent value", `{"a":""}`, `{}`},
-		{"the depth of a member", `{"a":{"b":1},"c":2}`, `{"a":{"b":1,"c":2}}`},
-		{"what a quote would close", `{"a":"1\",\"b\":\"2"}`, `{"a":"1","b":"2"}`},
-		{"a backslash before a letter", `{"a":"\\u0001"}`, `{"a":"\u0001"}`},
-		{"composed and decomposed characters", "{\"a\":\"\u00e9\"}", "{\"a\":\"e\u0301\"}"},
+		{"empty or missing members", `{"a":""}`, `{}`},
+		{"nesting", `{"a":{"b":1},"c":2}`, `{"a":{"b":1,"c":2}}`},
+		{"escaped quotes", `{"a":"1\",\"b\":\"2"}`, `{"a":"1","b":"2"}`},
+		{"escaped backslashes", `{"a":"\\u0001"}`, `{"a":"\u0001"}`},
+		{"Unicode normalization", "{\"a\":\"\u00e9\"}", "{\"a\":\"e\u0301\"}"},
 	} {
-		t.Run("tells apart "+c.name, func(t *testing.T) {
+		t.Run("depends on "+c.name, func(t *testing.T) {
 			t.Parallel()
 			require.NotEqual(t, fingerprintOf(t, c.a), fingerprintOf(t, c.b))
 		})
 	}
 
-	t.Run("keeps the form in which fingerprints are stored", func(t *testing.T) {
+	t.Run("stored format is unchanged", func(t *testing.T) {
 		t.Parallel()
 		sum := sha256.Sum256([]byte(`{"":[],"a":[1.0,null,true,{}],"b":"\"\\\u0008\u0009\u001f<` + "\u2028\x7f" + `😀"}`))
 		got := fingerprintOf(t, `{"b":"\"\\\b\t\u001f<\u2028`+"\x7f"+`😀","a":[1.0,null,true,{"z":null}],"":[]}`)
 		require.Equal(t, Hash(sum[:16]), got)
 	})
 
-	t.Run("of a request does not depend on the order of its fields or on absent ones", func(t *testing.T) {
+	t.Run("ignores field order and omitted fields of structs", func(t *testing.T) {
 		t.Parallel()
-		type before struct {
+		type oldRequest struct {
 			Phone string          `json:"phone_number"`
 			Meta  json.RawMessage `json:"metadata,omitempty"`
 			Text  *string         `json:"content"`
 		}
-		type after struct {
+		type newRequest struct {
 			New   *int           `json:"new,omitempty"`
 			Text  string         `json:"content,omitempty"`
 			Meta  map[string]any `json:"metadata,omitempty"`
 			Phone string         `json:"phone_number"`
 		}
-		a, err := Fingerprint(before{Phone: "110", Meta: json.RawMessage(`{"b": "\u003c", "a": 1}`)})
+		a, err := Fingerprint(oldRequest{Phone: "110", Meta: json.RawMessage(`{"b": "\u003c", "a": 1}`)})
 		require.NoError(t, err)
-		b, err := Fingerprint(&after{Phone: "110", Meta: map[string]any{"a": json.Number("1"), "b": "<"}})
+		b, err := Fingerprint(&newRequest{Phone: "110", Meta: map[string]any{"a": json.Number("1"), "b": "<"}})
 		require.NoError(t, err)
 		require.Equal(t, a, b)
 	})
 
-	t.Run("reports what JSON cannot hold", func(t *testing.T) {
+	t.Run("returns the error of encoding as JSON", func(t *testing.T) {
 		t.Parallel()
 		_, err := Fingerprint(map[string]any{"a": math.Inf(1)})
 		require.ErrorContains(t, err, "fingerprint: json: unsupported value")
@@ -161,15 +161,15 @@ func FuzzFingerprint(f *testing.F) {
 		}
 		canonical := canonicalForm(v)
 		require.True(t, json.Valid([]byte(canonical)))
-		for _, same := range []any{v, json.RawMessage(canonical), json.RawMessage(body[:decoder.InputOffset()])} {
-			got, err := Fingerprint(same)
+		for _, equivalent := range []any{v, json.RawMessage(canonical), json.RawMessage(body[:decoder.InputOffset()])} {
+			got, err := Fingerprint(equivalent)
 			require.NoError(t, err)
 			require.Equal(t, hashOf([]byte(canonical)), got, canonical)
 		}
 	})
 }
 
-// canonicalForm is what Fingerprint hashes, made of a decoded value.
+// canonicalForm is a simpler implementation of the canonical JSON that Fingerprint hashes.
 func canonicalForm(v any) string {
 	switch v := v.(type) {
 	case map[string]any:
