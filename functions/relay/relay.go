@@ -3,14 +3,15 @@
 //
 //	POST /events/relay
 //
-// It publishes rows while it has them locked, so a relay that dies has changed nothing, and any
-// number may run at once. A sender's messages to one receiver keep their order, also while NATS is
-// unavailable.
+// It publishes rows while it holds their locks, so any number of relays may run at once. The rows of
+// a relay that dies stay due. A sender's messages to one receiver keep their order, even
+// while NATS is unavailable.
 //
 // A stream that is full, has no leader or does not answer is paused for 2 s, then 4 s, up to a
-// minute, and after each pause a few messages are tried. The messages for it keep their order, their
-// rows are not rewritten, and other streams are not affected. Only a message that a stream refuses
-// alone, for example because its subject has reached a limit, is retried later and may be overtaken.
+// minute. After each pause the relay tries a few messages. The messages for the stream keep their
+// order, their rows are not updated, and other streams are not affected. If a stream refuses a single
+// message, for example because its subject has reached a limit, only that message is retried later,
+// and later messages may overtake it.
 package relay
 
 import (
@@ -40,7 +41,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	r := &relayer{events: env.Events, messages: env.Messages, env: env}
 	telemetry.Show(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
 		for _, name := range paused {
-			s.Gauge("stream_paused", "1 while a stream takes nothing: it is full, has no leader or does not answer.", 1, "stream", name)
+			s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not answer.", 1, "stream", name)
 		}
 	})
 	return r.relay
@@ -49,30 +50,31 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 const (
 	batchMessages    = 500
 	batchEvents      = 2000
-	publishTimeout   = 2 * time.Second // during which the rows are locked
+	publishTimeout   = 2 * time.Second // bounds how long the rows stay locked
 	unavailablePause = 2 * time.Second
-	batchTime        = 10 * time.Second // one more batch of messages and of events takes at most this
-	memory           = 16 << 20         // bytes: the store returns up to 4 MiB of messages or events at a time
+	maxBatchTime     = 10 * time.Second // for one batch of messages and one of events
+	reservedBytes    = 16 << 20         // for the up to 4 MiB of messages or events that the store returns at a time
 )
 
 type relayer struct {
-	events   *events.Store
-	messages *messages.Store
-	env      *fn.Env
-	forged   loglimit.Limit // log lines of messages with a destination that submit does not accept
+	events         *events.Store
+	messages       *messages.Store
+	env            *fn.Env
+	destinationLog loglimit.Limit // log lines of messages with a destination that submit does not accept
 }
 
-// relay publishes all that is due, batches of messages and of events in turn, and schedules the next
-// call. If NATS is unavailable it stops after a batch: no send is used up, and all rows stay due.
+// relay publishes all messages and events that are due, in alternating batches, and schedules the
+// next call. If NATS is unavailable it stops after one batch: the rows stay due, and no send attempt
+// is counted.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
-	if err := c.Reserve(ctx, memory); err != nil {
+	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
 	}
 	var messageCount, eventCount int
 	var messagesErr, eventsErr error
 	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
 	for messages.More || events.More {
-		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < batchTime {
+		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < maxBatchTime {
 			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
@@ -94,8 +96,8 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext schedules a relay for the end of the next pause, and for when sent messages are due
-// again, as the relay that sent them may have died before it scheduled that.
+// scheduleNext schedules the next relay: when a stream pause ends, or when sent messages are due
+// again. The relay that sent them may have died before it scheduled that.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -104,14 +106,15 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 	return err
 }
 
-// finishBatch schedules a relay for when the relayed messages are due again. It sets More to false
-// after an error and while NATS is unavailable.
+// finishBatch schedules a relay for when the relayed messages are due again, wakes deliver if a stream
+// is full, and logs paused and resumed streams. It sets More to false after an error and while NATS is
+// unavailable.
 func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.Again {
 		r.env.WakeRelayAt(at)
 	}
 	if relayed.Full {
-		r.env.WakeDeliverAt(time.Time{}) // which trims the streams
+		r.env.WakeDeliverAt(time.Time{}) // deliver trims the streams
 	}
 	relayed.More = relayed.More && err == nil && !relayed.Away
 	if err == nil {
@@ -120,7 +123,7 @@ func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, 
 	return relayed, err
 }
 
-// logStreams logs when a stream is paused or resumed, not the tries between.
+// logStreams logs each stream that was paused or resumed. Attempts during a pause are not logged.
 func (r *relayer) logStreams(changes []store.StreamChange) {
 	for _, c := range changes {
 		if c.Reason == "" {
@@ -144,28 +147,29 @@ func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, e
 	}))
 }
 
-// publish publishes n messages and returns the result of each.
-func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Message, error)) []message.Result {
+// publish publishes n messages, which build returns, and returns the result of each.
+func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Message, error)) []message.Result {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	messages, unfit := make([]bus.Message, n), make([]error, n)
+	messages, invalid := make([]bus.Message, n), make([]error, n)
 	for i := range messages {
-		if messages[i], unfit[i] = of(i); unfit[i] != nil {
-			messages[i] = bus.Message{} // is refused
+		if messages[i], invalid[i] = build(i); invalid[i] != nil {
+			messages[i] = bus.Message{} // Publish refuses it
 		}
 	}
 	results := make([]message.Result, n)
 	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
-		// Log one error of a batch, as they are alike. A refusal is written to the message's row.
+		// The errors of a batch are usually the same, so only one is logged. The reason of a refusal is
+		// stored in the message's row instead.
 		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
-			r.env.Log.Warn("publish", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
+			r.env.Log.Warn("publish failed", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
 		}
 		switch {
-		case unfit[i] != nil:
-			r.logForged(unfit[i])
-			results[i] = message.Result{Outcome: message.Refused, Reason: unfit[i].Error()}
+		case invalid[i] != nil:
+			r.logBadDestination(invalid[i])
+			results[i] = message.Result{Outcome: message.Refused, Reason: invalid[i].Error()}
 		case err == nil:
 			results[i] = message.Result{Outcome: message.Taken}
 		case errors.Is(err, bus.ErrRefused):
@@ -177,15 +181,15 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 	return results
 }
 
-// logForged logs, once a minute, that a message was refused for its destination. The row has the
-// reason.
-func (r *relayer) logForged(err error) {
+// logBadDestination logs, at most once a minute, that a message was refused because submit accepts no
+// such destination. The row has the reason.
+func (r *relayer) logBadDestination(err error) {
 	if !errors.Is(err, errDestination) {
 		return
 	}
-	if unlogged, log := r.forged.Next(); log {
-		r.env.Log.Error("a message has a destination that submit does not accept: something else wrote it", "function", "relay",
-			"error", err, "unlogged", unlogged, "do", "GET /api/v1/messages/stuck?kind=sending, and find out which function was taken over")
+	if unlogged, log := r.destinationLog.Next(); log {
+		r.env.Log.Error("a message has a destination that submit does not accept: another function or program wrote it", "function", "relay",
+			"error", err, "unlogged", unlogged, "do", "list these messages with GET /api/v1/messages/stuck?kind=sending, and find out which function was compromised")
 	}
 }
 

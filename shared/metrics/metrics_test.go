@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// example is a registry with a metric of each kind.
+// example returns a registry with metrics of each kind, with and without labels, and two of them.
 func example() (*Registry, *Counter, *Histogram) {
 	r := New("test_")
 	c := r.Counter("calls_total", "Calls.", "route", "status")
@@ -67,43 +67,42 @@ test_waiting_tasks{queue="default"} 7
 func TestLabelValuesAreEscaped(t *testing.T) {
 	t.Parallel()
 	r, c, _ := example()
-	odd := "a\\b \"c\"\né{}"
-	c.Inc(odd, "200")
+	special := "a\\b \"c\"\né{}"
+	c.Inc(special, "200")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text(t, r)))
 	require.NoError(t, err)
-	require.Equal(t, odd, families["test_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
+	require.Equal(t, special, families["test_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
 }
 
-func TestCountsFromManyGoroutines(t *testing.T) {
+func TestConcurrentCounting(t *testing.T) {
 	t.Parallel()
 	r, c, h := example()
-	var all sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 100 {
-		all.Go(func() {
+		wg.Go(func() {
 			c.Inc("/a", "200")
 			h.Observe(1, "/a")
 			text(t, r)
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	require.Contains(t, text(t, r), `test_calls_total{route="/a",status="200"} 100`)
 	require.Contains(t, text(t, r), `test_call_seconds_count{route="/a"} 100`)
 }
 
-func TestCountingAllocatesNothing(t *testing.T) {
-	r, c, h := example()
+func TestCountingDoesNotAllocate(t *testing.T) {
+	_, c, h := example()
 	c.Inc("/a", "200")
 	h.Observe(1, "/a")
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		c.Inc("/a", "200")
 		h.Observe(1, "/a")
 	}))
-	require.NotNil(t, r)
 }
 
-// promtool is in Debian's package prometheus.
-func TestPromtoolAcceptsTheText(t *testing.T) {
+// The Debian package prometheus contains promtool.
+func TestPromtoolAcceptsOutput(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("promtool"); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("promtool is not installed")

@@ -2,12 +2,12 @@ package store
 
 import "slices"
 
-// callerQueues has one queue for each caller, so that a caller with many items does not delay
-// the others. The zero value is empty. It is not safe for concurrent use.
+// callerQueues is a fair queue: it has one FIFO queue for each caller, so that a caller with many
+// items does not delay the others. The zero value is empty. It is not safe for concurrent use.
 type callerQueues[T any] struct {
-	of    map[int64][]T // by caller; no entry for an empty queue
-	order []int64       // callers with a queue, the one served longest ago first
-	total int
+	byCaller map[int64][]T // no entry for an empty queue
+	order    []int64       // callers with items, the one served longest ago first
+	total    int           // items of all callers
 }
 
 // push adds items to the end of a caller's queue.
@@ -15,66 +15,65 @@ func (q *callerQueues[T]) push(caller int64, items ...T) {
 	if len(items) == 0 {
 		return
 	}
-	if q.of == nil {
-		q.of = map[int64][]T{}
+	if q.byCaller == nil {
+		q.byCaller = map[int64][]T{}
 	}
-	if len(q.of[caller]) == 0 {
+	if len(q.byCaller[caller]) == 0 {
 		q.order = append(q.order, caller)
 	}
-	q.of[caller] = append(q.of[caller], items...)
+	q.byCaller[caller] = append(q.byCaller[caller], items...)
 	q.total += len(items)
 }
 
-// take removes up to limit items: an equal part of limit from each caller for which may
-// returns true, however much each has waiting. The items of one caller stay together and in
-// order.
-func (q *callerQueues[T]) take(limit int, may func(caller int64) bool) []T {
+// take removes and returns up to limit items: at most an equal share of limit, but at least one, from
+// each caller for which eligible returns true. The items of one caller stay together and in order.
+func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T {
 	ready := 0
 	for _, caller := range q.order {
-		if may(caller) {
+		if eligible(caller) {
 			ready++
 		}
 	}
 	if ready == 0 {
 		return nil
 	}
-	part := max(limit/ready, 1)
+	share := max(limit/ready, 1)
 	var taken []T
-	var left, served []int64
+	var skipped, served []int64
 	for _, caller := range q.order {
-		if len(taken) == limit || !may(caller) {
-			left = append(left, caller)
+		if len(taken) == limit || !eligible(caller) {
+			skipped = append(skipped, caller)
 			continue
 		}
-		queue := q.of[caller]
-		n := min(part, len(queue))
+		queue := q.byCaller[caller]
+		n := min(share, len(queue))
 		taken = append(taken, queue[:n]...)
-		clear(queue[:n]) // releases the memory
+		clear(queue[:n]) // so that the items can be garbage-collected
 		if n == len(queue) {
-			delete(q.of, caller)
+			delete(q.byCaller, caller)
 			continue
 		}
-		q.of[caller] = queue[n:]
+		q.byCaller[caller] = queue[n:]
 		served = append(served, caller)
 	}
-	q.order = append(left, served...)
+	q.order = append(skipped, served...)
 	q.total -= len(taken)
 	return taken
 }
 
-// remove removes an item from a caller's queue and reports whether it was there.
-func (q *callerQueues[T]) remove(caller int64, is func(T) bool) bool {
-	queue := q.of[caller]
-	i := slices.IndexFunc(queue, is)
+// remove removes the first item of a caller that matches, and reports whether there was one.
+func (q *callerQueues[T]) remove(caller int64, matches func(T) bool) bool {
+	queue := q.byCaller[caller]
+	i := slices.IndexFunc(queue, matches)
 	if i < 0 {
 		return false
 	}
 	q.total--
 	if queue = slices.Delete(queue, i, i+1); len(queue) > 0 {
-		q.of[caller] = queue
+		q.byCaller[caller] = queue
 		return true
 	}
-	delete(q.of, caller)
+	delete(q.byCaller, caller)
 	q.order = slices.DeleteFunc(q.order, func(c int64) bool { return c == caller })
 	return true
 }

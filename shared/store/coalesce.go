@@ -88,7 +88,7 @@ func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 	caller := rows[0].caller
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.waiting.of[caller])+len(rows) > maxQueued-c.waiting.total-len(rows) {
+	if len(c.waiting.byCaller[caller])+len(rows) > maxQueued-c.waiting.total-len(rows) {
 		return false
 	}
 	done.Add(len(rows))

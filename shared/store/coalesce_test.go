@@ -135,7 +135,7 @@ func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
 	require.Equal(t, map[int64]int{modest: 1}, take(1))
 	require.Equal(t, map[int64]int{greedy: 548}, take(1000))
 	require.Zero(t, l.total)
-	require.Empty(t, l.of)
+	require.Empty(t, l.byCaller)
 }
 
 func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
@@ -158,7 +158,7 @@ func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return len(f.underWay)+len(f.waiting.of) == 0
+		return len(f.underWay)+len(f.waiting.byCaller) == 0
 	}, 5*time.Second, time.Millisecond, "nothing is kept of callers without rows")
 }
 
