@@ -76,12 +76,12 @@ func (s story) upgrade(path string) {
 // readStream listens to a stream until it has said n events.
 func (s story) readStream(path string, n int, header ...string) []cluster.StreamEvent {
 	s.T.Helper()
-	e := cluster.Listen(s.Client, path, header...)
+	e := cluster.OpenStream(s.Client, path, header...)
 	events := make([]cluster.StreamEvent, n)
 	for i := range events {
 		events[i] = e.Event()
 	}
-	e.Leave()
+	e.Close()
 	for _, problem := range s.witness.Problems(e.Req, nil, e.Res, []byte(e.Text.String())) {
 		s.T.Errorf("GET %s answered %s: %s", path, e.Text.String(), problem)
 	}

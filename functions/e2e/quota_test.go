@@ -132,7 +132,7 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	s := o.Admin
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
-	inbox := cluster.Listen(s, cluster.StreamsPath+"bob")
+	inbox := cluster.OpenStream(s, cluster.StreamsPath+"bob")
 	refused := 0
 	for n := range 300 { // 18 MB to as many inboxes
 		r := sendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
@@ -165,17 +165,17 @@ func TestStreamReportsAGap(t *testing.T) {
 	s := o.Admin
 	first := o.Save("user:bob")
 	o.WaitMessage(first, "sent")
-	inbox := cluster.Listen(s, cluster.StreamsPath+"bob?after=0")
+	inbox := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0")
 	require.Equal(t, first, inbox.NextMessage())
 	last := inbox.Last
-	inbox.Leave()
+	inbox.Close()
 	for range 150 {
 		o.Save("user:bob")
 	}
 	ann := o.Save("user:ann")
 	cluster.WaitAllSent(o, func() {})
 	require.Equal(t, 101, o.MessagesIn("USERS"))
-	again := cluster.Listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
+	again := cluster.OpenStream(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
 	gap := again.Event()
 	require.Equal(t, "gap", gap.Kind)
 	data := cluster.DecodeStrictly[api.StreamGapData](t, []byte(gap.Data))
@@ -185,8 +185,8 @@ func TestStreamReportsAGap(t *testing.T) {
 	for range 100 {
 		again.NextMessage()
 	}
-	require.Equal(t, ann, cluster.Listen(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
-	fresh := cluster.Listen(s, cluster.StreamsPath+"bob?after=0").Event()
+	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
+	fresh := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0").Event()
 	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
 }
 
@@ -213,5 +213,5 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	require.Equal(t, 200, sendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, sendTo(modest, 1, "user:vic", "x").Status)
 	cluster.WaitAllSent(o, func() {})
-	require.Equal(t, first, cluster.Listen(s, cluster.StreamsPath+"vic?after=0").NextMessage())
+	require.Equal(t, first, cluster.OpenStream(s, cluster.StreamsPath+"vic?after=0").NextMessage())
 }

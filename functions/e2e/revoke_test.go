@@ -85,7 +85,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	submits, _ := s.caller("submits", "submitter")
 	other, _ := s.caller("other", "sender")
-	calm := cluster.Listen(ann("stream"), cluster.StreamsPath+"ann")
+	calm := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
 		status           int
@@ -96,7 +96,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	} {
 		as, id := s.caller(c.name, "receiver")
 		sends, senderID := s.caller("sender-"+c.name, "sender")
-		stream, socket := cluster.Listen(as("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(as("stream"), c.name, nil)
+		stream, socket := cluster.OpenStream(as("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
 		require.NotEmpty(t, stream.NextMessage())
 		require.Equal(t, api.StreamMessage, socket.Next().Event)
@@ -131,7 +131,7 @@ func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	bob, id := s.caller("bob", "receiver")
 	sends, senderID := s.caller("sender", "sender")
-	calm, stream := cluster.Listen(ann("stream"), cluster.StreamsPath+"ann"), cluster.Listen(bob("stream"), cluster.StreamsPath+"bob")
+	calm, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
 	polled := sends("claim").StartWaiting(poll)
 	ends := stream.Ended()
 

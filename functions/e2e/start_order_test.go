@@ -52,7 +52,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	s.Exec(`update stream_pauses set until = now()`) // a minute at most
 	o.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
-	received := cluster.Listen(bob, cluster.StreamsPath+"bob?after=0")
+	received := cluster.OpenStream(bob, cluster.StreamsPath+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
 		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), received.NextMessage())
 	}

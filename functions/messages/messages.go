@@ -6,23 +6,24 @@
 //	GET  /api/v1/messages/by-key/{client_msg_id}
 //	POST /api/v1/messages/{id}/received
 //
-// It lists what two users sent to each other, how far each of them has read, and who wrote to
-// a user:
+// It lists the messages between two users with each user's read position, lists who wrote to a
+// user, and stores read positions:
 //
 //	GET  /api/v1/messages?between=ann,bob
 //	GET  /api/v1/messages/peers
 //	POST /api/v1/messages/read
 //
-// and an operator lists, sends again or gives up messages that are stuck:
+// An operator lists stuck messages, sends them again or gives them up:
 //
 //	GET  /api/v1/messages/stuck
 //	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
-// A 2xx means that the message is committed and will be sent until its receiver has confirmed
-// it or its sends are used up. With ack accepted, a 202 means that a stream has the message and
-// it will be committed, unless a failure that the durability in the response excludes happens
-// first. The message's id is sent as the id of the CloudEvent, not as part of the text.
+// A 200 means that the message is committed and will be sent until its receiver has confirmed it
+// or its sends are used up. A 202 (ack accepted) means that the message is stored in a stream and
+// will be committed later; until then it can be lost by a failure that the durability in the
+// response does not cover. The message's id is sent as the id of the CloudEvent, not as part of
+// the text.
 package messages
 
 import (
@@ -40,10 +41,10 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function is this package's line in the catalogue.
+// Function is the function messages.
 var Function = fn.HTTP("messages", New)
 
-// New runs once per cold start and does not touch the network.
+// New returns the routes. It runs once per cold start and makes no network calls.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
@@ -69,9 +70,9 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 }
 
 func showAccepted(s *metrics.Scrape, state bus.AcceptState) {
-	s.Gauge("stream_len", "Messages in the stream of accepted messages, saved ones that are kept to recognise repeats included.", float64(state.Messages))
+	s.Gauge("stream_len", "Messages in the stream of accepted messages, including saved ones that are kept for deduplication.", float64(state.Messages))
 	for durable, n := range state.Pending {
-		s.Gauge("pending", "Accepted messages that a durable has not acknowledged.", float64(n), "durable", durable)
+		s.Gauge("pending", "Accepted messages that a durable consumer has not acknowledged.", float64(n), "durable", durable)
 	}
 }
 
@@ -126,7 +127,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 	m, err := h.messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
-		return h.acceptedMessage(ctx, c, id) // also for another caller's: the time must not show that it exists
+		return h.acceptedMessage(ctx, c, id) // for another caller's message too: the response time must not reveal that it exists
 	case err != nil:
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 
 func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
-// messageResponse is a saved message as its sender and an operator see it.
+// messageResponse converts a saved message for its sender or an operator.
 func messageResponse(m messages.Detail) api.MessageResponse {
 	receipts := make([]api.Receipt, len(m.Receipts))
 	for i, r := range m.Receipts {

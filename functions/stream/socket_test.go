@@ -32,7 +32,7 @@ func TestTwoUsersChatOverSockets(t *testing.T) {
 	o.StartAll()
 	s := o.Admin
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
-	annSocket, bobSocket, bobStream := cluster.OpenSocket(ann, "ann", nil), cluster.OpenSocket(bob, "bob", nil), cluster.Listen(bob, cluster.StreamsPath+"bob")
+	annSocket, bobSocket, bobStream := cluster.OpenSocket(ann, "ann", nil), cluster.OpenSocket(bob, "bob", nil), cluster.OpenStream(bob, cluster.StreamsPath+"bob")
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
 		annSocket.Send(cluster.TextMessage(fmt.Sprint("c-", n), "user:bob", text))

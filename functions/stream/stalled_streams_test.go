@@ -103,13 +103,13 @@ func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
 		stalled = append(stalled, openStalled(mallory, from, n%2 == 0))
 	}
 	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "stalled streams are charged for what they hold")
-	cut := cluster.Listen(mallory, from)
+	cut := cluster.OpenStream(mallory, from)
 	text, err := cut.Body.ReadString(0)
 	require.Error(t, err)
 	require.NotContains(t, text, "retry:", "it ends because there is no memory")
 	require.Less(t, strings.Count(text, "event: message"), events)
 
-	reader := cluster.Listen(ann, cluster.StreamsPath+"ann?after=0")
+	reader := cluster.OpenStream(ann, cluster.StreamsPath+"ann?after=0")
 	for n := range events {
 		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.NextMessage(), "others go on")
 	}
@@ -119,7 +119,7 @@ func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
 		require.NoError(t, conn.Close())
 	}
 	cluster.Eventually(t, func() bool { return used() < 2*stalledLength }, "the memory is released")
-	again := cluster.Listen(mallory, from)
+	again := cluster.OpenStream(mallory, from)
 	for n := range events {
 		require.Equal(t, fmt.Sprintf("mallory-%d", n), again.NextMessage())
 	}

@@ -15,36 +15,36 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestStreamResumesWithoutGapOrRepeat(t *testing.T) {
+func TestStreamResumesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
 	s := o.Admin
-	first := cluster.Listen(s, cluster.StreamsPath+"bob")
-	first.Leave()
-	early := o.Save("user:bob")
+	first := cluster.OpenStream(s, cluster.StreamsPath+"bob")
+	first.Close()
+	before := o.Save("user:bob")
 	o.Save("user:carl")
-	second := cluster.Listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", first.Last)
-	require.Equal(t, early, second.NextMessage(), "also for one who had no event before")
-	second.Leave()
+	second := cluster.OpenStream(s, cluster.StreamsPath+"bob", "Last-Event-ID", first.Last)
+	require.Equal(t, before, second.NextMessage(), "a stream without events also has a position to resume from")
+	second.Close()
 	missed := []string{o.Save("user:bob")}
-	o.WaitMessage(missed[0], "sent") // two that are due at once may come in any order
+	o.WaitMessage(missed[0], "sent") // two messages that are due at the same time may be sent in any order
 	missed = append(missed, o.Save("user:bob"))
 	o.WaitMessage(missed[1], "sent")
-	third := cluster.Listen(s, cluster.StreamsPath+"bob?after=0", "Last-Event-ID", second.Last)
-	require.Equal(t, missed, []string{third.NextMessage(), third.NextMessage()}, "the header wins, as an EventSource keeps its URL")
+	third := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0", "Last-Event-ID", second.Last)
+	require.Equal(t, missed, []string{third.NextMessage(), third.NextMessage()}, "Last-Event-ID overrides after, since an EventSource reconnects to the same URL")
 	last := o.Save("user:bob")
 	require.Equal(t, last, third.NextMessage())
-	all := cluster.Listen(s, cluster.StreamsPath+"bob?after=0")
-	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.NextMessage(), all.NextMessage(), all.NextMessage(), all.NextMessage()})
+	all := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0")
+	require.Equal(t, append([]string{before}, append(missed, last)...), []string{all.NextMessage(), all.NextMessage(), all.NextMessage(), all.NextMessage()})
 }
 
-func TestStreamIsItsCallersOnly(t *testing.T) {
+func TestStreamIsRefusedToOtherCallers(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.OwnServer.ServeWithNATS(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
-	cluster.Listen(bob, cluster.StreamsPath+"bob")
-	cluster.Listen(s, cluster.StreamsPath+"bob")
+	cluster.OpenStream(bob, cluster.StreamsPath+"bob")
+	cluster.OpenStream(s, cluster.StreamsPath+"bob")
 	for who, refused := range map[*cluster.Client]string{ann: cluster.StreamsPath + "bob", bob: cluster.StreamsPath + "ann", s.NewCaller("sends", "sender"): cluster.StreamsPath + "sends"} {
 		got := who.Get(refused)
 		require.Equal(t, 403, got.Status)
@@ -61,14 +61,14 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_STREAM_MAX=5s")
 	began := time.Now()
-	cluster.Listen(o.Admin, cluster.StreamsPath+"bob").End()
+	cluster.OpenStream(o.Admin, cluster.StreamsPath+"bob").End()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
 	s := o.At(o.Start("stream", "SENDONCE_STREAM_MAX=55m"))
 	p := o.Process("stream")
 
 	streams, sockets := make([]*cluster.StreamReader, 20), make([]*cluster.SocketClient, 20)
 	for i := range streams {
-		streams[i] = cluster.Listen(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
+		streams[i] = cluster.OpenStream(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
 		sockets[i] = cluster.OpenSocket(s, fmt.Sprint("user-", i), nil)
 	}
 	began = time.Now()
@@ -79,7 +79,7 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 		require.ErrorContains(t, err, "this instance ends")
 	}
-	require.Less(t, time.Since(began), 3*time.Second, "long before their time")
+	require.Less(t, time.Since(began), 3*time.Second, "long before SENDONCE_STREAM_MAX")
 	cluster.WaitExit(t, p)
 	require.Zero(t, p.ExitCode())
 }
@@ -89,7 +89,7 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	o := cluster.New(t)
 	o.StartAll()
 	s := o.Admin
-	bob := cluster.Listen(s, cluster.StreamsPath+"bob")
+	bob := cluster.OpenStream(s, cluster.StreamsPath+"bob")
 	before := o.Save("user:bob")
 	require.Equal(t, before, bob.NextMessage())
 	require.NoError(t, o.NATS.Stop())
@@ -107,7 +107,7 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	require.Equal(t, after, bob.NextMessage())
 }
 
-func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
+func TestStreamsQueryNothingPerMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	s := o.At(o.Start("stream"))
@@ -126,7 +126,7 @@ func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 			who = caller
 		}
 		name := fmt.Sprintf("u-%d", i)
-		readers[i] = cluster.Listen(who, cluster.StreamsPath+name)
+		readers[i] = cluster.OpenStream(who, cluster.StreamsPath+name)
 		event := cloudevents.NewEvent()
 		event.SetID(name)
 		event.SetSource("/test")

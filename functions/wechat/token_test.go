@@ -53,15 +53,15 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	require.Len(t, w.Delivered(), 60)
 }
 
-func TestSendReplacesARefusedToken(t *testing.T) {
+func TestSendReplacesRefusedToken(t *testing.T) {
 	t.Parallel()
 	for code, c := range map[string]struct {
-		spoil func(*testing.T, *sandbox.WeChat)
-		stale func(valid token) token
+		invalidate func(*testing.T, *sandbox.WeChat) // invalidates the issued token
+		wrongToken string                            // used instead of it
 	}{
-		"42001": {func(_ *testing.T, w *sandbox.WeChat) { w.ExpireTokens() }, nil},
-		"40001": {forceRefresh, nil},
-		"40014": {nil, func(token) token { return token{Value: "garbled", Left: time.Hour} }},
+		"42001": {func(_ *testing.T, w *sandbox.WeChat) { w.ExpireTokens() }, ""},
+		"40001": {forceRefresh, ""},
+		"40014": {nil, "malformed"},
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
@@ -69,11 +69,10 @@ func TestSendReplacesARefusedToken(t *testing.T) {
 			client := newFakeClient(t, w)
 			token, err := client.token(t.Context())
 			require.NoError(t, err)
-			if c.spoil != nil {
-				c.spoil(t, w)
-			}
-			if c.stale != nil {
-				token = c.stale(token)
+			if c.invalidate != nil {
+				c.invalidate(t, w)
+			} else {
+				token.Value = c.wrongToken
 			}
 			r := client.send(t.Context(), token, testMessage())
 			require.Equal(t, verdict{class: sent}, r.verdict, r.message)
@@ -88,7 +87,7 @@ func TestSendReplacesARefusedToken(t *testing.T) {
 	}
 }
 
-// forceRefresh makes WeChat issue a new token, as another program with the same app could.
+// forceRefresh makes WeChat revoke the token and issue a new one, as another program with the same app could.
 func forceRefresh(t *testing.T, w *sandbox.WeChat) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"grant_type": "client_credential", "appid": sandbox.WeChatAppID, "secret": sandbox.WeChatSecret, "force_refresh": true})
@@ -98,7 +97,7 @@ func forceRefresh(t *testing.T, w *sandbox.WeChat) {
 	res.Body.Close()
 }
 
-func TestSendStopsAtASecondRefusedToken(t *testing.T) {
+func TestSendStopsAtSecondRefusedToken(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	w.InjectFault(sandbox.WeChatFault{Errcode: 40001})
@@ -122,14 +121,14 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first.Value, second.Value)
 	for _, token := range []token{first, second} {
-		require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class, "both are valid for a while")
+		require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class, "WeChat accepts both tokens")
 	}
 	require.Equal(t, 2, w.TokenCalls())
 }
 
 func TestTokenErrorUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	away := verdict{class: away, retryAfter: awayDelay}
+	wantAway := verdict{class: away, retryAfter: awayDelay}
 	for name, c := range map[string]struct {
 		options sandbox.WeChatOptions
 		fault   sandbox.WeChatFault
@@ -137,19 +136,19 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 		code    string
 		message string
 	}{
-		"the app id is wrong":            {sandbox.WeChatOptions{AppID: "wx-other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40013", "errcode 40013: invalid appid rid: "},
-		"the secret is wrong":            {sandbox.WeChatOptions{Secret: "other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40125", "errcode 40125: invalid appsecret rid: "},
-		"the secret is wrong too":        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40001}, verdict{class: misconfigured}, "40001", "errcode 40001: "},
-		"our address is not in the list": {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40164}, verdict{class: misconfigured}, "40164", "errcode 40164: "},
-		"no more calls today":            {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45009}, verdict{class: quotaSpent}, "45009", "errcode 45009: "},
-		"no more calls now":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45011}, verdict{class: throttled, retryAfter: time.Minute}, "45011", "errcode 45011: "},
-		"WeChat is busy":                 {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: -1}, away, "-1", "errcode -1: "},
-		"dropped":                        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Drop: true}, away, codeNoToken, ""},
-		"silent":                         {sandbox.WeChatOptions{}, sandbox.WeChatFault{Delay: time.Hour}, away, codeNoToken, "timed out after 1s"},
-		"a gateway's error":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, away, codeNoToken, "answered 502 Bad Gateway"},
-		"not JSON":                       {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: "<html>"}, away, codeNoToken, "the answer is not JSON in WeChat's format"},
-		"no token in it":                 {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"errcode":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
-		"an expired token":               {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"access_token":"t","expires_in":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
+		"the app id is wrong":             {sandbox.WeChatOptions{AppID: "wx-other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40013", "errcode 40013: invalid appid rid: "},
+		"the secret is wrong":             {sandbox.WeChatOptions{Secret: "other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40125", "errcode 40125: invalid appsecret rid: "},
+		"the secret is wrong (40001)":     {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40001}, verdict{class: misconfigured}, "40001", "errcode 40001: "},
+		"IP address not in the allowlist": {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40164}, verdict{class: misconfigured}, "40164", "errcode 40164: "},
+		"daily quota used up":             {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45009}, verdict{class: quotaSpent}, "45009", "errcode 45009: "},
+		"rate limited":                    {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45011}, verdict{class: throttled, retryAfter: time.Minute}, "45011", "errcode 45011: "},
+		"WeChat is busy":                  {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: -1}, wantAway, "-1", "errcode -1: "},
+		"connection dropped":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Drop: true}, wantAway, codeNoToken, ""},
+		"no response":                     {sandbox.WeChatOptions{}, sandbox.WeChatFault{Delay: time.Hour}, wantAway, codeNoToken, "timed out after 1s"},
+		"error of a gateway":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, wantAway, codeNoToken, "answered 502 Bad Gateway"},
+		"not JSON":                        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: "<html>"}, wantAway, codeNoToken, "the answer is not JSON in WeChat's format"},
+		"neither token nor errcode":       {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"errcode":0}`}, wantAway, codeNoToken, "the answer has neither a token nor an errcode"},
+		"an expired token":                {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"access_token":"t","expires_in":0}`}, wantAway, codeNoToken, "the answer has neither a token nor an errcode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,14 +184,14 @@ func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
 	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 }
 
-// failingTokens fails to read the token.
+// failingTokens is a token store whose reads fail.
 type failingTokens struct{ *memoryTokens }
 
 func (failingTokens) Token(context.Context) (token, error) {
 	return token{}, errors.New("the database is unavailable")
 }
 
-func TestTokenIsNotFetchedWithoutTheSharedOne(t *testing.T) {
+func TestTokenIsNotFetchedIfTheStoreFails(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	_, err := newTestClient(t, w.URL(), time.Minute, failingTokens{}).token(t.Context())

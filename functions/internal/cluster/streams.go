@@ -17,22 +17,22 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// StreamEvent is an event of a stream.
+// StreamEvent is a server-sent event.
 type StreamEvent struct{ ID, Kind, Data string }
 
-// StreamReader reads a stream.
+// StreamReader is a client of a stream of server-sent events.
 type StreamReader struct {
 	T     *testing.T
 	Req   *http.Request
 	Res   *http.Response
 	Body  *bufio.Reader
-	Leave context.CancelFunc
+	Close context.CancelFunc
 	Text  strings.Builder // all that was read
 	Last  string          // id to resume after
 }
 
-// Listen opens a stream and returns once the stream has begun.
-func Listen(s *Client, path string, header ...string) *StreamReader {
+// OpenStream opens a stream and returns once the stream has begun.
+func OpenStream(s *Client, path string, header ...string) *StreamReader {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.T.Context()), 2*WaitLimit)
 	s.T.Cleanup(cancel)
@@ -46,7 +46,7 @@ func Listen(s *Client, path string, header ...string) *StreamReader {
 	require.NoError(s.T, err)
 	s.T.Cleanup(func() { _ = res.Body.Close() })
 	require.Equal(s.T, 200, res.StatusCode)
-	e := &StreamReader{T: s.T, Req: req, Res: res, Body: bufio.NewReader(res.Body), Leave: cancel}
+	e := &StreamReader{T: s.T, Req: req, Res: res, Body: bufio.NewReader(res.Body), Close: cancel}
 	require.Empty(s.T, e.Block().Data, "a stream begins with its position")
 	require.NotEmpty(s.T, e.Last)
 	return e
@@ -95,7 +95,7 @@ func (e *StreamReader) NextMessage() string {
 	return event.ID()
 }
 
-// End reads to the end of the stream, and demands that it is an orderly one.
+// End reads to the end of the stream and requires that the server ended it with a retry field.
 func (e *StreamReader) End() {
 	e.T.Helper()
 	var rest strings.Builder
