@@ -1,19 +1,20 @@
-// Package subscribe stores subscribe messages. Each message has at most one row, named by
-// business, type of template and receiver, and one task (package tasks) for each time it is
-// sent. TaskHooks keeps the row equal to its task, in the same commit.
+// Package subscribe stores subscribe messages. A message is identified by business, type of
+// template and receiver. It has one row, and one task (package tasks) for each time it is sent.
+// TaskHooks updates the row in the transaction that changes its task.
 //
 // template_pauses counts consecutive errors by template and caller, and pauses a template that
-// fails too often. provider_tokens has the access tokens that all instances share; one
-// instance at a time fetches a token, under an advisory lock.
+// fails too often. provider_tokens has the access tokens that all instances share; an
+// advisory lock allows one instance at a time to fetch a token.
 //
 // # Totals
 //
-// subscribe_totals has the messages of each closed UTC day, by caller and type of template.
-// CloseDay writes them in the transaction that closes the day in task_totals. A message that
-// is sent again leaves its closed day: the trigger move_subscribe_total moves it. The trigger
-// fires for rows of earlier days only, and inserts rows instead of updating them, so two
-// changes never wait for each other. Inserts and deletes move nothing: an archived message
-// stays counted, and one that comes back from the archive is inserted unchanged first.
+// subscribe_totals counts the messages of each closed UTC day, by caller and type of template.
+// CloseDay writes the counts in the transaction that closes the day in task_totals. When a
+// message of a closed day is sent again, or its result is corrected, the trigger
+// move_subscribe_total corrects the counts. It inserts rows with differences instead of updating
+// counts, so concurrent changes do not wait for each other.
+// Archiving deletes a row and does not change the totals. A message that comes back from the
+// archive is inserted unchanged first, which does not change them either.
 //
 // A message that failed and was archived returns to the main table when it is sent again.
 package subscribe

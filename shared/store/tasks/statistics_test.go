@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestStatisticsOfNothingAreZero(t *testing.T) {
+func TestStatisticsOfEmptyDatabaseAreZero(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
@@ -44,19 +44,19 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	require.Equal(t, int64(1), s.Failed)
 	require.Len(t, s.Queues, 2)
 	require.Equal(t, "bulk", s.Queues[0].Queue)
-	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the queue that waits longest decides")
+	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the oldest pending task of all queues")
 	require.Less(t, s.Queues[1].OldestPending.Seconds(), 30.0)
 	s.Live.OldestPending = nil
 	require.Equal(t, tasks.LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.Live)
 
-	var fresh, retry, processing, failed int64 // the query of the original SMS API
+	var fresh, retry, processing, failed int64 // counted by the query of the original SMS API
 	require.NoError(t, db.Read.QueryRow(t.Context(), `select
 		count(case when status = 0 and retry_count = 0 then 1 end), count(case when status = 0 and retry_count > 0 then 1 end),
 		count(case when status = 1 then 1 end), count(case when status = 3 then 1 end) from sms_tasks`).Scan(&fresh, &retry, &processing, &failed))
 	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.Live.PendingNew, s.Live.PendingRetry, s.Live.Processing, s.Failed})
 }
 
-func TestStatisticsCountSubscribeMessagesApart(t *testing.T) {
+func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -71,18 +71,18 @@ func TestStatisticsCountSubscribeMessagesApart(t *testing.T) {
 	recorded.Queue, recorded.AppID, recorded.Lease = task.RecordedQueue, "shop", time.Minute
 	db.MustSubscribe(t, recorded)
 
-	counted := func(when string, late int64) {
+	requireCounts := func(when string, lateSuccesses int64) {
 		s := db.MustCount(t)
 		require.Equal(t, []int64{1, 0}, []int64{s.Succeeded, s.Failed}, when)
-		require.Equal(t, []int64{1 + late, 1 - late}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
+		require.Equal(t, []int64{1 + lateSuccesses, 1 - lateSuccesses}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
 		require.Len(t, s.Queues, 1, when)
 		require.Equal(t, []int64{1, 0}, []int64{s.Live.PendingNew, s.Live.Processing}, when)
 		require.Len(t, s.Subscribe.Queues, 2, when)
 		require.Equal(t, []int64{1, 1}, []int64{s.Subscribe.Live.PendingNew, s.Subscribe.Live.Processing}, when)
 	}
-	counted("while the day is open", 0)
+	requireCounts("while the day is open", 0)
 	require.Equal(t, 2, db.Count(t, `select count(*) from sms_tasks`))
-	require.Zero(t, db.Count(t, `select count(*) from sms_tasks where status = 3`))
+	require.Zero(t, db.Count(t, `select count(*) from sms_tasks where status = $1`, task.Failed.Status()))
 
 	_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '3 days'`)
 	require.NoError(t, err)
@@ -90,13 +90,13 @@ func TestStatisticsCountSubscribeMessagesApart(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where succeeded = 1 and failed = 0 and subscribe_succeeded = 1 and subscribe_failed = 1`))
-	counted("once the day is closed", 0)
+	requireCounts("once the day is closed", 0)
 
-	_, err = conn.Exec(t.Context(), `update task_done set reason = 3, ended = 4 where status = 3`)
+	_, err = conn.Exec(t.Context(), `update task_done set reason = $1, ended = $2 where status = $3`, int16(task.TimedOut), int16(task.EndedByTimeout), task.Failed.Status())
 	require.NoError(t, err)
 	failed := db.MustTask(t, out.TaskID)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: out.TaskID, AppID: "wechat", ClaimID: failed.ClaimID, Outcome: task.SentOK}).Verdict)
-	counted("after a late success of a closed day", 1)
+	requireCounts("after a late success of a closed day", 1)
 }
 
 func TestSMSTasksShowQueueAndReason(t *testing.T) {
@@ -111,9 +111,9 @@ func TestSMSTasksShowQueueAndReason(t *testing.T) {
 		if r != task.NoReason {
 			db.Exec(t, `update task_done set reason = $1`, int16(r))
 		} else {
-			db.Exec(t, `update task_done set reason = 0, status = 2`)
+			db.Exec(t, `update task_done set reason = $1, status = $2`, int16(r), task.Succeeded.Status())
 		}
-		require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where coalesce(reason, '') = $1`, r.String()), "the word of reason %d", r)
-		db.Exec(t, `update task_done set reason = 6, status = 3`)
+		require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where coalesce(reason, '') = $1`, r.String()), "the name of reason %d", r)
+		db.Exec(t, `update task_done set reason = $1, status = $2`, int16(task.Cancelled), task.Failed.Status())
 	}
 }
