@@ -118,7 +118,7 @@ func (p *Pair) StopPrimary() {
 // writes and services are redirected to it.
 func (p *Pair) Promote() {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), adminLimit)
+	ctx, cancel := context.WithTimeout(p.t.Context(), adminTimeout)
 	defer cancel()
 	must(p.t, p.standby.admin(ctx, "SELECT pg_promote()"))
 	for _, service := range p.services {

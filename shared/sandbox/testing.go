@@ -42,11 +42,11 @@ func RolesEnv() []string {
 	}
 }
 
-// adminLimit is the timeout of an administrative step; it is long because many packages
-// may be tested at once.
-const adminLimit = time.Minute
+// adminTimeout is for creating and dropping databases. It is long because many packages may be
+// tested at once.
+const adminTimeout = time.Minute
 
-// must ends the test after an error.
+// must fails the test and stops it if err is not nil.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -54,7 +54,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// stopAtEnd stops a server at the end of the test, which fails if stop does.
+// stopAtEnd calls stop at the end of the test. The test fails if stop returns an error.
 func stopAtEnd(t testing.TB, stop func() error) {
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
@@ -63,18 +63,18 @@ func stopAtEnd(t testing.TB, stop func() error) {
 	})
 }
 
-// fixtures is what the tests of one package share until the end of Main.
+// fixtures is what the tests of one package share. Main removes it.
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
-	template string
-	bin      string
-	built    map[string]string
+	template string            // name of the migrated template database; "" = not made yet
+	bin      string            // directory of the binaries; "" = none yet
+	built    map[string]string // the binary by import path
 }
 
 var shared fixtures
 
-// Main runs the tests of a package and then ends what they shared:
+// Main runs the tests of a package and then removes what they shared:
 //
 //	func TestMain(m *testing.M) { sandbox.Main(m) }
 func Main(m *testing.M) {
@@ -110,15 +110,15 @@ func SharedPostgres(t testing.TB) *Postgres {
 	return p
 }
 
-// NewDatabase makes a migrated database and returns the owner's URL. It is dropped at
-// the end of the test.
+// NewDatabase creates a migrated database and returns its URL for the owner. The database is dropped
+// at the end of the test.
 func NewDatabase(t testing.TB) string {
 	t.Helper()
 	return newDatabase(t, func(ctx context.Context, p *Postgres) (string, error) {
 		if shared.template == "" {
 			name, err := makeTemplate(ctx, p)
 			if err != nil {
-				return "", fmt.Errorf("make the template database: %w", err)
+				return "", fmt.Errorf("create the template database: %w", err)
 			}
 			shared.template = name
 		}
@@ -132,13 +132,13 @@ func NewEmptyDatabase(t testing.TB) string {
 	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
 }
 
-// newDatabase copies a template, one copy at a time: a template cannot be copied while
-// it has connections.
+// newDatabase copies a template. It makes one copy at a time, since Postgres does not copy a
+// template that has connections.
 func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	p, err := shared.sharedServer()
 	must(t, err)
@@ -147,7 +147,7 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	name := "test_" + strings.ToLower(rand.Text()[:12])
 	must(t, p.clone(ctx, name, from))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 		defer cancel()
 		if err := p.admin(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
 			t.Errorf("sandbox: drop the database: %v", err)
@@ -156,7 +156,8 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	return p.URL(name)
 }
 
-// sharedServer starts the shared server once, or takes that of RunShared. The caller holds f.mu.
+// sharedServer returns the server of RunShared or, without one, starts a server once. The caller
+// holds f.mu.
 func (f *fixtures) sharedServer() (*Postgres, error) {
 	if f.postgres != nil {
 		return f.postgres, nil
@@ -173,8 +174,9 @@ func (f *fixtures) sharedServer() (*Postgres, error) {
 	return p, nil
 }
 
-// clone makes a database as a copy of another one. On a private server it copies files,
-// which is fastest without fsync. Postgres before 15 has no other way.
+// clone creates a database as a copy of another one. A private server, which runs without fsync,
+// copies fastest with the strategy FILE_COPY. Postgres before 15 always uses it and has no option
+// for it.
 func (p *Postgres) clone(ctx context.Context, name, from string) error {
 	conn, err := pgx.Connect(ctx, p.base)
 	if err != nil {
@@ -192,7 +194,7 @@ func (p *Postgres) clone(ctx context.Context, name, from string) error {
 	return err
 }
 
-// connect logs in to a server and out again.
+// connect checks that a server accepts a connection.
 func connect(ctx context.Context, url string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -201,7 +203,7 @@ func connect(ctx context.Context, url string) error {
 	return conn.Close(ctx)
 }
 
-// admin runs statements outside any test's database.
+// admin runs statements while connected to the server's own database, not to that of a test.
 func (p *Postgres) admin(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, p.base)
 	if err != nil {
@@ -216,8 +218,9 @@ func (p *Postgres) admin(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// makeTemplate returns the migrated template of this schema, and makes it if no test
-// process has. It is complete once it is marked as a template without connections.
+// makeTemplate returns the name of the template database with the current migrations. It creates
+// the template unless another test process has. An incomplete one, of a process that was killed, is
+// not marked as a template and is created again.
 func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	sum, err := migrations.Hash()
 	if err != nil {
@@ -231,13 +234,13 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	defer conn.Close(ctx)
 	id := fnv.New64a()
 	id.Write([]byte(name))
-	// The lock ends with the connection.
+	// Closing the connection releases the lock.
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(id.Sum64())); err != nil {
 		return "", err
 	}
-	var made bool
-	err = conn.QueryRow(ctx, "SELECT datistemplate FROM pg_database WHERE datname = $1", name).Scan(&made)
-	if made {
+	var complete bool
+	err = conn.QueryRow(ctx, "SELECT datistemplate FROM pg_database WHERE datname = $1", name).Scan(&complete)
+	if complete {
 		return name, nil
 	}
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -252,7 +255,7 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 		return "", err
 	}
 	if p.private {
-		if err := quickLogins(ctx, conn); err != nil {
+		if err := useCheapPasswordHashes(ctx, conn); err != nil {
 			return "", err
 		}
 	}
@@ -260,9 +263,9 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	return name, err
 }
 
-// quickLogins sets SCRAM secrets of one iteration. With the usual 4096 iterations each
-// of some thousand logins would take 20 ms under the race detector.
-func quickLogins(ctx context.Context, conn *pgx.Conn) error {
+// useCheapPasswordHashes gives the roles SCRAM secrets with one iteration. With the default of 4096
+// each login takes 20 ms under the race detector, and tests log in thousands of times.
+func useCheapPasswordHashes(ctx context.Context, conn *pgx.Conn) error {
 	for _, role := range []string{Roles.Hot, Roles.Read, Roles.Admin, Roles.Retention} {
 		secret, err := migrations.ScramSecret(Password(role), 1)
 		if err != nil {
@@ -285,8 +288,8 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// Build compiles the package with the import path pkg, once per test process unless
-// RunShared has it, and returns the path of the binary.
+// Build returns the path of the binary of the package with the import path pkg. It compiles the
+// package once per test process, unless RunShared has.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	if bin := sharedBinary(pkg); bin != "" {
@@ -318,12 +321,12 @@ func (f *fixtures) build(pkg string) (string, error) {
 	return bin, nil
 }
 
-// StartProcess starts bin until the end of the test, with PATH, HOME, TMPDIR and env
-// ("NAME=value") as its environment. Its output is checked with CheckLeaks.
+// StartProcess starts bin and kills it at the end of the test. Its environment is PATH, HOME, TMPDIR
+// and env ("NAME=value"). At the end its output is checked with CheckLeaks.
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
 	t.Helper()
-	whole := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
-	p, err := Start(Command{Path: bin, Args: args, Env: append(whole, env...)})
+	base := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
+	p, err := Start(Command{Path: bin, Args: args, Env: append(base, env...)})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := p.Kill(); err != nil {
