@@ -14,36 +14,36 @@ import (
 
 const demoApp = "demo-sender"
 
-// demoSender prints the messages that it claims, and reports them as sent.
+// demoSender claims SMS tasks, prints their messages and reports them as sent.
 type demoSender struct {
 	client  *api.Client
 	out     io.Writer
-	journal string // path
+	journal string // path of the sender's journal
 }
 
-// run prints messages until ctx is done.
+// run works until ctx is done. It prints an error that ends it earlier.
 func (d demoSender) run(ctx context.Context) {
-	if err := d.print(ctx); err != nil {
+	if err := d.runSender(ctx); err != nil {
 		fmt.Fprintf(d.out, "demo sender: %v\n", err)
 	}
 }
 
-func (d demoSender) print(ctx context.Context) error {
-	phone, err := sender.New(sender.Config{
+func (d demoSender) runSender(ctx context.Context) error {
+	s, err := sender.New(sender.Config{
 		Client: d.client, AppID: demoApp, Gateway: sender.NewConsole(d.out), Journal: d.journal,
-		Concurrency: 1, // in order
+		Concurrency: 1, // prints messages in order
 		Log:         slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err
 	}
-	return phone.Run(ctx)
+	return s.Run(ctx)
 }
 
-// printable replaces control characters, which would move the cursor of the terminal.
+// printable replaces control characters, which could move the terminal's cursor, with spaces.
 func printable(s string) string { return text.Printable(s, ' ') }
 
-// pause waits for d. It returns false if ctx is done before.
+// pause waits for d. It returns false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

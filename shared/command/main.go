@@ -14,17 +14,17 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Main runs the binary: args[0] names the command; without one it serves the functions. It
-// returns the exit code: 0 done or drained, 1 failed, 2 wrong settings or an unknown
-// command. SIGTERM and SIGINT end ctx; a second one kills.
+// Main runs the command args[0], or serve if there is none. It returns the exit code: 0 = done, 1 =
+// failed, 2 = wrong settings or an unknown command. The first SIGTERM or SIGINT cancels the context
+// of the command, which then ends in order; the second one kills the process.
 func Main(ctx context.Context, args []string, commands []Command, functions ...fn.Function) int {
 	commands = append([]Command{
-		{Name: "serve", Help: "answer calls (the default)"},
+		{Name: "serve", Help: "serve the functions (the default)"},
 		{Name: "config", Help: "list every setting as a table"},
 		{Name: "version", Help: "print the version"},
-		{Name: "routes", Help: "list every call with the function that answers it, as a table", Run: listRoutes(functions)},
+		{Name: "routes", Help: "list every route with its function as a table", Run: listRoutes(functions)},
 		{Name: "hash-password", Help: "read the built-in admin's password from standard input and print what to set as BASIC_AUTH_PASSWORD_HASH: [iterations]", Run: printPasswordHash},
-		New("health", "check the server of this container: exit code 0 or 1", checkHealth),
+		New("health", "check the health of the server in this container: exit code 0 or 1", checkHealth),
 	}, commands...)
 	name := "serve"
 	if len(args) > 0 {
@@ -66,9 +66,9 @@ func Main(ctx context.Context, args []string, commands []Command, functions ...f
 	} else {
 		err = fn.ListenAndServe(ctx, env, served)
 	}
-	var wrong config.Error
+	var wrongSettings config.Error
 	switch {
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrongSettings):
 		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
 		return 2
 	case err != nil:

@@ -11,16 +11,16 @@ const (
 	UCS2 Encoding = "UCS-2" // 16 bit units; phones read them as UTF-16
 )
 
-// The size of one short message: 140 octets by 3GPP TS 23.040 section 9.2.3.16, and in each part of a longer text
-// 6 octets less, for a concatenation header (section 9.2.3.24.1).
+// A short message has 140 octets (3GPP TS 23.040 section 9.2.3.16). A part of a longer text has 134 octets of text, since
+// its concatenation header needs 6 (section 9.2.3.24.1).
 const (
 	singleSeptets, partSeptets = 160, 153
 	singleUnits, partUnits     = 70, 67
 )
 
-// Segments returns the number of short messages in which text is sent, and their encoding: GSM-7 if its alphabet has
-// every character, else UCS-2. A character is never split over two messages. Empty text is 0 messages of GSM-7; a
-// byte that is not UTF-8 counts as the replacement character.
+// Segments returns the number of short messages that text is sent in, and their encoding: GSM-7 if its alphabet has
+// every character of the text, else UCS-2. A character is never split between two messages. The result for an empty
+// text is 0 and GSM-7. A byte that is not UTF-8 counts as the replacement character.
 func Segments(text string) (count int, encoding Encoding) {
 	if count, ok := countParts(text, septets, singleSeptets, partSeptets); ok {
 		return count, GSM7
@@ -29,9 +29,10 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts counts the messages for characters of the given width. ok is false if a character has no width.
+// countParts counts the messages, whose sizes are single for one alone and part for one of several. ok is false if width
+// returns 0 or less for a character: the encoding does not have it.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
-	total, used := 0, part
+	total, used := 0, part // so that the first character begins a message
 	for _, r := range text {
 		w := width(r)
 		if w <= 0 {
@@ -50,7 +51,7 @@ func countParts(text string, width func(rune) int, single, part int) (count int,
 	return count, true
 }
 
-// septets is the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1): 1, or 2 for the extension table
+// septets returns the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1): 1, or 2 for the extension table
 // (section 6.2.1.1), whose characters follow an escape; 0 if r is in neither.
 func septets(r rune) int {
 	switch {

@@ -12,8 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// replaceInHand runs a trigger whose first call fails when fail is closed, after a newer wake-up was answered 204.
-func replaceInHand(t *testing.T, cfg func(*Config)) (f *function, first *running, js jetstream.JetStream, fail chan struct{}) {
+// startWithReplacedWakeUp runs a trigger and publishes two wake-ups. The second one, which replaces the first in the
+// stream, is answered 204 while the call for the first one is in progress. That call fails when fail is closed.
+func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *running, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
 	broker := bustest.NewBroker(t)
 	b, fail := newBus(t, broker.URL()), make(chan struct{})
@@ -29,34 +30,34 @@ func replaceInHand(t *testing.T, cfg func(*Config)) (f *function, first *running
 	route := Route{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second}
 	c := testConfig(f)
 	cfg(&c)
-	first = runTrigger(t, b, c, route)
+	trigger = runTrigger(t, b, c, route)
 	b.Wake(bus.WakeDeliver, 1)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "in hand")
+	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "the first call begins")
 	b.Wake(bus.WakeDeliver, 1)
-	bustest.Eventually(t, func() bool { return first.Counts()["deliver"].Acked == 1 }, "the newer one was answered")
-	return f, first, broker.JS(), fail
+	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 1 }, "the second wake-up is acknowledged")
+	return f, trigger, broker.JS(), fail
 }
 
-func TestReplacedWakeUpIsRepeatedAfterFailure(t *testing.T) {
+func TestFailedWakeUpIsRepeatedIfReplaced(t *testing.T) {
 	t.Parallel()
-	f, trigger, js, fail := replaceInHand(t, func(*Config) {})
+	f, trigger, js, fail := startWithReplacedWakeUp(t, func(*Config) {})
 	close(fail)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "repeated")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "the wake-up is repeated")
 	require.Len(t, f.seen(), 3)
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 2, Retried: 1}, trigger.Counts()["deliver"])
 	consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 	require.NoError(t, err)
-	require.EqualValues(t, 3, consumer.CachedInfo().Delivered.Consumer, "redelivered by nobody else")
+	require.EqualValues(t, 3, consumer.CachedInfo().Delivered.Consumer, "NATS redelivers nothing")
 }
 
-func TestEndingTriggerPublishesPendingRepeat(t *testing.T) {
+func TestStopPublishesPendingRepeat(t *testing.T) {
 	t.Parallel()
-	_, trigger, js, fail := replaceInHand(t, func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Hour, time.Hour })
+	_, trigger, js, fail := startWithReplacedWakeUp(t, func(c *Config) { c.MinBackoff, c.MaxBackoff = time.Hour, time.Hour })
 	close(fail)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Retried == 1 }, "failed")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Retried == 1 }, "the first call fails")
 	trigger.stop()
 	bustest.Eventually(t, func() bool {
 		consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 		return err == nil && consumer.CachedInfo().NumPending == 1
-	}, "waits for another trigger")
+	}, "the stream has the wake-up for another trigger")
 }
