@@ -48,7 +48,7 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "a socket of a killed process hangs")
 
 	// Until `make run` sees the end, a call may still go to the killed process.
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), fmt.Sprintf("ended     stream (pid %d) by itself", pid)))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), fmt.Sprintf("ended     stream (pid %d) unexpectedly", pid)))
 	second := open(first.After())
 	exchange(second, "c-2")
 	started(t, p, "stream", 2)

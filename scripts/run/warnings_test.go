@@ -45,17 +45,17 @@ func TestWarningsFollowAnEmptiedLog(t *testing.T) {
 	fails("before.test")
 	ctx, stop := context.WithCancel(t.Context())
 	out, ended := &sandbox.LogBuffer{}, make(chan struct{})
-	shown := func(text string) {
-		require.Eventually(t, func() bool {
-			fails("one.test") // until it follows the file
-			return strings.Contains(out.String(), text)
-		}, 10*time.Second, 50*time.Millisecond)
+	shown := func(text string) func() bool {
+		return func() bool { return strings.Contains(out.String(), text) }
 	}
 	go func() { defer close(ended); showWarnings(ctx, log.Name(), out) }()
-	shown("one.test fails")
+	require.Eventually(t, func() bool {
+		fails("a-long-name.one.test") // until it follows the file
+		return shown("one.test fails")()
+	}, 10*time.Second, 50*time.Millisecond)
 	require.NoError(t, log.Truncate(0))
 	fails("two.test")
-	shown("two.test fails")
+	require.Eventually(t, shown("two.test fails"), 10*time.Second, 10*time.Millisecond)
 	stop()
 	<-ended
 	require.NotContains(t, out.String(), "before.test")

@@ -99,7 +99,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		"claims":            `update webhook_deliveries set claims = 2147483647 where id = $1`,
 		"tried":             `update webhook_deliveries set tried = 2147483647 where id = $1`,
 		"negative attempts": `update webhook_deliveries set attempts = -5 where id = $1`,
-		"long tries":        `update webhook_deliveries set tries = jsonb_build_array(repeat('x', 1048500)) where id = $1`,
+		"long tries":        `update webhook_deliveries set tries = jsonb_build_array(repeat('x', 1048570)) where id = $1`,
 		"tries of a kind":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
 	} {
 		a, b := task.NewID(), task.NewID()
