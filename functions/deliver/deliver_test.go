@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -73,7 +74,7 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
-	twice := event("twice", delivered, "", `{"delivered_at":"2026-01-02T03:04:05Z","messages":[`+message+`,`+message+`]}`)
+	twice := event("twice", delivered, "", `{"delivered_at":"`+time.Now().UTC().Format(time.RFC3339)+`","messages":[`+message+`,`+message+`]}`)
 	batch := "[" + strings.Join(append(forged, twice, event("good", task, id, "{}")), ",") + "]"
 	answer := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
 	require.Equal(t, 204, answer.Status, answer.Text)

@@ -64,3 +64,21 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 		})
 	}
 }
+
+// A message of a caller that does not exist, which only a function that was taken over can write,
+// is not posted. The messages of others are.
+func TestMessageOfUnknownCallerStopsNoOther(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	shop := cluster.NewReceiver(t, nil)
+	w.Admin.Exec(`with m as (
+			insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), c, 'x', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
+			from unnest(array[0, 4711]) c returning id, caller_id)
+		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, shop.URL)
+	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
+	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_done`) == 1 })
+	require.Equal(t, 1, shop.Calls())
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_live where caller_id = 4711 and send_no = 0 and next_at > now() + interval '5 seconds'`),
+		"it waits for the end of its lease")
+}

@@ -42,16 +42,21 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[urlMessage]) (locked []posted[urlMessage], err error) {
-			results := make([]messages.Posted, len(all))
-			for i, p := range all {
-				results[i] = messages.Posted{Post: p.work.Post, Result: p.result()}
+			var results []messages.Posted
+			var of []posted[urlMessage] // those of results
+			for _, p := range all {
+				if p.work.signing.Err != nil { // tried again when its lease ends
+					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
+					continue
+				}
+				of, results = append(of, p), append(results, messages.Posted{Post: p.work.Post, Result: p.result()})
 			}
 			settled, err := d.messageStore.SettlePosts(ctx, results)
 			if err != nil {
 				return nil, err
 			}
 			for _, i := range settled.Locked {
-				locked = append(locked, all[i])
+				locked = append(locked, of[i])
 			}
 			d.wakeAt(settled.Again)
 			return locked, nil
@@ -59,12 +64,12 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 	}
 }
 
-// unsigned is the attempt for a post that cannot be signed, because an operator removed a key too early: nothing was
-// posted, and it is tried again when its lease ends.
+// unsigned is the attempt for a post that cannot be signed, mostly because an operator removed a key too early: nothing
+// was posted, and it is tried again when its lease ends.
 func (d *deliverer) unsigned(id string, err error) attempt {
 	d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "cause", err.Error(),
-		"do", "add the key that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
-	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be decrypted; an operator must correct the settings"}
+		"do", "if a key is missing, add the one that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be used; an operator must correct the settings"}
 }
 
 func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {

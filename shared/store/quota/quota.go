@@ -113,7 +113,10 @@ func (q *Quotas) AddSaved(caller int64, w Waiting) {
 func (q *Quotas) CountedAt(caller int64) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.of[caller].ended
+	if e := q.of[caller]; e != nil {
+		return e.ended
+	}
+	return time.Time{}
 }
 
 // Items returns how many were admitted.

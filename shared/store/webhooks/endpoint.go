@@ -321,8 +321,8 @@ select id, caller_id, secret, case when old_secret_until > now() then old_secret
 from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
 
 // SigningSecrets gives what each of the callers signs with now; fresh makes the
-// secret of one that had none yet. What cannot be decrypted is that caller's error
-// alone.
+// secret of one that had none yet. A secret that cannot be decrypted, or made because
+// no such caller exists, is an error of that caller alone.
 func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
 	found := map[int64]Signing{}
 	rows, err := st.db.Hot.Query(ctx, knownSecretsSQL, callers)
@@ -345,6 +345,9 @@ func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func
 			var made SigningSecret
 			made, err = st.SigningSecret(ctx, caller, fresh())
 			found[caller] = Signing{Secrets: []string{made.Secret}}
+			if store.IsPoison(err) {
+				found[caller], err = Signing{Err: err}, nil
+			}
 		}
 	}
 	return found, store.Wrap("signing secrets", err)

@@ -218,7 +218,13 @@ func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() s
 	callers := store.Column(d.callbacks, func(c taskURL) int64 { return c.caller })
 	slices.Sort(callers)
 	callers = slices.Compact(callers)
-	if _, err := st.SigningSecrets(ctx, callers, fresh); err != nil {
+	secrets, err := st.SigningSecrets(ctx, callers, fresh)
+	for _, s := range secrets {
+		if err == nil && store.IsPoison(s.Err) { // no such caller, so no row to deliver under
+			err = s.Err
+		}
+	}
+	if err != nil {
 		return err
 	}
 	rows, err := st.db.Hot.Query(ctx, callbackEndpointsSQL, callers)
