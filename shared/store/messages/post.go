@@ -156,6 +156,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 			return err
 		}
 		var changes []messageChange
+		indexes := make(map[task.ID]int, len(posted)) // in changes: a message that was redriven during its post may be there twice
 		for i, p := range posted {
 			m, found := held.byID[p.ID]
 			if !found {
@@ -164,8 +165,13 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 				}
 				continue
 			}
-			after := m.SettlePost(p.Message, p.Result, held.now, rand.Float64())
-			changes = append(changes, messageChange{p.ID, m.Message, after})
+			n, repeated := indexes[p.ID]
+			if !repeated {
+				n = len(changes)
+				indexes[p.ID], changes = n, append(changes, messageChange{p.ID, m.Message, m.Message})
+			}
+			after := changes[n].after.SettlePost(p.Message, p.Result, held.now, rand.Float64())
+			changes[n].after = after
 			if !after.NextAt.IsZero() {
 				settled.Again = append(settled.Again, after.NextAt)
 			}

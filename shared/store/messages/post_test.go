@@ -197,3 +197,28 @@ func TestRedriveKeepsTheDestinationKey(t *testing.T) {
 		require.Equal(t, messages.DestinationKey(7, url), key)
 	}
 }
+
+// A message that is redriven while it is posted is posted again beside that. Both results may be
+// settled together with those of other messages.
+func TestSettlePostsOfOneMessageTwice(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	redriven, other := storetest.Message("redriven", toURL), storetest.Message("other", toURL)
+	db.MustSave(t, redriven, other)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	require.NoError(t, err)
+	_, err = db.Messages.Redrive(t.Context(), redriven.ID, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	again, err := db.Messages.ClaimPosts(t.Context(), wide, posts, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	var posted []messages.Posted
+	for _, p := range append(posts, again...) {
+		posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+	}
+	require.Len(t, posted, 3)
+	_, err = db.Messages.SettlePosts(t.Context(), posted)
+	require.NoError(t, err)
+	require.Equal(t, 2, db.Count(t, `select count(*) from message_done`))
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+}
