@@ -18,7 +18,7 @@ const (
 // each.
 const Account = "SENDONCE"
 
-// Limits of nats-server that ServerConfig sets. Whoever has a password can make the server keep
+// Limits of nats-server that ServerConfig sets. A user with a password can make the server keep
 // MaxPending for each connection that it does not read from.
 const (
 	MaxPending          = 4 << 20 // bytes that wait for one connection; with more, the server closes it

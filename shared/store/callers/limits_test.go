@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever adds a grant says here by failing how an admin with queues is held to it.
+// A new grant fails this test until the rule for an admin with queues is added here.
 func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
 	t.Parallel()
 	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}

@@ -178,8 +178,8 @@ update archived_messages set status = $2, abandoned = $3, finished_by = nullif($
     receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
 where id = $1`
 
-// receiveArchived takes in a confirmation of an archived message: whoever has
-// received a message can say so at any time.
+// receiveArchived stores a confirmation of an archived message: a receiver can
+// confirm at any time.
 func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)

@@ -180,8 +180,8 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
-// Who was told nothing of a commit waits for the truth; with nothing begun there
-// is none to wait for.
+// A caller that does not know whether its commit succeeded waits to find out. Without
+// a begun transaction there is nothing to wait for.
 func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)

@@ -14,14 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Endpoint is a URL that a caller wants events told to. Its secret is in none of
-// its answers.
+// Endpoint is a URL to which a caller's events are posted. It does not hold its
+// signing secret.
 type Endpoint struct {
 	ID             task.ID
 	CallerID       int64
 	URL            string
 	Description    string
-	Events         []string // the kinds that it is told; empty = all
+	Events         []string // the kinds that it receives; empty = all
 	Enabled        bool
 	DisabledReason string     // gone, failing or by_hand; "" while it is enabled
 	DisabledAt     *time.Time // nil while it is enabled
@@ -63,7 +63,7 @@ insert into webhook_endpoints (id, caller_id, url, description, events, secret) 
 returning ` + endpointColumns
 )
 
-// AddEndpoint has a caller's events told to a URL from now on.
+// AddEndpoint adds a URL that receives a caller's events from now on.
 // task.CodeConflict when the caller has 20 already.
 func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operator) (e Endpoint, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -243,8 +243,7 @@ func EndpointRow(id task.ID, caller int64, url string) string {
 	return fmt.Sprintf("webhook_endpoints/%s caller %d url %s", id, caller, url)
 }
 
-// SigningSecret signs what a caller has told to callback URLs and what it sends
-// to URLs.
+// SigningSecret signs a caller's events to callback URLs and its messages to URLs.
 type SigningSecret struct {
 	Secret   string
 	OldUntil *time.Time // until when the secret before signs too; nil when there is none

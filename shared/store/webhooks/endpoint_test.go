@@ -41,7 +41,7 @@ func mustDeliveries(t *testing.T, db *storetest.DB, f webhooks.DeliveryFilter) [
 	return page
 }
 
-func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
+func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,10 +100,10 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	}
 	events = append(events, webhooks.RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
 	for range 2 {
-		told, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FreshSecret)
+		recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FreshSecret)
 		require.NoError(t, err)
 		require.Empty(t, unknown)
-		require.Equal(t, 64*20+1, told)
+		require.Equal(t, 64*20+1, recorded)
 	}
 	require.Equal(t, 64*20+1, db.Count(t, `select count(*) from webhook_deliveries`), "once each")
 	require.Zero(t, db.Count(t, `select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 8)`))
@@ -198,7 +198,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }
 
-func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
+func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
@@ -235,7 +235,7 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 	require.NotEmpty(t, db.MustClaimDeliveries(t))
 }
 
-func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
+func TestCallbackDoesNotDelayThoseToOtherHosts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 10 {
@@ -243,7 +243,7 @@ func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
 		db.MustSubmit(t, s)
 		db.CountEvents(t, s.ID, 1, "task.succeeded")
 	}
-	quick := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/told" })
+	quick := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/events" })
 	db.MustSubmit(t, quick)
 	db.CountEvents(t, quick.ID, 1, "task.succeeded")
 	hosts := map[string]int{}
@@ -257,7 +257,7 @@ func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
 	require.WithinDuration(t, time.Now(), next, time.Minute)
 }
 
-func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
+func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -296,7 +296,7 @@ func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`))
 }
 
-func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T) {
+func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	gone, failing := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://failing.example")
@@ -325,14 +325,14 @@ func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T)
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"webhook.disabled", "webhook.disabled"}, kinds)
 	require.Equal(t, [][]task.ID{{gone.ID}, {failing.ID}}, ids)
-	told := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
-	require.Equal(t, gone.URL, told[0].URL)
-	require.Equal(t, msg.DisabledGone, told[0].DisabledReason)
+	relayed := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Equal(t, gone.URL, relayed[0].URL)
+	require.Equal(t, msg.DisabledGone, relayed[0].DisabledReason)
 	db.MustAddEndpoint(t, 7, "https://other.example")
-	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller hears of it by another endpoint")
+	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives it")
 }
 
-func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
+func TestResendPostsAnEventAgainUnderItsOwnID(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -363,7 +363,7 @@ func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 }
 
-func TestARotatedSecretSignsForADay(t *testing.T) {
+func TestOldSecretSignsForADayAfterARotation(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -389,7 +389,7 @@ func TestARotatedSecretSignsForADay(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "no secret is kept there")
 }
 
-func TestADeletedEndpointIsToldNothingMore(t *testing.T) {
+func TestDeletedEndpointReceivesNothingMore(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -424,7 +424,7 @@ func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
 	require.Len(t, rest, 5)
 }
 
-func TestACallerWithEndpointsCannotBeRemoved(t *testing.T) {
+func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)

@@ -86,8 +86,8 @@ for update`
 update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = $5, finished_at = null where id = $1`
 )
 
-// Resend has an event told again under its own id, at once, whatever became of
-// it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
+// Resend makes a delivery due at once, under its own id and in whatever state it is.
+// task.CodeNotFound as for Delivery; task.CodeConflict while its
 // endpoint is disabled, when it was deleted, or when its caller is revoked.
 func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Delivery, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {

@@ -21,11 +21,11 @@ type RecordedEvent struct {
 	Payload string  // the body of each POST
 }
 
-// listenersSQL finds who is told of each event: of a task, or of an endpoint that was
-// disabled, the caller's enabled endpoints that want the kind; of an alert those of
-// all admins without queues, the built-in one included. A caller that was revoked is
-// told nothing. Each event whose subject exists has at least one row.
-const listenersSQL = `
+// receiversSQL finds the receivers of each event. For a task, or an endpoint that was
+// disabled, they are the caller's enabled endpoints that want the kind; for an alert
+// those of all admins without queues, the built-in one included. A revoked caller
+// receives nothing. Each event whose subject exists has at least one row.
+const receiversSQL = `
 select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
 cross join lateral (
@@ -86,15 +86,16 @@ const (
 	recordBytes = 2 << 20
 )
 
-// RecordEvents makes sure that events will be told to everyone who is to hear of
-// them, once each however often they are recorded. Those of callers with few
-// deliveries among them are recorded first, in statements of bounded size that are
-// each committed: after an error some are recorded, and recording all again adds the
-// others. told is how many deliveries are recorded, and unknown, which is empty after an
-// error, are the places of the events whose subject does not exist. fresh makes the
-// signing secret of a caller that has none yet.
-func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (told int, unknown []int, err error) {
-	d, unknown, err := st.listeners(ctx, events)
+// RecordEvents records a delivery of each event to each of its receivers, once each
+// however often the event is recorded. Callers with few deliveries among them come
+// first. Each statement has a bounded size and is its own transaction: after an error
+// some deliveries are recorded, and recording all events again adds the others.
+//
+// recorded is the number of deliveries, and unknown has the indexes of the events whose
+// subject does not exist; it is empty after an error. fresh makes the signing secret of
+// a caller that has none yet.
+func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
+	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {
 		err = st.addCallbacks(ctx, d, fresh)
 	}
@@ -105,12 +106,12 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	for rest := d.rows; len(rest) > 0; {
 		next := rest[:fittingInStatement(rest, events)]
 		if err := st.insertDeliveries(ctx, next, events); err != nil {
-			return told, nil, store.Wrap("record events", err)
+			return recorded, nil, store.Wrap("record events", err)
 		}
-		told += len(next)
+		recorded += len(next)
 		rest = rest[len(next):]
 	}
-	return told, unknown, nil
+	return recorded, unknown, nil
 }
 
 // fittingInStatement is how many of the first rows, which are in the order of the
@@ -146,7 +147,7 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 	return err
 }
 
-// deliveries are to be recorded.
+// deliveries are what RecordEvents inserts.
 type deliveries struct {
 	rows      []newDelivery
 	callbacks []taskURL
@@ -172,15 +173,15 @@ func (d *deliveries) sortByFanOut() {
 	})
 }
 
-// taskURL is a task's own URL, which is told of its events.
+// taskURL is a task's own callback URL.
 type taskURL struct {
 	place  int64 // of the event, from 1
 	caller int64
 	url    string
 }
 
-func (st *Store) listeners(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
-	rows, err := st.db.Hot.Query(ctx, listenersSQL, store.Column(events, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(events, func(e RecordedEvent) string { return e.Kind }))
+func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
+	rows, err := st.db.Hot.Query(ctx, receiversSQL, store.Column(events, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(events, func(e RecordedEvent) string { return e.Kind }))
 	if err != nil {
 		return nil, nil, err
 	}
