@@ -166,12 +166,15 @@ CREATE TABLE accepted_messages (
     saved_at      timestamptz DEFAULT now(),
     sender        text,
     client_msg_id text,
-    delivered_at  timestamptz
+    delivered_at  timestamptz,
+    purged_seq    bigint
 );
 CREATE INDEX accepted_messages_place ON accepted_messages (accept_seq);
-COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats; and those that were delivered and are not saved yet.';
+COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats; those that were delivered and are not saved yet; and those that were rejected in the last day.';
 COMMENT ON COLUMN accepted_messages.saved_at IS 'Null: only delivered_at is known yet.';
+COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database did not accept: who gets the acknowledgement. Null for others.';
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
+COMMENT ON COLUMN accepted_messages.purged_seq IS 'accept_seq of a rejected message that the stream no longer has, for its acknowledgement.';
 
 -- stream_created: places are those of one stream; one that was created again counts from its beginning.
 -- looked_seq, looked_taken, looked_at: the end of the stream and how far it was saved when it was last compared, so that the next

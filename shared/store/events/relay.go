@@ -80,7 +80,7 @@ from (select *, bool_or(before >= 4 << 20) over (partition by stream) as cut fro
         over (partition by stream order by turn, chance rows between unbounded preceding and 1 preceding) as before from (
 select o.id as seq, o.kind, o.reason, o.created_at as at, i.id as subject, t.source, t.metadata,
     ` + tasks.AttemptNames + `, d.sent_at, w.url, w.disabled_reason, w.failing_since,
-    coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, m.accept_seq) as accept_seq,
+    coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, a.purged_seq, m.accept_seq) as accept_seq,
     to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.before + i.place as turn, o.chance, i.place, o.events
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (

@@ -224,10 +224,22 @@ func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limi
 	return places, store.Wrap("list purge candidates", err)
 }
 
-const markPurgedSQL = `
-delete from accepted_messages a using unnest($1::uuid[], $2::bigint[]) as t (id, seq) where a.id = t.id and a.accept_seq = t.seq`
+// A row has a sender if the message is poisoned. It is kept without its place, because the relay
+// reads the receiver of the acknowledgement from it.
+const (
+	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
-// MarkPurged records that the stream no longer has these messages.
+	markPurgedSQL = `
+with t as materialized (
+    select * from unnest($1::uuid[], $2::bigint[]) as t (id, seq)
+), kept as (
+    ` + keepSendersSQL + ` from t where a.id = t.id and a.accept_seq = t.seq and a.sender is not null
+)
+delete from accepted_messages a using t where a.id = t.id and a.accept_seq = t.seq and a.sender is null`
+)
+
+// MarkPurged records that the stream no longer has these messages. Rows of poisoned messages stay,
+// until ForgetDelivered removes them.
 func (st *Store) MarkPurged(ctx context.Context, places []AcceptedPlace) error {
 	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(places, func(p AcceptedPlace) task.ID { return p.ID }),
 		store.Column(places, func(p AcceptedPlace) int64 { return p.Seq }))
@@ -238,15 +250,17 @@ const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
 // beginStreamSQL deletes what is known of an earlier stream, whose places would be confused
-// with those of this one. Its last scan is set to the distant past.
+// with those of this one, as markPurgedSQL does. Its last scan is set to the distant past.
 const beginStreamSQL = `
 with other as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
     on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
     where accepted_checked.stream_created <> excluded.stream_created
     returning 1
+), kept as (
+    ` + keepSendersSQL + ` where a.sender is not null and a.saved_at < $1 and exists (select from other)
 )
-delete from accepted_messages where coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
+delete from accepted_messages where sender is null and coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
 
 // Checked is how far a stream was compared with the saved messages, and what its last scan
 // found.

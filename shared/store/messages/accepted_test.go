@@ -1,6 +1,7 @@
 package messages_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
@@ -92,6 +95,53 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 3)
 	require.NoError(t, err)
 	require.Empty(t, unaccounted)
+}
+
+// A stream that is nearly full is purged at once, which may be before the acknowledgement is published.
+func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
+	t.Parallel()
+	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){
+		"purged": func(t *testing.T, db *storetest.DB) {
+			places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+			require.NoError(t, err)
+			require.Len(t, places, 2)
+			require.NoError(t, db.Messages.MarkPurged(t.Context(), places))
+		},
+		"created again": func(t *testing.T, db *storetest.DB) {
+			_, err := db.Messages.Checked(t.Context(), time.Now().Add(time.Minute))
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			_, err := db.Messages.Checked(t.Context(), time.Now().Add(-time.Hour))
+			require.NoError(t, err)
+			mustSaveAccepted(t, db, accepted(1, "good"), accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 }))
+			purge(t, db)
+			places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+			require.NoError(t, err)
+			require.Empty(t, places, "no place is purged twice")
+			missing, err := db.Messages.MissingSequences(t.Context(), 1, 2)
+			require.NoError(t, err)
+			require.Equal(t, []uint64{1, 2}, missing, "no place is taken for one of the next stream")
+			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
+			var acks []string
+			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+				for _, d := range due {
+					acks = append(acks, fmt.Sprint(d.Kind, " ", d.From, " ", d.ClientMsgID, " ", d.AcceptSeq))
+					results = append(results, msg.Result{Outcome: msg.Taken})
+				}
+				return results, nil
+			})
+			require.NoError(t, err)
+			require.ElementsMatch(t, []string{"message.saved shop good 1", "message.rejected shop bad 2"}, acks)
+
+			db.Exec(t, `update accepted_messages set saved_at = now() - interval '25 hours'`)
+			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
+			require.Zero(t, db.Count(t, `select count(*) from accepted_messages`))
+		})
+	}
 }
 
 func TestProgressBelongsToOneStream(t *testing.T) {

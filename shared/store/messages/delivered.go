@@ -71,16 +71,22 @@ func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error)
 	return store.OrZero(at), store.Wrap("delivered message", err)
 }
 
-// deliveredKept is how long the time of a delivery waits for its message to be
-// saved.
-const deliveredKept = 30 * 24 * time.Hour
+// deliveredKept is how long the time of a delivery waits for its message to be saved, and
+// senderKept how long the sender of a poisoned message waits for its acknowledgement to be
+// published.
+const (
+	deliveredKept = 30 * 24 * time.Hour
+	senderKept    = 24 * time.Hour
+)
 
 const forgetDeliveredSQL = `
-delete from accepted_messages where accept_seq is null and delivered_at < now() - make_interval(secs => $1)`
+delete from accepted_messages
+where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))`
 
-// ForgetDelivered removes times of deliveries whose messages were never saved, or
-// were saved and forgotten before the time was recorded.
+// ForgetDelivered removes times of deliveries whose messages were never saved, or were saved and
+// forgotten before the time was recorded. It also removes the rows of poisoned messages that the
+// stream no longer has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
-	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds())
+	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), senderKept.Seconds())
 	return store.Wrap("forget delivered messages", err)
 }

@@ -23,5 +23,5 @@
 // the row of accepted_messages with the message's id, so the second one sees the first.
 //
 // accepted_messages needs no archive: its rows are deleted when the stream purges their
-// messages. Archived messages can still be confirmed and stay in their conversation.
+// messages, those of poisoned messages a day after they were rejected. Archived messages can still be confirmed and stay in their conversation.
 package messages
