@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,35 +30,44 @@ const (
 const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
-	passwordWait  = 2 * time.Second // how long a call waits for its turn
-	passwordPause = 5               // a turn lasts so many times as long as computing a hash
+	passwordWait  = 2 * time.Second // the longest time that a call waits for its turn
+	passwordPause = 5               // the length of a turn, in times of computing a hash
 	firstTurnTTL  = time.Hour
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
+
+	// Headers of waiting calls are in no memory budget: at most 18 KB each, 19 MB in all.
+	waitingAddresses  = 512 // with at least one waiting call
+	waitingMore       = 512 // waiting calls beside one of each address
+	waitingPerAddress = 32
 )
 
-// PasswordHash is what is kept of the built-in admin's password.
+// PasswordHash checks the built-in admin's password against a hash.
 //
-// Computing a hash takes a tenth of a second or more, so the right password is computed once
-// in a process, and others in turns with pauses. Each name has two lines of turns: one for
-// the first password that an address gives for it within firstTurnTTL, one for all further
-// ones. So an address delays the first call of the admin from another one by one turn at
-// most, and guessing takes at most two fifths of a core.
+// Computing a hash takes a tenth of a second or more. A process computes it for the right password once, and
+// remembers that password. Before that, computations start in turns, with pauses. Each name has two queues of turns:
+// one for the first password that an address tries for the name within firstTurnTTL, and one for all others. So an
+// address delays the admin's first call from another address by at most one turn, and guessing uses at most two fifths
+// of a core.
 //
-// Only passwords for the admin's name are computed. Calls with other names wait in lines of
-// their own, and as long as a computation takes: the time of an answer does not show which
-// name is the admin's.
+// The number of waiting calls is bounded, for each address and in all. Fewer than waitingAddresses addresses cannot
+// prevent a call from another one from waiting.
+//
+// Hashes are computed only for the admin's name. Calls with other names have their own queues, and take as long as a
+// computation does, so that the time of an answer does not show which name is the admin's.
 type PasswordHash struct {
 	iterations int
 	salt, sum  []byte
 	derive     func(password string, iterations int) ([]byte, error)
 
-	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
-	accepted chan struct{}                     // closed then
+	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the right password; nil before its first use
+	accepted chan struct{}                     // closed when matched is set
 
-	mu     sync.Mutex
-	takes  time.Duration        // the longest time that computing a hash took
-	free   map[uint64]time.Time // by line: when its next turn begins, if that is in the future
-	firsts map[uint64]time.Time // by name and address: until when it has no first turn
+	mu        sync.Mutex
+	takes     time.Duration        // the longest time that computing a hash took
+	free      map[uint64]time.Time // by queue: when its next turn begins, if that is in the future
+	firsts    map[uint64]time.Time // by name and address: until when it has no first turn
+	waiting   int                  // calls that wait for a turn or use one
+	byAddress map[netip.Prefix]int // how many of waiting are of an address, which has no entry for 0
 }
 
 // ParsePasswordHash reads what HashPassword returns. The error says what is accepted.
@@ -73,7 +83,7 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 	}
 	h := &PasswordHash{
 		iterations: iterations, salt: []byte(parts[2]), sum: sum, accepted: make(chan struct{}),
-		free: map[uint64]time.Time{}, firsts: map[uint64]time.Time{},
+		free: map[uint64]time.Time{}, firsts: map[uint64]time.Time{}, byAddress: map[netip.Prefix]int{},
 	}
 	h.derive = func(password string, iterations int) ([]byte, error) {
 		return pbkdf2.Key(sha256.New, password, h.salt, iterations, len(h.sum))
@@ -81,9 +91,9 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 	return h, nil
 }
 
-// matches reports whether the name is the admin's and the password is the right one. It
-// takes the same time for all names. A pair that has failed too often computes no hash. It returns an error if there was no turn for the call
-// within passwordWait of its beginning.
+// matches reports whether the name is the admin's and the password is right. It takes the same time for all names.
+// For a pair that has failed too often it computes no hash. It returns an error if the call gets no turn within
+// passwordWait of its beginning, or if too many calls wait.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	given := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
@@ -95,7 +105,8 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 	if a.retryAfter > 0 || len(password) > MaxPasswordLength {
 		return false, nil
 	}
-	start, ok := h.turn(a)
+	start, ok, end := h.turn(a)
+	defer end()
 	select {
 	case <-time.After(time.Until(start)):
 	case <-h.accepted:
@@ -128,7 +139,7 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 	return false, nil
 }
 
-// longest returns the longest time that computing a hash took, which may be the given one.
+// longest notes how long a computation took, and returns the longest time so far.
 func (h *PasswordHash) longest(took time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,40 +147,66 @@ func (h *PasswordHash) longest(took time.Duration) time.Duration {
 	return h.takes
 }
 
-// turn returns when the call has its turn, or when it has waited long enough for one.
-func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool) {
+// turn returns when the turn of the call begins. If there is none for it, ok is false and start is when to refuse it.
+// The caller must call end.
+func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	now, pair := time.Now(), maphash.Comparable(a.limiter.seed, a.pair)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.mayWait(a.address) {
+		return a.began.Add(failureTime), false, func() {} // not earlier, as only the admin's name was not looked up
+	}
+	h.waiting++
+	h.byAddress[a.address]++
+	end = func() { h.leave(a.address) }
 	if h.takes == 0 {
 		h.takes = h.estimate()
 	}
 	first := !now.Before(h.firsts[pair])
-	line := maphash.Comparable(a.limiter.seed, struct {
+	queue := maphash.Comparable(a.limiter.seed, struct {
 		name  uint64
 		first bool
 	}{a.name, first})
 	start = now
-	if free := h.free[line]; free.After(now) {
+	if free := h.free[queue]; free.After(now) {
 		start = free
 	}
 	if limit := a.began.Add(passwordWait); start.After(limit) {
-		return limit, false
+		return limit, false, end
 	}
 	evictIfFull(h.free, turnLimit, timeLeft(now))
-	h.free[line] = start.Add(passwordPause * h.takes)
+	h.free[queue] = start.Add(passwordPause * h.takes)
 	if first {
 		evictIfFull(h.firsts, turnLimit, timeLeft(now))
 		h.firsts[pair] = now.Add(firstTurnTTL)
 	}
-	return start, true
+	return start, true, end
 }
 
-// estimate measures part of a computation.
+// mayWait reports whether there is room for a waiting call of the address. mu must be held.
+func (h *PasswordHash) mayWait(address netip.Prefix) bool {
+	n, addresses := h.byAddress[address], len(h.byAddress)
+	if n == 0 {
+		return addresses < waitingAddresses
+	}
+	return n < waitingPerAddress && h.waiting-addresses < waitingMore
+}
+
+// leave ends the wait of a call.
+func (h *PasswordHash) leave(address netip.Prefix) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting--
+	if h.byAddress[address]--; h.byAddress[address] == 0 {
+		delete(h.byAddress, address)
+	}
+}
+
+// estimate returns the time to compute a hash, measured with a part of the iterations.
 func (h *PasswordHash) estimate() time.Duration {
 	const part = 50
 	began := time.Now()
-	_, _ = h.derive("", max(h.iterations/part, 1)) // an error is that of any password
+	_, _ = h.derive("", max(h.iterations/part, 1)) // an error does not depend on the password: matches returns it
 	return part * time.Since(began)
 }
 

@@ -158,11 +158,12 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	t.Parallel()
 	withHash(t, func(t *testing.T, h *hashTest) {
+		const calls = 20
 		spent := func() float64 { return h.limiter.total.level(time.Now(), 0) }
 		before := spent()
 		var all sync.WaitGroup
 		var refused atomic.Int32
-		for i := range 100 {
+		for i := range calls {
 			all.Go(func() {
 				began := time.Now()
 				if _, err := h.login("admin", fmt.Sprint(i)); task.CodeOf(err) == task.CodeServerBusy {
@@ -172,8 +173,92 @@ func TestPasswordCheckWaitIsBounded(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, 100-4, refused.Load(), "but the first turn, and three within the time")
-		require.Equal(t, before+100, spent(), "a call that has no turn counts as a failure of its address")
+		require.EqualValues(t, calls-4, refused.Load(), "but the first turn, and three within the time")
+		require.Equal(t, before+calls, spent(), "a call that has no turn counts as a failure of its address")
+	})
+}
+
+// parked counts the calls of park that were not answered yet.
+type parked struct {
+	all     sync.WaitGroup
+	waiting atomic.Int32
+}
+
+// park makes n concurrent calls with a name from an address.
+func (p *parked) park(h *hashTest, n int, name, address string) {
+	for i := range n {
+		p.waiting.Add(1)
+		p.all.Go(func() {
+			defer p.waiting.Add(-1)
+			_, _ = h.loginFrom(address, name, fmt.Sprint("guess ", i))
+		})
+	}
+}
+
+func TestWaitingCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		addresses, each int
+		name            string
+		waiting         int
+		login           time.Duration // of the admin
+	}{
+		"one address":                       {1, 200, "nobody", waitingPerAddress, hashTime},
+		"one address with the admin's name": {1, 200, "admin", waitingPerAddress, hashTurn + hashTime - failureTime - time.Millisecond},
+		"many addresses":                    {waitingAddresses - 1, 3, "nobody", waitingAddresses - 1 + waitingMore, hashTime},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			withHash(t, func(t *testing.T, h *hashTest) {
+				var calls parked
+				for i := range c.addresses {
+					calls.park(h, c.each, c.name, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
+				}
+				time.Sleep(failureTime + time.Millisecond)
+				require.Equal(t, c.waiting, int(calls.waiting.Load()))
+				began := time.Now()
+				_, err := h.login("admin", "secret")
+				require.NoError(t, err, "the admin at another address gets in")
+				require.Equal(t, c.login, time.Since(began))
+				calls.all.Wait()
+				require.Zero(t, h.hash.waiting)
+				require.Empty(t, h.hash.byAddress)
+			})
+		})
+	}
+}
+
+// A call that may not wait is answered soon, and neither the time nor the answer shows whether its name exists.
+func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
+	t.Parallel()
+	withHash(t, func(t *testing.T, h *hashTest) {
+		names := []string{"nobody", "submitter", "gone", "another", "admin"}
+		var calls parked
+		calls.park(h, 2*waitingPerAddress, "nobody", "198.51.100.1")
+		time.Sleep(time.Millisecond)
+		var all sync.WaitGroup
+		for _, name := range names {
+			for _, password := range []string{"wrong", "secret"} {
+				all.Go(func() {
+					began := time.Now()
+					_, err := h.loginFrom("198.51.100.1", name, password)
+					require.Equal(t, busy("too many passwords wait to be checked, try again"), err, name)
+					require.Equal(t, failureTime, time.Since(began), name)
+				})
+			}
+		}
+		all.Go(func() {
+			began := time.Now()
+			_, err := h.loginFrom("198.51.100.1", "submitter", token)
+			require.NoError(t, err, "a caller with a token needs no place")
+			require.Zero(t, time.Since(began))
+		})
+		all.Wait()
+		began := time.Now()
+		_, err := h.login("admin", "secret")
+		require.NoError(t, err)
+		require.Equal(t, hashTime, time.Since(began), "the refused calls have used up no turn")
+		calls.all.Wait()
 	})
 }
 
