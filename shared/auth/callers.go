@@ -13,40 +13,41 @@ import (
 
 const (
 	CallerTTL        = time.Minute     // how long a caller is kept
-	unknownCallerTTL = 5 * time.Second // a new caller whose name was tried too early waits no longer
+	unknownCallerTTL = 5 * time.Second // so a caller that is created after its name was tried waits at most this long
 	callerLimit      = 4096            // per kind: known names, unknown names
 	lookupTimeout    = 3 * time.Second
 )
 
-// Callers keeps the caller of a name for CallerTTL, and that a name is unknown for
-// unknownCallerTTL. Unknown names have a bound of their own, so that guessing them
-// cannot push out the real ones. Concurrent calls with one name share one query.
+// Callers caches callers by name: a caller for CallerTTL, and that a name is unknown for
+// unknownCallerTTL. Unknown names have their own limit, so that guessed names cannot evict
+// callers. Concurrent calls with one name share one query.
 type Callers struct {
 	find    findCaller
-	onFound func() // a caller is remembered from now on; may be nil
+	onFound func() // called after a query found a caller; may be nil
 
 	mu       sync.Mutex
 	inFlight map[callerQuery]*lookup
-	known    map[string]*lookup // also expired ones
+	known    map[string]*lookup // includes expired entries
 	unknown  map[string]*lookup
 }
 
 // findCaller is Source.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
-// callerQuery uses the pool of lists or the other one: a list that waits must not delay other calls.
+// callerQuery identifies a query. Calls for lists use another connection pool, so that a list that waits
+// does not delay other calls.
 type callerQuery struct {
 	name string
 	list bool
 }
 
-// lookup is one query; its fields are set once done is closed.
+// lookup is a query or its result. The fields other than done may be read after done is closed.
 type lookup struct {
 	done    chan struct{}
 	caller  callers.Caller
 	err     error
 	expires time.Time
-	changed chan struct{} // closed when the cache has another caller for the name
+	changed chan struct{} // closed when the caller in the cache may have changed
 }
 
 func newCallers(find findCaller) *Callers {
@@ -58,13 +59,14 @@ func newCallers(find findCaller) *Callers {
 	}
 }
 
-// seenCaller is what is kept of a name.
+// seenCaller is what the cache has of a name.
 type seenCaller struct {
-	caller callers.Caller // as it was read last, however long ago; zero where that is not known
-	exists bool           // there was a caller of the name
+	caller callers.Caller // as last read, however long ago; zero if it was not read
+	exists bool           // there was a caller with the name
 	fresh  bool           // a lookup needs no query
 }
 
+// seen returns what the cache has of a name. It makes no query.
 func (c *Callers) seen(name string) (s seenCaller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +78,7 @@ func (c *Callers) seen(name string) (s seenCaller) {
 	return seenCaller{fresh: l != nil && now.Before(l.expires)}
 }
 
-// noteExisting notes that there is a caller of the name.
+// noteExisting records that there is a caller with the name.
 func (c *Callers) noteExisting(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,13 +92,13 @@ func (c *Callers) byName(ctx context.Context, name string, list bool) (callers.C
 	return l.caller, err
 }
 
-// Current returns the caller of a name. changed is closed when that may have changed.
+// Current returns the caller with the name. changed is closed when the caller may have changed.
 func (c *Callers) Current(ctx context.Context, name string) (caller callers.Caller, changed <-chan struct{}, err error) {
 	l, err := c.get(ctx, callerQuery{name: name})
 	return l.caller, l.changed, err
 }
 
-// get waits for a lookup.
+// get returns the result of a lookup, or an error when ctx ends first.
 func (c *Callers) get(ctx context.Context, q callerQuery) (*lookup, error) {
 	l := c.lookup(ctx, q)
 	select {
@@ -114,7 +116,7 @@ func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
 		if l := remembered[q.name]; l != nil && time.Now().Before(l.expires) {
 			if l.err == nil && time.Until(l.expires) < CallerTTL/2 {
-				c.begin(ctx, q) // in good time: the database may be slow to answer
+				c.begin(ctx, q) // refreshes it before it expires, as the database may be slow
 			}
 			return l
 		}
@@ -122,13 +124,13 @@ func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	return c.begin(ctx, q)
 }
 
-// begin starts a query, unless one is under way.
+// begin starts a query, or joins one that is running. mu must be held.
 func (c *Callers) begin(ctx context.Context, q callerQuery) *lookup {
 	l := c.inFlight[q]
 	if l == nil {
 		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
 		c.inFlight[q] = l
-		// Others wait for this result too, so it outlives the call that started it.
+		// Other calls may wait for this result too, so the query does not end with the call that started it.
 		go c.run(context.WithoutCancel(ctx), q, l)
 	}
 	return l
@@ -169,7 +171,7 @@ func (c *Callers) run(ctx context.Context, q callerQuery, l *lookup) {
 	}
 }
 
-// Forget has a caller looked up anew.
+// Forget makes the next call with the name query the database.
 func (c *Callers) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,8 +181,8 @@ func (c *Callers) Forget(name string) {
 	delete(c.inFlight, callerQuery{name, true})
 }
 
-// ForgetAll has every caller looked up anew: any of them may have been changed
-// while NATS was away.
+// ForgetAll is Forget for all names. It is for when NATS was away, as any caller may have been
+// changed then.
 func (c *Callers) ForgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +195,7 @@ func (c *Callers) ForgetAll() {
 	clear(c.inFlight)
 }
 
-// expire ends the use of a known caller, which seen still returns; mu is held.
+// expire removes the result of a name but keeps its caller for seen. mu must be held.
 func (c *Callers) expire(name string) {
 	if l := c.known[name]; l != nil {
 		drop(c.known, name)
@@ -201,7 +203,7 @@ func (c *Callers) expire(name string) {
 	}
 }
 
-// drop removes a name and closes changed for its watchers.
+// drop removes a name and closes its changed.
 func drop(names map[string]*lookup, name string) {
 	if l := names[name]; l != nil {
 		close(l.changed)
@@ -209,8 +211,8 @@ func drop(names map[string]*lookup, name string) {
 	}
 }
 
-// remember makes room by dropping what has expired, or else any entry: losing
-// one costs a query.
+// remember adds a result. If there are too many, it drops the expired ones, and others if these
+// are not enough: a dropped entry costs one query.
 func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
 		for other, old := range names {

@@ -11,26 +11,25 @@ import (
 )
 
 const (
-	deferredLookupInterval = 700 * time.Millisecond // so that names are found before Retry-After, which is 1 s
-	deferredLookupLimit    = 4096                   // names of one query, which takes some 10 ms
+	deferredLookupInterval = 700 * time.Millisecond // shorter than the Retry-After of the refused calls, which is 1 s
+	deferredLookupLimit    = 4096                   // names in one query, which takes some 10 ms
 )
 
-// deferredLookups are the names that are looked up together, for calls that were not
-// looked up for.
+// deferredLookups collects the names of calls that were refused without a lookup, and looks
+// them up together.
 type deferredLookups struct {
 	findExisting func(ctx context.Context, names []string) (existing []string, err error)
 	log          *slog.Logger
 
 	mu        sync.Mutex
 	names     map[string]bool
-	byAddress map[netip.Prefix]int // how many of names an address added
+	byAddress map[netip.Prefix]int // how many names an address added
 	running   bool
 }
 
-// add calls found within about deferredLookupInterval if there is a caller of that name.
-// An address may add as many names as there are places left for others, so one that sends very
-// many names takes half of the places. What an address sends beyond that is dropped: its
-// callers try again.
+// add calls found after about deferredLookupInterval if there is a caller with that name.
+// An address may add as many names as there are free places, so one address takes at most half
+// of all places. Further names of it are dropped: they are added when their callers try again.
 func (n *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,8 +47,8 @@ func (n *deferredLookups) add(name string, address netip.Prefix, found func(name
 	}
 }
 
-// run looks names up until there is none. It begins with a pause, so that a flood
-// of them costs one query in each interval.
+// run looks up the names that were added, until there are none. It waits before each query, so
+// that any number of names causes at most one query in each interval.
 func (n *deferredLookups) run(found func(name string)) {
 	for {
 		time.Sleep(deferredLookupInterval)
@@ -64,7 +63,7 @@ func (n *deferredLookups) run(found func(name string)) {
 		existing, err := n.findExisting(ctx, names)
 		cancel()
 		if err != nil {
-			n.log.Warn("new callers cannot be looked up", "cause", err.Error()) // who comes again is looked up again
+			n.log.Warn("new callers cannot be looked up", "cause", err.Error()) // the next calls add their names again
 		}
 		for _, name := range existing {
 			found(name)
