@@ -74,8 +74,10 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
-	twice := event("twice", delivered, "", `{"delivered_at":"`+time.Now().UTC().Format(time.RFC3339)+`","messages":[`+message+`,`+message+`]}`)
-	batch := "[" + strings.Join(append(forged, twice, event("good", task, id, "{}")), ",") + "]"
+	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // what is older than the stream is deleted
+	twice := event("twice", delivered, "", `{"delivered_at":"`+at+`","messages":[`+message+`,`+message+`]}`)
+	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // an endpoint without deliveries
+	batch := "[" + strings.Join(append(forged, twice, deleted, event("good", task, id, "{}")), ",") + "]"
 	answer := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
 	require.Equal(t, 204, answer.Status, answer.Text)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from webhook_deliveries where event_id = 'good'`))
@@ -184,6 +186,14 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, now.Enabled)
 	require.Equal(t, 1, gone.Calls(), "nothing more is delivered")
+
+	require.NoError(t, w.Client.DeleteEndpoint(t.Context(), registered.ID))
+	w.Admin.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, registered.ID) // published too late
+	third := w.FinishTask()
+	require.Equal(t, third, all.Event(t, 4, everything).Subject)
+	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from event_outbox`) == 0 })
+	require.Equal(t, 1, other.Calls(), "an event without the endpoint's data is not published")
+	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
 func TestHangingReceiverDelaysNoOther(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/streamevent"
@@ -20,6 +21,10 @@ import (
 // errDestination means that only a function that was taken over can have written the row: submit
 // accepts no such destination.
 var errDestination = errors.New("the relay does not publish to this destination: it")
+
+// errEndpointChanged means that an endpoint was deleted or enabled again before the event that it was
+// disabled was published. The reason is not stored any more, so there is nothing to publish.
+var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 
 // messageEvent is a reliable message as a CloudEvent with the message's id.
 func messageEvent(d messages.Due) (bus.Message, error) {
@@ -39,8 +44,12 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 }
 
 // changeEvent is an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
-// extension sequence has leading zeros, as it must sort as text.
+// extension sequence has leading zeros, as it must sort as text. The error is errEndpointChanged or
+// that of its data.
 func changeEvent(d events.Due) (bus.Message, error) {
+	if d.Kind == store.KindWebhookDisabled && d.DisabledReason == "" {
+		return bus.Message{}, errEndpointChanged
+	}
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
 	e.SetSource(streamevent.Source)

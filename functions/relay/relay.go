@@ -167,6 +167,8 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 			logged = true
 		}
 		switch {
+		case errors.Is(invalid[i], errEndpointChanged):
+			results[i] = message.Result{Outcome: message.Taken}
 		case invalid[i] != nil:
 			r.logBadDestination(invalid[i])
 			results[i] = message.Result{Outcome: message.Refused, Reason: invalid[i].Error()}

@@ -40,7 +40,7 @@ func (m EventMode) Pick(plain, withEvents string) string {
 }
 
 // HasEndpoint is the condition that the caller of a row of changed has an endpoint for its
-// kind of event, as in listenersSQL. Events that neither an endpoint nor a callback URL
+// kind of event, as in receiversSQL of package webhooks. Events that neither an endpoint nor a callback URL
 // receives are not written, since they would only fill the stream. The statement is part of
 // the last round trip before the commit, so an endpoint that was made while a lock was waited
 // for gets the event.

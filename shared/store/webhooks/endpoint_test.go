@@ -330,6 +330,12 @@ func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
 	require.Equal(t, msg.DisabledGone, relayed[0].DisabledReason)
 	db.MustAddEndpoint(t, 7, "https://other.example")
 	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives it")
+
+	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), gone.ID, nil, store.Operator{Name: "shop"}))
+	require.Equal(t, 1, db.CountEvents(t, gone.ID, 10, "webhook.disabled"), "also after the endpoint was deleted")
+	_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "webhook.disabled", Subject: task.NewID()}}, storetest.FreshSecret)
+	require.NoError(t, err)
+	require.Empty(t, unknown, "of an endpoint without deliveries nobody is known")
 }
 
 func TestResendPostsAnEventAgainUnderItsOwnID(t *testing.T) {

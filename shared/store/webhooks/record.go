@@ -24,7 +24,8 @@ type RecordedEvent struct {
 // receiversSQL finds the receivers of each event. For a task, or an endpoint that was
 // disabled, they are the caller's enabled endpoints that want the kind; for an alert
 // those of all admins without queues, the built-in one included. A revoked caller
-// receives nothing. Each event whose subject exists has at least one row.
+// receives nothing. Each event whose subject exists has at least one row. The caller of
+// a deleted endpoint is that of its deliveries.
 const receiversSQL = `
 select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
@@ -36,6 +37,10 @@ cross join lateral (
         select caller_id, callback_url from archived_tasks where id = t.subject
         union all
         select caller_id, null from webhook_endpoints where id = t.subject
+        union all
+        (select caller_id, null from webhook_deliveries
+         where t.kind = '` + store.KindWebhookDisabled + `' and endpoint_id = t.subject and not exists (select from webhook_endpoints where id = t.subject)
+         limit 1)
         union all
         select admins.id, null from (select from alerts where id = t.subject) alert
         cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
@@ -92,8 +97,9 @@ const (
 // some deliveries are recorded, and recording all events again adds the others.
 //
 // recorded is the number of deliveries, and unknown has the indexes of the events whose
-// subject does not exist; it is empty after an error. fresh makes the signing secret of
-// a caller that has none yet.
+// subject does not exist; it is empty after an error. An event of an endpoint is never
+// unknown: a caller may delete the endpoint first, and if it has no deliveries left, the
+// event has no receivers. fresh makes the signing secret of a caller that has none yet.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
 	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {
@@ -204,7 +210,7 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 		return nil, nil, err
 	}
 	for i, is := range known {
-		if !is {
+		if !is && events[i].Kind != store.KindWebhookDisabled {
 			unknown = append(unknown, i)
 		}
 	}
