@@ -272,6 +272,9 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 		// synchronous_commit stays on: without it a kill -9 could lose an answered
 		// commit, and with fsync off it costs little.
 		settings = append(settings, "shared_buffers=128MB", "fsync=off", "full_page_writes=off")
+		if _, err := os.Stat(filepath.Join(bin.dir, "../lib/pg_stat_statements.so")); err == nil {
+			settings = append(settings, "shared_preload_libraries=pg_stat_statements")
+		}
 	}
 	args := []string{"-D", p.dir.data()}
 	for _, s := range settings {

@@ -134,6 +134,7 @@ func New(log *slog.Logger) *Metrics {
 		scrapes:  make(chan struct{}, maxScrapes),
 		shown:    map[string]func(*metrics.Scrape){},
 	}
+	r.Collect(showRuntime)
 	r.Collect(m.collect)
 	return m
 }

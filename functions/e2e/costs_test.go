@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const (
+	costsFile   = "testdata/costs.txt"
+	updateCosts = "go test ./functions/e2e -run TestHotCallsCostNoMoreThanBefore -update"
+)
+
+var update = flag.Bool("update", false, "rewrite "+costsFile)
+
+// cost is what one task, message or call costs: counts, which are the same on every
+// machine.
+type cost struct{ statements, wal, blocks, allocations float64 }
+
+// work is something that a process does, and how many tasks, messages or calls it does
+// it for.
+type work struct {
+	name    string
+	units   int
+	prepare func() // is not measured; may be nil
+	do      func()
+}
+
+// A hot call may cost at most a tenth more than costs.txt says.
+func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
+	t.Parallel()
+	c := cluster.New(t)
+	c.EnsureStreams()
+	c.Restart()
+	if !strings.Contains(c.Admin.QueryText(`show shared_preload_libraries`), "pg_stat_statements") {
+		t.Skip("this Postgres does not load pg_stat_statements")
+	}
+	c.Admin.Exec(`create extension pg_stat_statements`)
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-24s %10s %10s %10s %12s\n", "each", "statements", "WAL bytes", "blocks", "allocations")
+	for _, w := range hotWork(c) {
+		m := w.measure(c)
+		fmt.Fprintf(&table, "%-24s %10.3f %10.0f %10.1f %12.0f\n", w.name, m.statements, m.wal, m.blocks, m.allocations)
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(costsFile, []byte(table.String()), 0o644))
+	}
+	has, err := os.ReadFile(costsFile)
+	require.NoError(t, err)
+	want, got := parseCosts(t, string(has)), parseCosts(t, table.String())
+	require.Len(t, want, len(got))
+	for name, m := range got {
+		if m.exceeds(want[name]) {
+			sandbox.RequireGolden(t, costsFile, string(has), table.String(), updateCosts)
+		}
+	}
+}
+
+// measure returns the lowest cost of several rounds. The first round prepares
+// statements, opens connections and fills caches, and something may run in the
+// background of each.
+func (w work) measure(c *cluster.Cluster) (lowest cost) {
+	for round := range 3 {
+		if w.prepare != nil {
+			w.prepare()
+		}
+		before := costOf(c)
+		w.do()
+		after, n := costOf(c), float64(w.units)
+		m := cost{
+			(after.statements - before.statements) / n, (after.wal - before.wal) / n,
+			(after.blocks - before.blocks) / n, (after.allocations - before.allocations) / n,
+		}
+		if round == 0 {
+			lowest = m
+		}
+		lowest = cost{min(lowest.statements, m.statements), min(lowest.wal, m.wal), min(lowest.blocks, m.blocks), min(lowest.allocations, m.allocations)}
+	}
+	return lowest
+}
+
+// exceeds reports whether a cost is more than a tenth above a limit, and by more than what
+// runs in the background.
+func (m cost) exceeds(limit cost) bool {
+	return m.statements > 1.1*limit.statements+0.001 || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 || m.allocations > 1.1*limit.allocations+2
+}
+
+// hotWork is done in its order: what is submitted is claimed and then reported.
+func hotWork(c *cluster.Cluster) []work {
+	ctx, t := c.T.Context(), c.T
+	var claimed []api.ClaimedTask
+	claim := func(limit int) {
+		none := 0
+		tasks, err := c.Client.Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &limit, Wait: &none})
+		require.NoError(t, err)
+		claimed = append(claimed, tasks...)
+	}
+	report := func(n int) {
+		reports, succeeded := make([]api.ReportRequest, n), 2
+		for i, task := range claimed[:n] {
+			reports[i] = api.ReportRequest{TaskID: task.TaskID, AppID: "app", ClaimID: task.ClaimID, Status: &succeeded}
+		}
+		claimed = claimed[n:]
+		if n == 1 {
+			_, err := c.Client.Report(ctx, reports[0])
+			require.NoError(t, err)
+			return
+		}
+		_, err := c.Client.ReportBatch(ctx, "app", reports)
+		require.NoError(t, err)
+	}
+	keyed := func() api.SendRequest {
+		return api.SendRequest{PhoneNumber: "13800138000", Content: "Your code is 4711", IdempotencyKey: api.NewKey(), Metadata: json.RawMessage(`{"order":4711}`)}
+	}
+	times := func(n int, do func()) func() {
+		return func() {
+			for range n {
+				do()
+			}
+		}
+	}
+	return []work{
+		{"task, submitted alone", 150, nil, times(150, func() {
+			_, err := c.Client.Send(ctx, keyed())
+			require.NoError(t, err)
+		})},
+		{"task, submitted in 500", 500, nil, func() {
+			batch := make([]api.SendRequest, 500)
+			for i := range batch {
+				batch[i] = keyed()
+			}
+			_, err := c.Client.SendBatch(ctx, batch)
+			require.NoError(t, err)
+		}},
+		{"task, claimed alone", 150, nil, times(150, func() { claim(1) })},
+		{"task, claimed in 100", 500, nil, times(5, func() { claim(100) })},
+		{"task, reported alone", 150, nil, times(150, func() { report(1) })},
+		{"task, reported in 100", 500, nil, times(5, func() { report(100) })},
+		{"claim of nothing", 150, nil, times(150, func() { claim(1) })},
+		{"message, submitted alone", 150, nil, times(150, func() { c.Save("user:ann") })},
+		{"message, sent by relay", 150, times(150, func() { c.Save("user:ann") }), func() {
+			sent := c.MessagesIn("USERS")
+			require.Equal(t, 204, c.Admin.Tick("relay").Status)
+			require.GreaterOrEqual(t, c.MessagesIn("USERS"), sent+150)
+		}},
+	}
+}
+
+var heapAllocations = regexp.MustCompile(`(?m)^sendonce_go_heap_allocations_total (\S+)$`)
+
+// costOf returns what was spent so far on the database, as any of its roles but the
+// owner, and by the process.
+func costOf(c *cluster.Cluster) (has cost) {
+	require.NoError(c.T, c.Admin.Owner.QueryRow(c.T.Context(), `
+select coalesce(sum(calls), 0), coalesce(sum(wal_bytes), 0), coalesce(sum(shared_blks_hit + shared_blks_read), 0)
+from pg_stat_statements
+where dbid = (select oid from pg_database where datname = current_database()) and userid <> current_user::regrole`).
+		Scan(&has.statements, &has.wal, &has.blocks))
+	found := heapAllocations.FindStringSubmatch(cluster.Metrics(c.T, c.Admin.URL))
+	require.NotNil(c.T, found)
+	var err error
+	has.allocations, err = strconv.ParseFloat(found[1], 64)
+	require.NoError(c.T, err)
+	return has
+}
+
+// parseCosts reads the rows of a table of costs by what they are for.
+func parseCosts(t *testing.T, table string) map[string]cost {
+	t.Helper()
+	costs := map[string]cost{}
+	for row := range strings.Lines(table) {
+		name, numbers, ok := strings.Cut(row, "  ")
+		var c cost
+		if _, err := fmt.Sscan(numbers, &c.statements, &c.wal, &c.blocks, &c.allocations); ok && err == nil {
+			costs[name] = c
+		}
+	}
+	return costs
+}
