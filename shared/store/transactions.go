@@ -82,7 +82,12 @@ const SetLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
 
 // PlanOnceSQL lets an insert keep its plan, which no contents of a table can improve. Planning
 // it each time takes a third of a small flush of tasks and a sixth of one of messages.
-const PlanOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
+const PlanOnceSQL = `select ` + planOnce
+
+// LockTimeoutAndPlanOnceSQL is SetLockTimeoutSQL and PlanOnceSQL as one statement.
+const LockTimeoutAndPlanOnceSQL = SetLockTimeoutSQL + `, ` + planOnce
+
+const planOnce = `set_config('plan_cache_mode', 'force_generic_plan', true)`
 
 // RollbackOn ends a failed transaction, so that its locks are free at once, and returns err.
 // An error of the rollback itself is ignored: a connection that is still in a transaction is

@@ -152,14 +152,13 @@ func (st *Store) insertMessages(ctx context.Context, rows []*Submission, alone b
 		return err
 	}
 	defer conn.Release()
-	patience := store.KeyTimeout
+	timeout := store.KeyTimeout
 	if alone {
-		patience = store.KeyTimeoutAlone
+		timeout = store.KeyTimeoutAlone
 	}
 	inserted := map[task.ID]time.Time{}
 	var batch pgx.Batch
-	batch.Queue(store.SetLockTimeoutSQL, patience)
-	batch.Queue(store.PlanOnceSQL)
+	batch.Queue(store.LockTimeoutAndPlanOnceSQL, timeout)
 	queueNewMessages(&batch, rows, inserted)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return store.WrapConnectionLost(conn.Conn(), err)

@@ -12,6 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// beginLockSQL limits how long the transaction waits for a lock, and returns its now.
+const beginLockSQL = `select now(), set_config('lock_timeout', $1, true)`
+
 // lockLiveSQL locks in id order, so that two transactions never deadlock.
 const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
 
@@ -78,9 +81,8 @@ func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (L
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(store.SetLockTimeoutSQL, timeout)
+	batch.Queue(beginLockSQL, timeout).QueryRow(func(row pgx.Row) error { return row.Scan(&held.Now, nil) })
 	batch.Queue(lockLiveSQL, ids).Query(keep)
-	batch.Queue("select now()").QueryRow(func(row pgx.Row) error { return row.Scan(&held.Now) })
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return held, err
 	}

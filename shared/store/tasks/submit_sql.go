@@ -12,15 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// queueLockTimeout limits the lock waits of a flush that has keys. Without keys the timeout of
-// the role applies.
-func (f *submitFlush) queueLockTimeout(batch *pgx.Batch) {
+// lockTimeout limits the lock waits of a flush that has keys. Without keys, for which it
+// returns "", the timeout of the role applies.
+func (f *submitFlush) lockTimeout() string {
 	switch {
 	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
+		return ""
 	case f.alone:
-		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeoutAlone)
+		return store.KeyTimeoutAlone
 	default:
-		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
+		return store.KeyTimeout
 	}
 }
 
@@ -81,7 +82,9 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	f.queueLockTimeout(&batch)
+	if timeout := f.lockTimeout(); timeout != "" {
+		batch.Queue(store.SetLockTimeoutSQL, timeout)
+	}
 	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
 		var phone string
 		var d task.DefaultContent
@@ -257,11 +260,12 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 
 	var batch pgx.Batch
 	states := make(map[task.ID]task.State, len(order))
-	if !inTx {
-		f.queueLockTimeout(&batch)
-	}
 	if len(order) > 0 {
-		batch.Queue(store.PlanOnceSQL)
+		if timeout := f.lockTimeout(); timeout != "" && !inTx {
+			batch.Queue(store.LockTimeoutAndPlanOnceSQL, timeout)
+		} else {
+			batch.Queue(store.PlanOnceSQL)
+		}
 		f.queueInsert(&batch, order).Query(func(rows pgx.Rows) error {
 			var id task.ID
 			var state task.State
