@@ -71,7 +71,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/settings":    {ours: []string{"shared/api", "shared/bus", "shared/config", "shared/decode", "shared/store", "shared/task"}},
 	"shared/text":        {},
 	"shared/streamevent": {ours: []string{"shared/bus", "shared/message", "shared/store/messages", "shared/task"}, outside: []string{"github.com/cloudevents/sdk-go/v2"}},
-	"shared/telemetry":   {ours: []string{"shared/cache", "shared/metrics"}},
+	"shared/telemetry":   {ours: []string{"shared/cache", "shared/loglimit", "shared/metrics"}},
 	"shared/task":        {},
 	"shared/message":     {},
 	"shared/api":         {outside: []string{"github.com/coder/websocket"}},

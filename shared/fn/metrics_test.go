@@ -1,13 +1,18 @@
 package fn
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -193,4 +198,44 @@ func TestMetricsPort(t *testing.T) {
 	w := own.dialRaw(t)
 	w.send(headerOf("/metrics", maxHeaderLines+1))
 	require.Equal(t, 431, w.status())
+}
+
+func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var running atomic.Int32
+		server := serveUnbounded(t, greeter(), func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				running.Add(1)
+				defer running.Add(-1)
+				h.ServeHTTP(w, r)
+			})
+		})
+		dial := func() net.Conn {
+			conn := server.dial()
+			t.Cleanup(func() { _ = conn.Close() })
+			_, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+			require.NoError(t, err)
+			return conn
+		}
+		scrape := func() {
+			res, err := http.ReadResponse(bufio.NewReader(dial()), nil)
+			require.NoError(t, err)
+			require.Equal(t, 200, res.StatusCode)
+			text, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.Contains(t, string(text), "sendonce_publish_fail_total")
+		}
+		for range 200 {
+			scrape()
+			synctest.Wait()
+			dial()
+			synctest.Wait()
+		}
+		require.EqualValues(t, 32, running.Load(), "the oldest of them are closed")
+		time.Sleep(5*time.Second + time.Millisecond)
+		synctest.Wait()
+		require.Zero(t, running.Load())
+		scrape()
+	})
 }

@@ -66,7 +66,7 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 // serveUnbounded serves function in memory with a server that bounds nothing, as the
 // framework's does.
 func serveUnbounded(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
-	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
+	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	handler, err := Handler(env, function)
 	require.NoError(t, err)

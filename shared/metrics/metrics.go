@@ -8,7 +8,6 @@ package metrics
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -35,8 +34,8 @@ func (r *Registry) Collect(collect func(*Scrape)) {
 	r.collectors = append(r.collectors, collect)
 }
 
-// Write writes all metrics, sorted by name and labels.
-func (r *Registry) Write(w io.Writer) error {
+// Text returns all metrics, sorted by name and labels.
+func (r *Registry) Text() []byte {
 	r.mu.Lock()
 	collectors := slices.Clone(r.collectors)
 	r.mu.Unlock()
@@ -50,8 +49,7 @@ func (r *Registry) Write(w io.Writer) error {
 		slices.Sort(f.samples)
 		fmt.Fprintf(&b, "# HELP %[1]s %[2]s\n# TYPE %[1]s %[3]s\n%[4]s", name, f.help, f.kind, strings.Join(f.samples, ""))
 	}
-	_, err := b.WriteTo(w)
-	return err
+	return b.Bytes()
 }
 
 // Scrape is what one scrape shows.

@@ -23,14 +23,7 @@ func example() (*Registry, *Counter, *Histogram) {
 	return r, c, h
 }
 
-func text(t *testing.T, r *Registry) string {
-	t.Helper()
-	var b strings.Builder
-	require.NoError(t, r.Write(&b))
-	return b.String()
-}
-
-func TestWrite(t *testing.T) {
+func TestText(t *testing.T) {
 	t.Parallel()
 	r, c, h := example()
 	c.Inc("/b", "200")
@@ -61,7 +54,7 @@ test_lag_seconds_count 0
 # HELP test_waiting_tasks Tasks that wait.
 # TYPE test_waiting_tasks gauge
 test_waiting_tasks{queue="default"} 7
-`, text(t, r))
+`, string(r.Text()))
 }
 
 func TestLabelValuesAreEscaped(t *testing.T) {
@@ -70,7 +63,7 @@ func TestLabelValuesAreEscaped(t *testing.T) {
 	special := "a\\b \"c\"\né{}"
 	c.Inc(special, "200")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text(t, r)))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(string(r.Text())))
 	require.NoError(t, err)
 	require.Equal(t, special, families["test_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
 }
@@ -83,12 +76,12 @@ func TestConcurrentCounting(t *testing.T) {
 		wg.Go(func() {
 			c.Inc("/a", "200")
 			h.Observe(1, "/a")
-			text(t, r)
+			r.Text()
 		})
 	}
 	wg.Wait()
-	require.Contains(t, text(t, r), `test_calls_total{route="/a",status="200"} 100`)
-	require.Contains(t, text(t, r), `test_call_seconds_count{route="/a"} 100`)
+	require.Contains(t, string(r.Text()), `test_calls_total{route="/a",status="200"} 100`)
+	require.Contains(t, string(r.Text()), `test_call_seconds_count{route="/a"} 100`)
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
@@ -111,7 +104,7 @@ func TestPromtoolAcceptsOutput(t *testing.T) {
 	c.Inc("/a", "200")
 	h.Observe(1, "/a")
 	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
-	check.Stdin = strings.NewReader(text(t, r))
+	check.Stdin = strings.NewReader(string(r.Text()))
 	out, err := check.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Empty(t, string(out))

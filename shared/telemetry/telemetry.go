@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
 const (
-	// maxScrapes bounds concurrent scrapes, as they may need no password.
-	maxScrapes = 4
-	// readTimeout is well below the 10 s that a scraper waits by default.
-	readTimeout = time.Second
+	maxReads    = 4           // concurrent scrapes that read the metrics, as a scrape may need no password
+	readTimeout = time.Second // well below the 10 s that a scraper waits by default
 )
 
 // Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
@@ -42,7 +41,9 @@ type Metrics struct {
 	Registry      *metrics.Registry
 
 	log     *slog.Logger
-	scrapes chan struct{} // has one for each that is under way
+	reads   chan struct{} // has one for each that is running
+	writes  writes
+	notSent loglimit.Limit // log lines
 
 	mu    sync.Mutex
 	shown map[string]func(*metrics.Scrape) // by what is shown
@@ -131,7 +132,7 @@ func New(log *slog.Logger) *Metrics {
 		},
 		Registry: r,
 		log:      log,
-		scrapes:  make(chan struct{}, maxScrapes),
+		reads:    make(chan struct{}, maxReads),
 		shown:    map[string]func(*metrics.Scrape){},
 	}
 	r.Collect(showRuntime)
@@ -181,17 +182,36 @@ func (m *Metrics) collect(s *metrics.Scrape) {
 	}
 }
 
-// ServeHTTP answers a scrape with all metrics.
+// ServeHTTP answers a scrape with all metrics. Clients that do not read their answer do not
+// prevent others from getting theirs.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	select {
-	case m.scrapes <- struct{}{}:
-		defer func() { <-m.scrapes }()
-	default:
+	text, ok := m.text()
+	if !ok {
 		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	if err := m.Registry.Write(w); err != nil {
-		m.log.Warn("a scrape cannot be answered", "cause", err.Error())
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	answer := http.NewResponseController(w)
+	defer m.writes.begin(answer)()
+	_, err := w.Write(text)
+	if err == nil {
+		err = answer.Flush() // within the time of the write
+	}
+	if err != nil {
+		if unlogged, log := m.notSent.Next(); log {
+			m.log.Warn("a scrape cannot be answered", "cause", err.Error(), "unlogged", unlogged)
+		}
+	}
+}
+
+// text returns all metrics. ok is false if too many calls read them.
+func (m *Metrics) text() (text []byte, ok bool) {
+	select {
+	case m.reads <- struct{}{}:
+		defer func() { <-m.reads }()
+		return m.Registry.Text(), true
+	default:
+		return nil, false
 	}
 }

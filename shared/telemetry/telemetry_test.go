@@ -69,13 +69,13 @@ func TestCallsAreTimedAndCounted(t *testing.T) {
 func TestConcurrentScrapesAreLimited(t *testing.T) {
 	t.Parallel()
 	m, _ := newTest()
-	for range maxScrapes {
-		m.scrapes <- struct{}{}
+	for range maxReads {
+		m.reads <- struct{}{}
 	}
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, nil)
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
-	<-m.scrapes
+	<-m.reads
 	require.NotEmpty(t, scrape(t, m))
 }
 
@@ -87,8 +87,10 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pi
 func TestFailedScrapeIsLogged(t *testing.T) {
 	t.Parallel()
 	m, log := newTest()
-	m.ServeHTTP(brokenWriter{httptest.NewRecorder()}, nil)
-	require.Contains(t, log.String(), "broken pipe")
+	for range 100 {
+		m.ServeHTTP(brokenWriter{httptest.NewRecorder()}, nil)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "broken pipe"), "anybody may cause this line, so it is limited")
 }
 
 func TestShownValueIsLeftOutWhileItCannotBeRead(t *testing.T) {
