@@ -3,7 +3,7 @@
 -- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key is the only judge of a repeat.
 -- call_id: UUIDv7 of the call that saved it, which distinguishes a repeat from the very call whose answer was lost.
 -- data: JSON as it was sent, which is what is delivered; jsonb would change it.
--- accept_seq, accepted_at, producer: of a message that was accepted by a stream before it was saved, its place in the stream, and
+-- accept_seq, accepted_at, producer: of a message that a stream accepted before it was saved, its sequence number in the stream, and
 -- when (by its own clock) which process accepted it. Null for others.
 CREATE TABLE messages (
     id                uuid PRIMARY KEY,
@@ -176,7 +176,7 @@ COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database di
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
 COMMENT ON COLUMN accepted_messages.purged_seq IS 'accept_seq of a rejected message that the stream no longer has, for its acknowledgement.';
 
--- stream_created: places are those of one stream; one that was created again counts from its beginning.
+-- stream_created: sequence numbers are those of one stream; one that was created again counts from its beginning.
 -- looked_seq, looked_taken, looked_at: the end of the stream and how far it was saved when it was last compared, so that the next
 -- comparison finds whether saving stands still.
 CREATE TABLE accepted_checked (
@@ -196,7 +196,7 @@ CREATE TABLE inbox_trims (
 );
 COMMENT ON TABLE inbox_trims IS 'Users whose inbox in the stream USERS was trimmed to make room, for as long as the stream keeps messages.';
 COMMENT ON COLUMN inbox_trims.user_name IS 'The user.';
-COMMENT ON COLUMN inbox_trims.seq IS 'The last place of the stream at which a message to the user was removed.';
+COMMENT ON COLUMN inbox_trims.seq IS 'The last sequence number of the stream at which a message to the user was removed.';
 COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last noted.';
 
 CREATE TABLE stream_usage (

@@ -36,13 +36,13 @@ func alertCursor(a alerts.Alert) string {
 	return clearedAlerts + "." + a.ID.String()
 }
 
-func parseAlertCursor(text string) (alerts.Place, bool) {
+func parseAlertCursor(text string) (alerts.Cursor, bool) {
 	if text == "" {
-		return alerts.Place{}, true
+		return alerts.Cursor{}, true
 	}
 	part, id, _ := strings.Cut(text, ".")
 	at, err := task.ParseID(id)
-	return alerts.Place{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
+	return alerts.Cursor{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
 }
 
 func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {

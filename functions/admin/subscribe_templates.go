@@ -38,25 +38,25 @@ func templateCursor(t subscribe.Template) string {
 	return fmt.Sprintf("%s.%d.%s", at, t.CallerID, t.TemplateID)
 }
 
-func parseTemplateCursor(text string) (place subscribe.TemplatePlace, ok bool) {
+func parseTemplateCursor(text string) (cursor subscribe.TemplateCursor, ok bool) {
 	if text == "" {
-		return place, true
+		return cursor, true
 	}
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 3 || parts[2] == "" || !validTemplateID(parts[2]) {
-		return place, false
+		return cursor, false
 	}
-	place.TemplateID = parts[2]
+	cursor.TemplateID = parts[2]
 	if parts[0] != "" {
 		at, ok := decode.ParseMicros(parts[0])
 		if !ok {
-			return place, false
+			return cursor, false
 		}
-		place.PausedAt = &at
+		cursor.PausedAt = &at
 	}
 	var err error
-	place.CallerID, err = strconv.ParseInt(parts[1], 10, 64)
-	return place, err == nil
+	cursor.CallerID, err = strconv.ParseInt(parts[1], 10, 64)
+	return cursor, err == nil
 }
 
 func validTemplateID(id string) bool {

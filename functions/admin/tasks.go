@@ -75,29 +75,29 @@ func (r *taskRequest) Validate() []task.Field {
 	return bad
 }
 
-func timelineCursor(p tasks.TimelinePlace) string {
-	if p == (tasks.TimelinePlace{}) {
+func timelineCursor(p tasks.TimelineCursor) string {
+	if p == (tasks.TimelineCursor{}) {
 		return ""
 	}
 	return fmt.Sprintf("%d.%d.%d", p[0], p[1], p[2])
 }
 
-func parseTimelineCursor(text string) (place tasks.TimelinePlace, ok bool) {
+func parseTimelineCursor(text string) (cursor tasks.TimelineCursor, ok bool) {
 	if text == "" {
-		return place, true
+		return cursor, true
 	}
 	parts := strings.Split(text, ".")
-	if len(parts) != len(place) {
-		return place, false
+	if len(parts) != len(cursor) {
+		return cursor, false
 	}
 	for i, part := range parts {
 		n, err := strconv.ParseInt(part, 10, 64)
 		if err != nil || n < 0 {
-			return place, false
+			return cursor, false
 		}
-		place[i] = n
+		cursor[i] = n
 	}
-	return place, true
+	return cursor, true
 }
 
 func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, error) {

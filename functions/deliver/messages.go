@@ -111,9 +111,9 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":
-		return message.Result{Outcome: message.Taken}
+		return message.Result{Outcome: message.Accepted}
 	case a.cancelled:
-		return message.Result{Outcome: message.Away, Reason: a.err}
+		return message.Result{Outcome: message.Unavailable, Reason: a.err}
 	default:
 		return message.Result{Outcome: message.Refused, Reason: a.err, RetryAfter: a.retryAfter}
 	}

@@ -90,7 +90,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if err := errors.Join(messagesErr, eventsErr); err != nil {
 		return err
 	}
-	if events.Away {
+	if events.BrokerUnavailable {
 		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(unavailablePause))
 	}
 	return r.scheduleNext(ctx)
@@ -116,7 +116,7 @@ func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, 
 	if relayed.Full {
 		r.env.WakeDeliverAt(time.Time{}) // deliver trims the streams
 	}
-	relayed.More = relayed.More && err == nil && !relayed.Away
+	relayed.More = relayed.More && err == nil && !relayed.BrokerUnavailable
 	if err == nil {
 		r.logStreams(relayed.Streams)
 	}
@@ -168,16 +168,16 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 		}
 		switch {
 		case errors.Is(invalid[i], errEndpointChanged):
-			results[i] = message.Result{Outcome: message.Taken}
+			results[i] = message.Result{Outcome: message.Accepted}
 		case invalid[i] != nil:
 			r.logBadDestination(invalid[i])
 			results[i] = message.Result{Outcome: message.Refused, Reason: invalid[i].Error()}
 		case err == nil:
-			results[i] = message.Result{Outcome: message.Taken}
+			results[i] = message.Result{Outcome: message.Accepted}
 		case errors.Is(err, bus.ErrRefused):
 			results[i] = message.Result{Outcome: message.Refused, Reason: bus.PublicReason(err)}
 		default:
-			results[i] = message.Result{Outcome: message.Away, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
+			results[i] = message.Result{Outcome: message.Unavailable, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
 		}
 	}
 	return results

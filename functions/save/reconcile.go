@@ -32,18 +32,18 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	}
 	upTo := state.SavedTo
 	if checked.Ago >= idleTime {
-		if checked.Taken == state.SavedTo {
-			upTo = max(upTo, min(checked.Last, state.LastSeq))
+		if checked.ConsumedSeq == state.SavedTo {
+			upTo = max(upTo, min(checked.LastSeq, state.LastSeq))
 		}
 		if err := s.messages.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
-	place := checked.Place
-	if place > state.LastSeq { // written by a function that was taken over
-		place = 0
+	after := checked.Seq
+	if after > state.LastSeq { // written by a function that was taken over
+		after = 0
 	}
-	err = eachUnsaved(ctx, s.env, place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
+	err = eachUnsaved(ctx, s.env, after, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
 		if err := s.saveMissing(ctx, c, found); err != nil {
 			return err
 		}

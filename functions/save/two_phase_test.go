@@ -142,7 +142,7 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 	}
 	lost := w.Accept("lost", `1`)
-	require.EqualValues(t, 1, lost.AcceptSeq, "a place that another stream had")
+	require.EqualValues(t, 1, lost.AcceptSeq, "a sequence number that another stream had")
 	strange := nats.NewMsg("acc.0.strange")
 	for name, value := range map[string]string{"ce-specversion": "1.0", "ce-id": "strange", "ce-source": "/x", "ce-type": "x"} {
 		strange.Header.Set(name, value)

@@ -97,9 +97,9 @@ func (r *failuresRequest) Validate() []task.Field {
 }
 
 // parseLogCursor reads the send time and the id of the last failure of the page before.
-func parseLogCursor(text string) (place subscribe.LogPlace, ok bool) {
-	place.At, place.ID, ok = decode.ParseTimeCursor(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
-	return place, ok
+func parseLogCursor(text string) (cursor subscribe.LogCursor, ok bool) {
+	cursor.At, cursor.ID, ok = decode.ParseTimeCursor(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
+	return cursor, ok
 }
 
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
@@ -151,9 +151,9 @@ func (r *detailRequest) Validate() []task.Field {
 }
 
 // parseSendCursor reads the time and the task of the last send of the page before.
-func parseSendCursor(text string) (place subscribe.SendPlace, ok bool) {
-	place.At, place.TaskID, ok = decode.ParseTimeCursor(text, task.ParseID)
-	return place, ok
+func parseSendCursor(text string) (cursor subscribe.SendCursor, ok bool) {
+	cursor.At, cursor.TaskID, ok = decode.ParseTimeCursor(text, task.ParseID)
+	return cursor, ok
 }
 
 // detail returns a message with a page of its sends, newest first, each with the state of its

@@ -153,11 +153,10 @@ func (s *streaming) read(body *bufio.Reader, alive func(), each func(StreamEvent
 	}
 }
 
-// StreamGapData is the data of a gap: messages to the user that were published
-// after one place and before another were removed from the stream before they were
-// read. Peers and Conversation read them.
+// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were
+// removed from the stream before they were read. Peers and Conversation read them.
 type StreamGapData struct {
-	After   int64  `json:"after"`   // up to there everything was read
-	Next    int64  `json:"next"`    // where the stream goes on
+	After   int64  `json:"after"`   // everything up to this sequence number was read
+	Next    int64  `json:"next"`    // the stream continues with this sequence number
 	Message string `json:"message"` // for people
 }

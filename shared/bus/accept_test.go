@@ -134,7 +134,7 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, again.Replayed, "a full stream still knows what it has")
 
-	require.NoError(t, b.Forget(t.Context(), places(1)))
+	require.NoError(t, b.Forget(t.Context(), entries(1)))
 	_, err = b.Accept(t.Context(), acceptance(t, "new", "x"))
 	require.NoError(t, err)
 }
@@ -221,7 +221,7 @@ func TestAcceptWithoutNATS(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = none.AcceptedAt(t.Context(), []uint64{1})
 	require.ErrorIs(t, err, ErrUnavailable)
-	require.ErrorIs(t, none.Forget(t.Context(), places(1)), ErrUnavailable)
+	require.ErrorIs(t, none.Forget(t.Context(), entries(1)), ErrUnavailable)
 	_, err = none.AcceptState(t.Context())
 	require.ErrorIs(t, err, ErrUnavailable)
 }
@@ -234,8 +234,8 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	acceptAll(t, b, 1, 7)
 	_, err := broker.JS().Publish(t.Context(), "acc.0.junk", []byte("no event"))
 	require.NoError(t, err)
-	require.NoError(t, b.Forget(t.Context(), places(2, 3, 7, 99)))
-	require.NoError(t, b.Forget(t.Context(), places(2)), "forgotten before")
+	require.NoError(t, b.Forget(t.Context(), entries(2, 3, 7, 99)))
+	require.NoError(t, b.Forget(t.Context(), entries(2)), "forgotten before")
 	found, err := b.AcceptedAt(t.Context(), []uint64{1, 2, 6, 7, 8, 99})
 	require.NoError(t, err)
 	require.Len(t, found, 2, "neither what is gone nor what is no event")
@@ -374,8 +374,8 @@ func TestAcceptStreamName(t *testing.T) {
 	}
 }
 
-// places are those of messages whose ids are their places.
-func places(seqs ...uint64) (all []AcceptedEntry) {
+// entries returns messages whose ids are their sequence numbers.
+func entries(seqs ...uint64) (all []AcceptedEntry) {
 	for _, seq := range seqs {
 		all = append(all, AcceptedEntry{ID: strconv.FormatUint(seq, 10), Seq: seq})
 	}

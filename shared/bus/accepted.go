@@ -17,16 +17,16 @@ const forgetConcurrency = 16
 
 // AcceptedAt returns the messages with these sequence numbers, in their order, without those that no
 // longer exist. ErrUnavailable if they cannot be read.
-func (b *Bus) AcceptedAt(ctx context.Context, places []uint64) (found []AcceptedMessage, err error) {
+func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (found []AcceptedMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, l *Connection, _ jetstream.Stream) error {
-		for _, place := range places {
+		for _, seq := range seqs {
 			// Read from the leader: another replica may lag behind.
-			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(place, 10)+`}`))
+			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(seq, 10)+`}`))
 			switch {
 			case errors.Is(err, errNotEvent):
-				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", place, "error", err)
+				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err)
 			case err != nil:
-				return fmt.Errorf("get message %d: %w", place, err)
+				return fmt.Errorf("get message %d: %w", seq, err)
 			case m != nil:
 				found = append(found, *m)
 			}
@@ -45,22 +45,22 @@ type AcceptedEntry struct {
 // Forget deletes these messages; missing ones are no error. Afterwards their subjects accept messages
 // again, so call it only for saved messages that nobody may repeat any more. A consumer that has not
 // received them yet never will.
-func (b *Bus) Forget(ctx context.Context, places []AcceptedEntry) error {
+func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
-		errs := make([]error, len(places))
+		errs := make([]error, len(entries))
 		slots := make(chan struct{}, forgetConcurrency)
 		var deleting sync.WaitGroup
-		for i, place := range places {
+		for i, entry := range entries {
 			slots <- struct{}{}
 			deleting.Go(func() {
-				errs[i] = forget(ctx, s, place)
+				errs[i] = forget(ctx, s, entry)
 				<-slots
 			})
 		}
 		deleting.Wait()
 		for i, err := range errs {
 			if err != nil {
-				return fmt.Errorf("forget message %d: %w", places[i].Seq, err)
+				return fmt.Errorf("forget message %d: %w", entries[i].Seq, err)
 			}
 		}
 		return nil
@@ -73,7 +73,7 @@ func forget(ctx context.Context, s jetstream.Stream, p AcceptedEntry) error {
 	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
 }
 
-// StoredMessage is what the stream of accepted messages has at one place.
+// StoredMessage is one message of the stream of accepted messages.
 type StoredMessage struct {
 	Subject string
 	Seq     uint64

@@ -262,19 +262,19 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 	return t.deleteEach(ctx, single)
 }
 
-// deleteEach deletes single messages, several in parallel.
-func (t *messageTrim) deleteEach(ctx context.Context, places []uint64) error {
+// deleteEach deletes messages by sequence number, several in parallel.
+func (t *messageTrim) deleteEach(ctx context.Context, seqs []uint64) error {
 	var next, removed atomic.Int64
 	var all sync.WaitGroup
-	errs := make([]error, min(trimDeletes, len(places)))
+	errs := make([]error, min(trimDeletes, len(seqs)))
 	for w := range errs {
 		all.Go(func() {
 			for errs[w] == nil {
 				i := int(next.Add(1)) - 1
-				if i >= len(places) {
+				if i >= len(seqs) {
 					return
 				}
-				err := t.stream.DeleteMsg(ctx, places[i])
+				err := t.stream.DeleteMsg(ctx, seqs[i])
 				if err == nil {
 					removed.Add(1)
 				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone

@@ -54,7 +54,7 @@ func TestTrimEvents(t *testing.T) {
 	require.NoError(t, err)
 	old, err := lastOlderThan(t.Context(), stream, 1, 3, second.Time)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, old, "an empty place is as old as what is before it")
+	require.EqualValues(t, 2, old, "a deleted message is as old as the one before it")
 	old, err = lastOlderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, old)
@@ -296,7 +296,7 @@ func TestTrimMessagesContinues(t *testing.T) {
 		}
 	}
 	require.Equal(t, headersFetch*4/5+1, trim(n-headersFetch), "from there on")
-	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a place that is not there yet is the beginning")
+	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a sequence number that is not there yet is the beginning")
 	require.EqualValues(t, n/5, broker.Info(js, StreamMessages).State.Msgs)
 }
 

@@ -144,15 +144,15 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 			in.markForRemoval(int64(float64(total)*0.5/used), b.cfg.ago(age))
 		}
 	}
-	var places []uint64
+	var seqs []uint64
 	trimmed := TrimmedUsers{To: map[string]uint64{}, Last: info.State.LastSeq, Kept: info.Config.MaxAge}
 	for _, e := range in.entries {
 		if e.remove {
-			places = append(places, e.seq)
+			seqs = append(seqs, e.seq)
 			trimmed.To[in.user[e.inbox]] = e.seq
 		}
 	}
-	if len(places) == 0 {
+	if len(seqs) == 0 {
 		return 0, nil
 	}
 	if err := note(ctx, trimmed); err != nil {
@@ -174,7 +174,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 		}
 		t.Removed = prefix
 	}
-	err = t.deleteEach(ctx, places[prefix:])
+	err = t.deleteEach(ctx, seqs[prefix:])
 	return t.Removed, err
 }
 

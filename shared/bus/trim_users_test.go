@@ -194,14 +194,14 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 		t.Helper()
 		f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, func(context.Context) (uint64, error) {
 			to, _ := known.Load(user)
-			place, _ := to.(uint64)
-			return place, nil
+			seq, _ := to.(uint64)
+			return seq, nil
 		}, freely)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		return f
 	}
-	// all reads until a read has found nothing: places, and the gaps between them.
+	// all reads until a read has found nothing: sequence numbers, and the gaps between them.
 	all := func(f *Follower) (read []uint64, gaps []GapError) {
 		t.Helper()
 		for end := time.Now().Add(bustest.Soon); ; {
@@ -283,5 +283,5 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	require.Empty(t, gaps, "the gap is returned once")
 	known.Store("xia", uint64(5000))
 	_, gaps = all(follow("xia", seq(0)))
-	require.Empty(t, gaps, "a place of another stream of this name")
+	require.Empty(t, gaps, "a sequence number of another stream of this name")
 }

@@ -82,16 +82,16 @@ func TestConfirmBeforeSendIsRejected(t *testing.T) {
 			url  FirstSend // with ByOperator to a URL
 		}{
 			"just saved":             {fresh(of), MaybeSent, MaybeSent},
-			"away":                   {fresh(of).Settle(away, now, 0.5), MaybeSent, MaybeSent},
+			"unavailable":            {fresh(of).Settle(unavailable, now, 0.5), MaybeSent, MaybeSent},
 			"delivered before saved": {fresh(of).delivered(now), WasSent, WasSent},
-			"taken":                  {fresh(of).Settle(taken, now, 0.5), WasSent, WasSent},
-			"taken, abandoned":       {abandon(fresh(of).Settle(taken, now, 0.5)), WasSent, WasSent},
+			"accepted":               {fresh(of).Settle(wasAccepted, now, 0.5), WasSent, WasSent},
+			"accepted, abandoned":    {abandon(fresh(of).Settle(wasAccepted, now, 0.5)), WasSent, WasSent},
 			"refused, tried again":   {fresh(of).Settle(refused, now, 0.5), MaybeSent, WasSent},
 			"refused to the end":     {fresh(of, last).Settle(refused, now, 0.5), NotSent, WasSent},
 			"refused, redriven":      {redrive(fresh(of, last).Settle(refused, now, 0.5)), MaybeSent, WasSent},
 			"abandoned unsent":       {abandon(fresh(of)), NotSent, NotSent},
-			"taken, redriven":        {redrive(fresh(of, last).Settle(taken, now, 0.5)), WasSent, WasSent},
-			"received":               {fresh(of).Settle(taken, now, 0.5).Receive("points", 1), WasSent, WasSent},
+			"accepted, redriven":     {redrive(fresh(of, last).Settle(wasAccepted, now, 0.5)), WasSent, WasSent},
+			"received":               {fresh(of).Settle(wasAccepted, now, 0.5).Receive("points", 1), WasSent, WasSent},
 		}
 		for name, c := range histories {
 			at := fmt.Sprintf("%v: %s", kind, name)

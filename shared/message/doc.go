@@ -4,7 +4,7 @@
 //
 // # States
 //
-//	          taken                        confirmed by all
+//	          accepted                       confirmed by all
 //	sending -----------> sent ---------------------------------> received
 //	   |  |               |                                         ^  ^
 //	   |  +---------------|---- confirmed before the send settles --+  |
@@ -24,7 +24,7 @@
 //     send is stored, as its token proves that it was sent, and any confirmation may arrive after the message was
 //     abandoned. Both make it received.
 //   - Remaining + SendNo = MaxSends. A send counts if the broker or the receiver answered. A send without an answer
-//     (Away) changes no number, so the next one has the same MsgID and is deduplicated.
+//     (Unavailable) changes no number, so the next one has the same MsgID and is deduplicated.
 //   - Two sends that count never have the same MsgID, also after a redrive: a message that is sent again on purpose is
 //     not dropped as a duplicate.
 //   - When a message is finished depends on its address: for a subject, when it is confirmed, or sent if no

@@ -86,15 +86,15 @@ type Outcome int8
 
 // The outcomes of a send.
 const (
-	Taken   Outcome = iota // the broker stored it, now or before; the URL answered 2xx
-	Refused                // the broker or the receiver refused it
-	Away                   // no response, or temporarily unavailable: not the message's fault
+	Accepted    Outcome = iota // the broker stored it, now or before; the URL answered 2xx
+	Refused                    // the broker or the receiver refused it
+	Unavailable                // no response, or temporarily unavailable: not the message's fault
 )
 
-// Scope is what an Away is about.
+// Scope is what is Unavailable.
 type Scope int8
 
-// The scopes of an Away.
+// The scopes of Unavailable.
 const (
 	OneMessage Scope = iota // this message or its subject; others are not affected
 	OneStream               // all messages to one stream; other streams are not affected
@@ -104,32 +104,32 @@ const (
 // Result is the result of one send, with details.
 type Result struct {
 	Outcome Outcome
-	Reason  string // of Refused and Away, for an operator
-	Scope   Scope  // of Away
+	Reason  string // of Refused and Unavailable, for an operator
+	Scope   Scope  // of Unavailable
 
 	RetryAfter time.Duration // from a URL's receiver, limited to an hour; 0 = none
 }
 
 // The shortest and longest wait for an unavailable receiver or stream.
 const (
-	awayPause    = 2 * time.Second
-	maxAwayPause = time.Minute
+	minUnavailablePause = 2 * time.Second
+	maxUnavailablePause = time.Minute
 )
 
 // StreamPause is the pause of a stream after so many failures in a row: 2 s, then doubled, up to a
 // minute.
 func StreamPause(failures int) time.Duration {
-	pause := awayPause
-	for ; failures > 1 && pause < maxAwayPause; failures-- {
+	pause := minUnavailablePause
+	for ; failures > 1 && pause < maxUnavailablePause; failures-- {
 		pause *= 2
 	}
-	return min(pause, maxAwayPause)
+	return min(pause, maxUnavailablePause)
 }
 
-// AwayPause is the pause of a message that is unavailable by itself (OneMessage) and has waited for
+// UnavailablePause is the pause of a message that is unavailable by itself (OneMessage) and has waited for
 // age: as long again, within 2 s to a minute.
-func AwayPause(age time.Duration) time.Duration {
-	return min(max(age, awayPause), maxAwayPause)
+func UnavailablePause(age time.Duration) time.Duration {
+	return min(max(age, minUnavailablePause), maxUnavailablePause)
 }
 
 // maxPause is the longest time between two sends; it bounds what a receiver's inbox must remember.
@@ -149,23 +149,23 @@ func jittered(d time.Duration, jitter float64) time.Duration {
 
 // Settle applies the result of one send. jitter, in [0, 1), spreads the next sends of messages that
 // were sent together. A message whose stream or broker is unavailable does not change: the stream
-// pauses as a whole, and the message keeps its place.
+// pauses as a whole, and the message keeps its turn.
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
-	if r.Outcome == Away && r.Scope != OneMessage {
+	if r.Outcome == Unavailable && r.Scope != OneMessage {
 		return m
 	}
 	m.LastError = r.Reason
-	if r.Outcome == Away {
+	if r.Outcome == Unavailable {
 		// Without jitter, so that waiting messages keep their order.
-		m.NextAt = now.Add(min(max(r.RetryAfter, awayPause), maxAwayPause))
+		m.NextAt = now.Add(min(max(r.RetryAfter, minUnavailablePause), maxUnavailablePause))
 		return m
 	}
 	m.SendNo++
 	m.Remaining--
-	if r.Outcome == Taken {
+	if r.Outcome == Accepted {
 		m.LastError = ""
 		m = m.delivered(now)
-		m.Status = max(m.Status, m.takenStatus())
+		m.Status = max(m.Status, m.acceptedStatus())
 	}
 	m.NextAt = time.Time{}
 	if m.Remaining > 0 && !m.Final() {
@@ -175,15 +175,15 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 }
 
 // SettlePost is Settle for a send that began when the message was as begun and held no lock. If the
-// message was settled otherwise meanwhile, the result counts only if it was Taken, since the receiver
+// message was settled otherwise meanwhile, the result counts only if it was Accepted, since the receiver
 // has the message then.
 func (m Message) SettlePost(begun Message, r Result, now time.Time, jitter float64) Message {
 	switch {
 	case !m.Final() && m.Epoch == begun.Epoch && m.SendNo == begun.SendNo && m.NextAt.Equal(begun.NextAt):
 		return m.Settle(r, now, jitter)
-	case r.Outcome != Taken:
+	case r.Outcome != Accepted:
 		return m
-	case m.takenStatus() == Received:
+	case m.acceptedStatus() == Received:
 		return m.delivered(now).Receive("", 1)
 	}
 	m.Status = max(m.Status, Sent)
@@ -197,9 +197,9 @@ func (m Message) delivered(now time.Time) Message {
 	return m
 }
 
-// takenStatus is the status after a successful send: a URL's 2xx comes from the receiver itself, a
+// acceptedStatus is the status after a successful send: a URL's 2xx comes from the receiver itself, a
 // broker's acknowledgement only from the broker.
-func (m Message) takenStatus() Status {
+func (m Message) acceptedStatus() Status {
 	if m.Kind == URL && !m.Confirm {
 		return Received
 	}

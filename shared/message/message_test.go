@@ -21,11 +21,11 @@ func fresh(change ...func(*Message)) Message {
 }
 
 var (
-	taken   = Result{Outcome: Taken}
-	refused = Result{Outcome: Refused, Reason: "no stream"}
-	away    = Result{Outcome: Away, Reason: "no more of this subject"}
-	full    = Result{Outcome: Away, Reason: "the stream is full", Scope: OneStream}
-	nobody  = Result{Outcome: Away, Reason: "no connection", Scope: AllStreams}
+	wasAccepted = Result{Outcome: Accepted}
+	refused     = Result{Outcome: Refused, Reason: "no stream"}
+	unavailable = Result{Outcome: Unavailable, Reason: "no more of this subject"}
+	full        = Result{Outcome: Unavailable, Reason: "the stream is full", Scope: OneStream}
+	nobody      = Result{Outcome: Unavailable, Reason: "no connection", Scope: AllStreams}
 )
 
 var body = [16]byte{10, 11, 12, 13, 14} // a fingerprint
@@ -44,7 +44,7 @@ func TestFinalStatePerAddress(t *testing.T) {
 		"a URL's that wants the explicit call waits":      {URL, true, "sent", false},
 		"a user's ends in the inbox and is not confirmed": {User, false, "sent", true},
 	} {
-		m := fresh(func(m *Message) { m.Kind, m.Confirm = c.kind, c.confirm }).Settle(taken, now, 0.5)
+		m := fresh(func(m *Message) { m.Kind, m.Confirm = c.kind, c.confirm }).Settle(wasAccepted, now, 0.5)
 		require.Equal(t, c.state, m.State(), name)
 		require.Equal(t, c.final, m.Final(), name)
 		require.Equal(t, c.final, m.NextAt.IsZero(), name)
@@ -54,7 +54,7 @@ func TestFinalStatePerAddress(t *testing.T) {
 
 func TestMessageFollowsSchedule(t *testing.T) {
 	t.Parallel()
-	for _, result := range []Result{taken, refused} {
+	for _, result := range []Result{wasAccepted, refused} {
 		m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 6, 6 })
 		for i, pause := range []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
 			require.Equal(t, fmt.Sprintf("x.0a0b0c0d.1.%d", i+1), m.MsgID("x", body))
@@ -68,7 +68,7 @@ func TestMessageFollowsSchedule(t *testing.T) {
 		require.True(t, m.Stuck())
 		require.True(t, m.NextAt.IsZero())
 		require.Equal(t, result.Reason, m.LastError)
-		require.Equal(t, map[Outcome]string{Taken: "sent", Refused: "sending"}[result.Outcome], m.State(), "the two stuck lists")
+		require.Equal(t, map[Outcome]string{Accepted: "sent", Refused: "sending"}[result.Outcome], m.State(), "the two stuck lists")
 	}
 }
 
@@ -77,7 +77,7 @@ func TestUndeliverableSendIsNotCounted(t *testing.T) {
 	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
 	for i := range 100 {
 		before := m
-		m = m.Settle(away, now, float64(i)/100)
+		m = m.Settle(unavailable, now, float64(i)/100)
 		require.Equal(t, before.MsgID("x", body), m.MsgID("x", body))
 		require.Equal(t, now.Add(2*time.Second), m.NextAt)
 		require.Equal(t, "no more of this subject", m.LastError)
@@ -87,7 +87,7 @@ func TestUndeliverableSendIsNotCounted(t *testing.T) {
 			require.Equal(t, before, m.Settle(r, now.Add(time.Hour), 0.5), "it keeps its place and is not written")
 		}
 	}
-	m = m.Settle(taken, now, 0.5)
+	m = m.Settle(wasAccepted, now, 0.5)
 	require.Equal(t, "", m.LastError)
 	require.EqualValues(t, 1, m.SendNo)
 }
@@ -99,11 +99,11 @@ func TestAwayPausesGrowToAMinute(t *testing.T) {
 	}
 	require.Equal(t, time.Minute, StreamPause(1<<30))
 	for age, want := range map[time.Duration]time.Duration{0: 2 * time.Second, 9 * time.Second: 9 * time.Second, time.Hour: time.Minute} {
-		require.Equal(t, want, AwayPause(age))
-		m := fresh().Settle(Result{Outcome: Away, RetryAfter: want}, now, 0.5)
+		require.Equal(t, want, UnavailablePause(age))
+		m := fresh().Settle(Result{Outcome: Unavailable, RetryAfter: want}, now, 0.5)
 		require.Equal(t, now.Add(want), m.NextAt)
 	}
-	require.Equal(t, now.Add(time.Minute), fresh().Settle(Result{Outcome: Away, RetryAfter: time.Hour}, now, 0.5).NextAt)
+	require.Equal(t, now.Add(time.Minute), fresh().Settle(Result{Outcome: Unavailable, RetryAfter: time.Hour}, now, 0.5).NextAt)
 }
 
 func TestConfirmationInAnyState(t *testing.T) {
@@ -112,10 +112,10 @@ func TestConfirmationInAnyState(t *testing.T) {
 	require.NoError(t, err)
 	for name, m := range map[string]Message{
 		"before the broker's word": fresh(),
-		"after it":                 fresh().Settle(taken, now, 0.5),
+		"after it":                 fresh().Settle(wasAccepted, now, 0.5),
 		"after it was abandoned":   abandoned,
 		"when it is stuck":         fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
-		"unasked":                  fresh(func(m *Message) { m.Confirm = false }).Settle(taken, now, 0.5),
+		"unasked":                  fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
 	} {
 		got := m.Receive("points", 1)
 		require.Equal(t, "received", got.State(), name)
@@ -137,7 +137,7 @@ func TestExpectedConfirmations(t *testing.T) {
 
 func TestRedriveRestartsSchedule(t *testing.T) {
 	t.Parallel()
-	stuck := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(taken, now, 0.5)
+	stuck := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(wasAccepted, now, 0.5)
 	abandoned, err := stuck.Abandon("ops")
 	require.NoError(t, err)
 	for name, m := range map[string]Message{"stuck": stuck, "abandoned": abandoned} {
@@ -154,7 +154,7 @@ func TestFinishedMessageIsFinal(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]Message{
 		"received":                  fresh().Receive("a", 1),
-		"sent without confirmation": fresh(func(m *Message) { m.Confirm = false }).Settle(taken, now, 0.5),
+		"sent without confirmation": fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
 	} {
 		got, err := m.Redrive(now)
 		require.Error(t, err, name)
@@ -188,8 +188,8 @@ func TestInvariants(t *testing.T) {
 			before := m
 			switch step := random.IntN(10); {
 			case step < 6 && !m.NextAt.IsZero():
-				r := []Result{taken, refused, away, full, nobody}[random.IntN(5)]
-				if r.Outcome != Away {
+				r := []Result{wasAccepted, refused, unavailable, full, nobody}[random.IntN(5)]
+				if r.Outcome != Unavailable {
 					require.False(t, counted[m.MsgID("x", body)], "a name is used for one send that counts")
 					counted[m.MsgID("x", body)] = true
 				}

@@ -60,7 +60,7 @@
 // groups by their first token, and the streams of one group are paused together.
 //
 // A message or event that its stream refuses alone, for example because of a limit of its
-// subject, gets a later next_at, and others overtake it. While the broker is away, no stream
+// subject, gets a later next_at, and others overtake it. While the broker is unavailable, no stream
 // is paused and no waiting row is written: one row per stream in stream_pauses, with failures
 // 0, has the error.
 //

@@ -122,14 +122,14 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			pages := 0
-			for place, more := (subscribe.LogPlace{}), true; more; pages++ {
+			for cursor, more := (subscribe.LogCursor{}), true; more; pages++ {
 				var page []subscribe.Log
 				var err error
-				page, more, err = db.Subscribe.FailedLogs(t.Context(), of, place, 200)
+				page, more, err = db.Subscribe.FailedLogs(t.Context(), of, cursor, 200)
 				require.NoError(t, err)
 				for _, l := range page {
 					got = append(got, strconv.FormatUint(l.BusinessID, 10))
-					place = subscribe.LogPlace{At: l.SendTime, ID: l.ID}
+					cursor = subscribe.LogCursor{At: l.SendTime, ID: l.ID}
 				}
 			}
 			require.ElementsMatch(t, all, got)
@@ -138,14 +138,14 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 	}
 	t.Run("sends of a message", func(t *testing.T) {
 		seen, pages := map[task.ID]bool{}, 0
-		for place, more := (subscribe.SendPlace{}), true; more; pages++ {
+		for cursor, more := (subscribe.SendCursor{}), true; more; pages++ {
 			var page []subscribe.Send
 			var err error
-			page, more, err = db.Subscribe.History(t.Context(), 1, place, 200)
+			page, more, err = db.Subscribe.History(t.Context(), 1, cursor, 200)
 			require.NoError(t, err)
 			for _, s := range page {
 				require.False(t, seen[s.TaskID])
-				seen[s.TaskID], place = true, subscribe.SendPlace{At: s.CreatedAt, TaskID: s.TaskID}
+				seen[s.TaskID], cursor = true, subscribe.SendCursor{At: s.CreatedAt, TaskID: s.TaskID}
 			}
 		}
 		require.Len(t, seen, rows)
@@ -159,15 +159,15 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 		exec(t, conn, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
 		var got []tasks.Event
 		pages := 0
-		for place, more := (tasks.TimelinePlace{}), true; more; pages++ {
-			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, place, reports)
+		for cursor, more := (tasks.TimelineCursor{}), true; more; pages++ {
+			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, cursor, reports)
 			require.NoError(t, err)
 			if pages == 0 {
 				require.Equal(t, tasks.EventReceived, page[0].Event, "long lines of one log hide none of another")
 				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
 				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
 			}
-			got, place, more = append(got, page...), next, next != tasks.TimelinePlace{}
+			got, cursor, more = append(got, page...), next, next != tasks.TimelineCursor{}
 		}
 		require.Len(t, got, reports+2)
 		require.Equal(t, 3, pages)

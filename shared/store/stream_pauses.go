@@ -12,11 +12,11 @@ import (
 
 // Relayed is what one batch of a relay did.
 type Relayed struct {
-	Rows  int         // that were due
-	More  bool        // more may be due now
-	Away  bool        // the broker itself was away: the next call would fail too
-	Full  bool        // a stream accepted nothing: it may have to be trimmed
-	Again []time.Time // new due times of delayed rows, by the database's clock
+	Rows              int         // that were due
+	More              bool        // more may be due now
+	BrokerUnavailable bool        // the broker itself was unavailable: the next call would fail too
+	Full              bool        // a stream accepted nothing: it may have to be trimmed
+	Again             []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange // that were paused or resumed
 }
@@ -43,12 +43,12 @@ type streamState struct {
 	paused   bool // a row of stream_pauses is there
 	failures int  // in a row, before
 
-	rows   int           // in the batch
-	of     map[int64]int // the same by caller
-	more   bool          // the batch had no room for more of one caller
-	taken  bool
-	failed msg.Scope
-	reason string
+	rows     int           // in the batch
+	of       map[int64]int // the same by caller
+	more     bool          // the batch had no room for more of one caller
+	accepted bool
+	failed   msg.Scope
+	reason   string
 }
 
 // StreamStates is the streams of one batch, by name.
@@ -74,16 +74,16 @@ func (s StreamStates) AddRow(stream string, caller int64, room int, failures *in
 func (s StreamStates) AddResult(stream string, r msg.Result) {
 	state := s[stream]
 	switch {
-	case r.Outcome == msg.Taken:
-		state.taken = true
-	case r.Outcome == msg.Away && r.Scope > state.failed:
+	case r.Outcome == msg.Accepted:
+		state.accepted = true
+	case r.Outcome == msg.Unavailable && r.Scope > state.failed:
 		state.failed, state.reason = r.Scope, r.Reason
 	}
 }
 
 const (
 	// pauseStreamsSQL pauses streams, by name, and returns until when. While the
-	// broker is away (failures 0) each is written once.
+	// broker is unavailable (failures 0) each is written once.
 	pauseStreamsSQL = `
 insert into stream_pauses (stream, failures, reason, until)
 select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
@@ -115,7 +115,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 			continue
 		}
 		n, pause := state.failures, time.Duration(0)
-		if state.taken {
+		if state.accepted {
 			n = 0
 		}
 		if state.failed == msg.OneStream {
@@ -126,7 +126,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 			}
 			relayed.Full = true
 		} else {
-			relayed.Away = true
+			relayed.BrokerUnavailable = true
 		}
 		names, failures, reasons, pauses = append(names, name), append(failures, int32(n)), append(reasons, Storable(state.reason)), append(pauses, pause.Seconds())
 	}

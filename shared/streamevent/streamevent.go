@@ -117,7 +117,7 @@ func (p *Event) Message() (*messages.Submission, error) {
 	}
 	seq, err := strconv.ParseUint(p.AcceptSeq, 10, 63)
 	if err != nil {
-		return nil, errors.New("has no place in the stream")
+		return nil, errors.New("has no sequence number")
 	}
 	var a acceptedData
 	if err := json.Unmarshal(p.Data, &a); err != nil {

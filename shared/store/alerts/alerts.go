@@ -313,9 +313,9 @@ func alertQueue(a task.Alert) string      { return a.Queue }
 func alertValue(a task.Alert) float64     { return a.Value }
 func alertThreshold(a task.Alert) float64 { return a.Threshold }
 
-// Place is where a page of alerts begins: after this one, which was open or
+// Cursor is where a page of alerts begins: after this one, which was open or
 // was not. The zero place is the first page's.
-type Place struct {
+type Cursor struct {
 	Open bool
 	ID   task.ID
 }
@@ -328,7 +328,7 @@ limit $4`
 
 // List lists the alerts of some queues, or with none those of all queues and streams: open ones
 // first, each part newest first.
-func (st *Store) List(ctx context.Context, queues []string, after Place, limit int) (page []Alert, more bool, err error) {
+func (st *Store) List(ctx context.Context, queues []string, after Cursor, limit int) (page []Alert, more bool, err error) {
 	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.IDOrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)
 }

@@ -51,7 +51,7 @@ func look(t *testing.T, db *storetest.DB) (again bool) {
 
 func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
 	t.Helper()
-	page, _, err := db.Alerts.List(t.Context(), nil, alerts.Place{}, 50)
+	page, _, err := db.Alerts.List(t.Context(), nil, alerts.Cursor{}, 50)
 	require.NoError(t, err)
 	return page
 }
@@ -292,14 +292,14 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 	}
 	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
 	var got []task.ID
-	var after alerts.Place
+	var after alerts.Cursor
 	for more := true; more; {
 		var page []alerts.Alert
 		var err error
 		page, more, err = db.Alerts.List(t.Context(), nil, after, 2)
 		require.NoError(t, err)
 		for _, a := range page {
-			got, after = append(got, a.ID), alerts.Place{Open: a.ClearedAt == nil, ID: a.ID}
+			got, after = append(got, a.ID), alerts.Cursor{Open: a.ClearedAt == nil, ID: a.ID}
 		}
 	}
 	require.Equal(t, want, got)

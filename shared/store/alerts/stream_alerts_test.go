@@ -77,7 +77,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 
 	// It is no alert of a queue, not even of one that has the stream's name.
-	page, _, err := db.Alerts.List(t.Context(), []string{"USERS"}, alerts.Place{}, 50)
+	page, _, err := db.Alerts.List(t.Context(), []string{"USERS"}, alerts.Cursor{}, 50)
 	require.NoError(t, err)
 	require.Empty(t, page)
 }

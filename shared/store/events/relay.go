@@ -48,9 +48,9 @@ with recursive ` + eventCallers + `, due as materialized (
     select *, greatest(part / count(*) over (partition by stream), 1) as room from (
         select due.*, $1 / (select count(distinct stream) from due) as part,
             sum(events) over (partition by stream order by chance) - events as ahead,
-            row_number() over (partition by stream order by chance) as place
+            row_number() over (partition by stream order by chance) as turn
         from due
-    ) d where place = 1 or failures is null and ahead < part
+    ) d where turn = 1 or failures is null and ahead < part
 ), found as materialized (
     select x.*, picked.failures, picked.chance, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
     from picked cross join lateral (
@@ -74,15 +74,15 @@ with recursive ` + eventCallers + `, due as materialized (
     where f.fits
 )
 select seq, kind, reason, at, subject, source, metadata, ` + tasks.AttemptNames + `, sent_at, url, disabled_reason, failing_since,
-    "from", client_msg_id, accept_seq, alert, stream, case when cut then 0 else room end as room, failures, place, events
+    "from", client_msg_id, accept_seq, alert, stream, case when cut then 0 else room end as room, failures, ordinal, events
 from (select *, bool_or(before >= 4 << 20) over (partition by stream) as cut from (select *,
     sum(octet_length(concat(source, metadata, ` + tasks.AttemptNames + `, url, disabled_reason, "from", client_msg_id, alert)))
         over (partition by stream order by turn, chance rows between unbounded preceding and 1 preceding) as before from (
 select o.id as seq, o.kind, o.reason, o.created_at as at, i.id as subject, t.source, t.metadata,
     ` + tasks.AttemptNames + `, d.sent_at, w.url, w.disabled_reason, w.failing_since,
     coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, a.purged_seq, m.accept_seq) as accept_seq,
-    to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.before + i.place as turn, o.chance, i.place, o.events
-from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
+    to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.before + i.ordinal as turn, o.chance, i.ordinal, o.events
+from o cross join lateral unnest(o.ids) with ordinality as i (id, ordinal)
 left join lateral (
     select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
     union all
@@ -132,7 +132,7 @@ type Due struct {
 	Alert *alerts.Alert // as it was when this happened; nil for any other event
 
 	stream    string
-	place     int // in its row of event_outbox, from 1
+	ordinal   int // in its row of event_outbox, from 1
 	rowEvents int // how many events that row has
 }
 
@@ -143,7 +143,7 @@ type eventRow struct {
 	Stream   string
 	Room     int
 	Failures *int32
-	Place    int
+	Ordinal  int
 	Events   int
 }
 
@@ -159,9 +159,9 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams s
 	streams = store.StreamStates{}
 	for _, row := range found {
 		e := row.Due
-		e.stream, e.place, e.rowEvents = row.Stream, row.Place, row.Events
+		e.stream, e.ordinal, e.rowEvents = row.Stream, row.Ordinal, row.Events
 		e.Alert = alerts.AtEvent(row.Alert, e.Kind)
-		if row.Place == 1 {
+		if row.Ordinal == 1 {
 			streams.AddRow(e.stream, 0, row.Room, row.Failures)
 		}
 		due = append(due, e)
@@ -183,8 +183,8 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 
 // Relay locks about limit events, the oldest of each stream and caller, calls publish,
 // and deletes what was accepted, all in one transaction. publish returns one result per event,
-// in order, within 3 s. An event whose stream is away stays, however often it was tried. One
-// that is refused becomes a dead letter. Streams that are away are paused as by messages.Store.Relay.
+// in order, within 3 s. An event whose stream is unavailable stays, however often it was tried. One
+// that is refused becomes a dead letter. Streams that are unavailable are paused as by messages.Store.Relay.
 //
 // When publish fails, the process dies or the commit is lost, the same events are published
 // again under the same ids, by which receivers recognise them.
@@ -236,12 +236,12 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 			row = &remainingEvents{total: e.rowEvents}
 			rows[e.Seq] = row
 		}
-		row.read = max(row.read, e.place)
+		row.read = max(row.read, e.ordinal)
 		switch r := results[i]; r.Outcome {
-		case msg.Away:
+		case msg.Unavailable:
 			row.ids = append(row.ids, e.Subject)
 			if r.Scope == msg.OneMessage {
-				row.pause = msg.AwayPause(time.Since(e.At))
+				row.pause = msg.UnavailablePause(time.Since(e.At))
 			}
 		case msg.Refused:
 			store.QueueDeadLetter(batch, store.DeadLetter{
@@ -250,11 +250,11 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 			})
 		}
 	}
-	var taken []int64
+	var settled []int64
 	for _, seq := range slices.Sorted(maps.Keys(rows)) {
 		switch row := rows[seq]; {
 		case len(row.ids) == 0 && row.read == row.total:
-			taken = append(taken, seq)
+			settled = append(settled, seq)
 		case len(row.ids) < row.read || row.pause > 0:
 			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds(), row.read)
 			if row.pause > 0 {
@@ -262,8 +262,8 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 			}
 		}
 	}
-	if len(taken) > 0 {
-		batch.Queue(deleteEventsSQL, taken)
+	if len(settled) > 0 {
+		batch.Queue(deleteEventsSQL, settled)
 	}
 }
 

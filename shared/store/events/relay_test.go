@@ -116,9 +116,9 @@ func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 	first := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.Source, s.Metadata = "system_a", []byte(`{"order":1}`) })
 	db.MustSubmit(t, first, storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.WithCallback))
 	finish(t, db, 3)
-	away := db.RelayEvents(t, func(int) msg.Outcome { return msg.Away })
-	require.Len(t, away, 3)
-	for _, e := range away {
+	unavailable := db.RelayEvents(t, func(int) msg.Outcome { return msg.Unavailable })
+	require.Len(t, unavailable, 3)
+	for _, e := range unavailable {
 		require.Equal(t, "task.succeeded", e.Kind)
 		require.NotNil(t, e.SentAt)
 		if e.Subject == first.ID {
@@ -126,12 +126,12 @@ func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 			require.JSONEq(t, `{"order":1}`, string(e.Metadata))
 		}
 	}
-	mixed := db.RelayEvents(t, func(i int) msg.Outcome { return []msg.Outcome{msg.Taken, msg.Away, msg.Refused}[i] })
-	require.Equal(t, away, mixed, "the same events under the same ids")
-	rest := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	mixed := db.RelayEvents(t, func(i int) msg.Outcome { return []msg.Outcome{msg.Accepted, msg.Unavailable, msg.Refused}[i] })
+	require.Equal(t, unavailable, mixed, "the same events under the same ids")
+	rest := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
 	require.Len(t, rest, 1)
 	require.Equal(t, mixed[1].ID(), rest[0].ID())
-	require.Empty(t, db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken }))
+	require.Empty(t, db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted }))
 	letters, more, err := db.Admin.DeadLetters(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.False(t, more)
@@ -155,7 +155,7 @@ func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	finish(t, db, 1)
-	notified := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	notified := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
 	require.Len(t, notified, 2)
 	require.Equal(t, "task.failed", notified[0].Kind)
 	require.Equal(t, task.Rejected, notified[0].Reason)
@@ -180,7 +180,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	relay := func() store.Relayed {
 		relayed, err := db.Events.Relay(t.Context(), 300, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			seen = due
-			return slices.Repeat([]msg.Result{storetest.Taken}, len(due)), nil
+			return slices.Repeat([]msg.Result{storetest.Accepted}, len(due)), nil
 		})
 		require.NoError(t, err)
 		return relayed
@@ -237,7 +237,7 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 	add(7, 1500, large)
 	add(7, 1000, large)
 	add(8, 10, `{"small":true}`)
-	published, batches, last, away := map[task.ID]bool{}, 0, int64(0), task.ID{}
+	published, batches, last, unavailable := map[task.ID]bool{}, 0, int64(0), task.ID{}
 	for more := true; more; batches++ {
 		relayed, err := db.Events.Relay(t.Context(), 4000, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			results, bytes, small := make([]msg.Result, len(due)), 0, 0
@@ -247,14 +247,14 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 				case string(e.Metadata) == `{"small":true}`:
 					small++
 				case batches == 1 && i == 0:
-					away, results[i] = e.Subject, msg.Result{Outcome: msg.Away, Scope: msg.OneMessage, Reason: "because"}
+					unavailable, results[i] = e.Subject, msg.Result{Outcome: msg.Unavailable, Scope: msg.OneMessage, Reason: "because"}
 					continue
-				case e.Subject != away:
+				case e.Subject != unavailable:
 					require.GreaterOrEqual(t, e.Seq, last, "in their order")
 					last = e.Seq
 				}
 				require.False(t, published[e.Subject])
-				published[e.Subject], results[i] = true, storetest.Taken
+				published[e.Subject], results[i] = true, storetest.Accepted
 			}
 			require.LessOrEqual(t, bytes, 4<<20+len(large))
 			require.Equal(t, batches == 0, small == 10, "another caller's events are in the first batch")

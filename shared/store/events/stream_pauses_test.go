@@ -25,7 +25,7 @@ func fullExcept(stream string) *storetest.Broker {
 		if d.To().Stream() == stream {
 			return storetest.Full
 		}
-		return storetest.Taken
+		return storetest.Accepted
 	}}
 }
 
@@ -84,11 +84,11 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 			require.Zero(t, written(t, db), "nothing that waits was written")
 			require.Equal(t, storetest.Full.Reason, db.MustMessage(t, waiting[119].ID).LastError, "a reader of any of them sees why")
 
-			taken := storetest.Always(storetest.Taken)
-			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, withoutTimes(db.RelayDue(t, taken)), "a few are tried first")
-			for db.RelayDue(t, taken).More {
+			accepts := storetest.Always(storetest.Accepted)
+			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, withoutTimes(db.RelayDue(t, accepts)), "a few are tried first")
+			for db.RelayDue(t, accepts).More {
 			}
-			require.Equal(t, sends, taken.MsgIDs(), "all are sent, in their order")
+			require.Equal(t, sends, accepts.MsgIDs(), "all are sent, in their order")
 			require.Zero(t, db.Count(t, `select count(*) from stream_pauses`))
 		})
 	}
@@ -109,7 +109,7 @@ func TestStreamThatAcceptedSomeIsPausedBriefly(t *testing.T) {
 	room := 1
 	db.RelayDue(t, &storetest.Broker{Say: func(messages.Due) msg.Result {
 		if room--; room >= 0 {
-			return storetest.Taken
+			return storetest.Accepted
 		}
 		return storetest.Full
 	}})
@@ -124,9 +124,9 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	db.MustSave(t, good)
 	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
 		if d.ID == bad.ID {
-			return storetest.Away
+			return storetest.Unavailable
 		}
-		return storetest.Taken
+		return storetest.Accepted
 	}}
 	db.Exec(t, `update messages set created_at = now() - interval '30 seconds'`)
 	relayed := db.RelayDue(t, b)
@@ -198,7 +198,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 							return storetest.Full
 						}
 						published = append(published, e)
-						return storetest.Taken
+						return storetest.Accepted
 					}), nil
 				})
 				require.NoError(t, err)
@@ -241,23 +241,23 @@ func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
 	ackEvents(t, db, 4)
 	_, first := db.Outbox(t)
 	ackEvents(t, db, 1)
-	var away []task.ID
+	var unavailable []task.ID
 	relay := func(limit int) (seen []task.ID, relayed store.Relayed) {
 		relayed, err := db.Events.Relay(t.Context(), limit, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			return store.Column(due, func(e events.Due) msg.Result {
 				seen = append(seen, e.Subject)
-				if slices.Contains(away, e.Subject) {
-					return storetest.Away
+				if slices.Contains(unavailable, e.Subject) {
+					return storetest.Unavailable
 				}
-				return storetest.Taken
+				return storetest.Accepted
 			}), nil
 		})
 		require.NoError(t, err)
 		return seen, relayed
 	}
-	away = slices.Concat(first...)
+	unavailable = slices.Concat(first...)
 	seen, relayed := relay(4)
-	require.Equal(t, away, seen)
+	require.Equal(t, unavailable, seen)
 	require.True(t, relayed.More)
 	require.Len(t, relayed.Again, 4)
 	_, relayed = relay(4)
@@ -267,7 +267,7 @@ func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinRange(t, at, time.Now(), time.Now().Add(3*time.Second))
 	db.Exec(t, `update event_outbox set next_at = now()`)
-	away = nil
+	unavailable = nil
 	relay(4)
 	require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
 }
@@ -283,7 +283,7 @@ func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
 			return slices.Repeat([]msg.Result{storetest.NoStream}, len(due)), nil
 		})
 		require.NoError(t, err)
-		require.True(t, relayed.Away)
+		require.True(t, relayed.BrokerUnavailable)
 	}
 	require.Equal(t, before, versions(t, db, "USERS")+versions(t, db, "EVENTS"))
 	require.Equal(t, 2, db.Count(t, `select count(*) from stream_pauses where failures = 0 and until <= now()`), "nothing is paused")

@@ -47,7 +47,7 @@ func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
 		db.MustSubmit(t, s)
 		db.Claim(t)
 		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
-		_, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+		_, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 		require.NoError(t, err)
 	}
 	for range 3 {

@@ -102,14 +102,14 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
-		prints, places, err := savedBefore(ctx, tx, fresh, inserted)
+		prints, seqs, err := savedBefore(ctx, tx, fresh, inserted)
 		if err != nil {
 			return err
 		}
 		out = judgeAccepted(rows, inserted, prints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, notifier, rows, out)
-		queueStreamUsage(&batch, usageOfAccepted(rows, out, places))
+		queueStreamUsage(&batch, usageOfAccepted(rows, out, seqs))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return out, notifier.Notify(err)
@@ -127,11 +127,11 @@ left join lateral (
 ) a on true`
 
 // savedBefore returns the fingerprints of the inserted rows and of the messages that already
-// had the ids of the others; for these also the last place in the stream that was processed.
+// had the ids of the others; for these also the last sequence number that was processed.
 func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
-	prints map[task.ID]task.Hash, places map[task.ID]int64, err error,
+	prints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
 ) {
-	prints, places = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
+	prints, seqs = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
 	var before []task.ID
 	for _, m := range fresh {
 		if _, fresh := inserted[m.ID]; fresh {
@@ -141,7 +141,7 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted m
 		}
 	}
 	if len(before) == 0 {
-		return prints, places, nil
+		return prints, seqs, nil
 	}
 	rows, err := tx.Query(ctx, savedBeforeSQL, before)
 	if err != nil {
@@ -149,12 +149,12 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted m
 	}
 	var id task.ID
 	var print task.Hash
-	var place int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &print, &place}, func() error {
-		prints[id], places[id] = print, place
+	var seq int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &print, &seq}, func() error {
+		prints[id], seqs[id] = print, seq
 		return nil
 	})
-	return prints, places, err
+	return prints, seqs, err
 }
 
 func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
@@ -173,18 +173,18 @@ func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints ma
 }
 
 // usageOfAccepted counts all that the stream stored, including rejected messages and repeats,
-// but not what is saved again because an answer was lost, which its place shows.
-func usageOfAccepted(rows []*Submission, out []Saving, places map[task.ID]int64) streamUsage {
+// but not what is saved again because a response was lost, which its sequence number shows.
+func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
-		if out[i] == SavedNow || m.AcceptSeq > places[m.ID] {
+		if out[i] == SavedNow || m.AcceptSeq > seqs[m.ID] {
 			usage.add(StreamAccepted, m.CallerID, len(m.Data))
 		}
 	}
 	return usage
 }
 
-// queueAcks adds the acknowledgements to the senders, and the places that the stream may purge.
+// queueAcks adds the acknowledgements to the senders, and the sequence numbers that the stream may purge.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
@@ -207,24 +207,24 @@ func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, o
 const purgeCandidatesSQL = `
 select id, accept_seq from accepted_messages where accept_seq is not null and saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
 
-// AcceptedPlace is where the stream holds a message.
-type AcceptedPlace struct {
+// AcceptedSeq is the sequence number of an accepted message in the stream.
+type AcceptedSeq struct {
 	ID  task.ID
 	Seq int64
 }
 
-// PurgeCandidates returns the places in the stream of up to limit messages that were saved at
-// least window ago.
-func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
+// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved at least
+// window ago.
+func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
 	rows, err := st.db.Hot.Query(ctx, purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	if err != nil {
 		return nil, store.Wrap("list purge candidates", err)
 	}
-	places, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedPlace])
-	return places, store.Wrap("list purge candidates", err)
+	saved, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedSeq])
+	return saved, store.Wrap("list purge candidates", err)
 }
 
-// A row has a sender if the message is poisoned. It is kept without its place, because the relay
+// A row has a sender if the message is poisoned. It is kept without its sequence number, because the relay
 // reads the receiver of the acknowledgement from it.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
@@ -240,17 +240,17 @@ delete from accepted_messages a using t where a.id = t.id and a.accept_seq = t.s
 
 // MarkPurged records that the stream no longer has these messages. Rows of poisoned messages stay,
 // until ForgetDelivered removes them.
-func (st *Store) MarkPurged(ctx context.Context, places []AcceptedPlace) error {
-	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(places, func(p AcceptedPlace) task.ID { return p.ID }),
-		store.Column(places, func(p AcceptedPlace) int64 { return p.Seq }))
+func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
+	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(purged, func(p AcceptedSeq) task.ID { return p.ID }),
+		store.Column(purged, func(p AcceptedSeq) int64 { return p.Seq }))
 	return store.Wrap("mark messages purged", err)
 }
 
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
-// beginStreamSQL deletes what is known of an earlier stream, whose places would be confused
-// with those of this one, as markPurgedSQL does. Its last scan is set to the distant past.
+// beginStreamSQL deletes what is known of an earlier stream, whose sequence numbers would be
+// confused with those of this one, as markPurgedSQL does. Its last scan is set to the distant past.
 const beginStreamSQL = `
 with other as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
@@ -265,60 +265,60 @@ delete from accepted_messages where sender is null and coalesce(saved_at, delive
 // Checked is how far a stream was compared with the saved messages, and what its last scan
 // found.
 type Checked struct {
-	Place uint64        // nothing is missing up to here
-	Last  uint64        // the last place of the stream at the scan
-	Taken uint64        // up to here, everything had been consumed at the scan
-	Ago   time.Duration // since the scan
+	Seq         uint64        // nothing is missing up to here
+	LastSeq     uint64        // of the stream at the scan
+	ConsumedSeq uint64        // up to here, everything had been consumed at the scan
+	Ago         time.Duration // since the scan
 }
 
 // Checked returns the progress for the stream that was created at this time.
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
-	var place, last, taken int64
+	var seq, last, consumed int64
 	var ago float64
-	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&place, &last, &taken, &ago)
+	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&seq, &last, &consumed, &ago)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = st.db.Hot.Exec(ctx, beginStreamSQL, store.Unprepared, created)
 	}
-	return Checked{Place: uint64(place), Last: uint64(last), Taken: uint64(taken), Ago: time.Duration(ago * float64(time.Second))}, store.Wrap("checked messages", err)
+	return Checked{Seq: uint64(seq), LastSeq: uint64(last), ConsumedSeq: uint64(consumed), Ago: time.Duration(ago * float64(time.Second))}, store.Wrap("checked messages", err)
 }
 
 const markScannedSQL = `
 update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now() where stream_created = $3`
 
 // MarkScanned records the result of a scan of the stream.
-func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, taken uint64) error {
-	_, err := st.db.Hot.Exec(ctx, markScannedSQL, store.Unprepared, int64(last), int64(taken), created)
+func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, consumed uint64) error {
+	_, err := st.db.Hot.Exec(ctx, markScannedSQL, store.Unprepared, int64(last), int64(consumed), created)
 	return store.Wrap("mark stream scanned", err)
 }
 
 const setCheckedSQL = `
 update accepted_checked set accept_seq = case when accept_seq between 0 and $3 then greatest(accept_seq, $1) else $1 end where stream_created = $2`
 
-// SetChecked says that nothing at or before place is missing in the stream, whose last place is
-// last. It goes back only from a place that the stream does not have.
-func (st *Store) SetChecked(ctx context.Context, created time.Time, place, last uint64) error {
-	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(place), created, int64(last))
+// SetChecked records that nothing up to seq is missing in the stream, whose last sequence number is
+// last. It goes back only from a number that the stream does not have.
+func (st *Store) SetChecked(ctx context.Context, created time.Time, seq, last uint64) error {
+	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(seq), created, int64(last))
 	return store.Wrap("checked messages", err)
 }
 
 const missingSequencesSQL = `
-select place from generate_series($1::bigint, $2::bigint) as place
-where not exists (select from accepted_messages a where a.accept_seq = place)`
+select seq from generate_series($1::bigint, $2::bigint) as seq
+where not exists (select from accepted_messages a where a.accept_seq = seq)`
 
-// MissingSequences returns the places from first to last, in order, that no saved message has.
+// MissingSequences returns the sequence numbers from first to last, in order, that no saved message has.
 // Its cost grows with the range.
 func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
 	rows, err := st.db.Hot.Query(ctx, missingSequencesSQL, int64(first), int64(last))
 	if err != nil {
 		return nil, store.Wrap("find missing messages", err)
 	}
-	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (place uint64, err error) {
+	seqs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (seq uint64, err error) {
 		var n int64
 		err = row.Scan(&n)
 		return uint64(n), err
 	})
-	slices.Sort(places)
-	return places, store.Wrap("find missing messages", err)
+	slices.Sort(seqs)
+	return seqs, store.Wrap("find missing messages", err)
 }
 
 const buriedSQL = `

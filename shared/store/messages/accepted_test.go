@@ -16,9 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// accepted is a message as a stream has it at a place.
-func accepted(place int64, key string, change ...func(*messages.Submission)) *messages.Submission {
-	return storetest.Message(key, append(change, func(m *messages.Submission) { m.AcceptSeq, m.AcceptedAt, m.Producer = place, time.Now(), "host" })...)
+// accepted returns a message with this sequence number in the stream.
+func accepted(seq int64, key string, change ...func(*messages.Submission)) *messages.Submission {
+	return storetest.Message(key, append(change, func(m *messages.Submission) { m.AcceptSeq, m.AcceptedAt, m.Producer = seq, time.Now(), "host" })...)
 }
 
 func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.Submission) []messages.Saving {
@@ -61,7 +61,7 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	require.Equal(t, 3*1500, used(1))
 	require.Equal(t, 1500, used(2))
 	save()
-	require.Equal(t, 3*1500, used(1), "what comes again from the same place is not counted again")
+	require.Equal(t, 3*1500, used(1), "what comes again with the same sequence number is not counted again")
 	mustSaveAccepted(t, db, accepted(5, "rejected", greedy, large))
 	require.Equal(t, 4*1500, used(1), "but what the stream took again is")
 }
@@ -102,10 +102,10 @@ func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
 	t.Parallel()
 	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){
 		"purged": func(t *testing.T, db *storetest.DB) {
-			places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+			saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 			require.NoError(t, err)
-			require.Len(t, places, 2)
-			require.NoError(t, db.Messages.MarkPurged(t.Context(), places))
+			require.Len(t, saved, 2)
+			require.NoError(t, db.Messages.MarkPurged(t.Context(), saved))
 		},
 		"created again": func(t *testing.T, db *storetest.DB) {
 			_, err := db.Messages.Checked(t.Context(), time.Now().Add(time.Minute))
@@ -119,18 +119,18 @@ func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
 			require.NoError(t, err)
 			mustSaveAccepted(t, db, accepted(1, "good"), accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 }))
 			purge(t, db)
-			places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+			saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 			require.NoError(t, err)
-			require.Empty(t, places, "no place is purged twice")
+			require.Empty(t, saved, "no message is purged twice")
 			missing, err := db.Messages.MissingSequences(t.Context(), 1, 2)
 			require.NoError(t, err)
-			require.Equal(t, []uint64{1, 2}, missing, "no place is taken for one of the next stream")
+			require.Equal(t, []uint64{1, 2}, missing, "no sequence number is taken for one of the next stream")
 			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 			var acks []string
 			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 				for _, d := range due {
 					acks = append(acks, fmt.Sprint(d.Kind, " ", d.From, " ", d.ClientMsgID, " ", d.AcceptSeq))
-					results = append(results, msg.Result{Outcome: msg.Taken})
+					results = append(results, msg.Result{Outcome: msg.Accepted})
 				}
 				return results, nil
 			})
@@ -161,13 +161,13 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, c.Ago, time.Minute)
 	c.Ago = 0
-	require.Equal(t, messages.Checked{Place: 7, Last: 9, Taken: 4}, c, "it never goes back")
+	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "it never goes back")
 
 	db.Exec(t, `update accepted_checked set accept_seq = 9e18`)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 6, 9))
 	c, err = db.Messages.Checked(t.Context(), made)
 	require.NoError(t, err)
-	require.EqualValues(t, 6, c.Place, "the stream has no such place")
+	require.EqualValues(t, 6, c.Seq, "the stream has no such number")
 
 	again := made.Add(time.Second)
 	_, err = db.Messages.Checked(t.Context(), again)
@@ -175,5 +175,5 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 8, 9))
 	c, err = db.Messages.Checked(t.Context(), again)
 	require.NoError(t, err)
-	require.Zero(t, c.Place, "a stream that was made anew begins anew")
+	require.Zero(t, c.Seq, "a stream that was made anew begins anew")
 }

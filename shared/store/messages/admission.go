@@ -12,8 +12,8 @@ import (
 )
 
 // countMessagesSQL counts what the callers of an account (see Caller.Account) have waiting, at most $2 rows of each index,
-// and says up to which place accepted messages are saved. A stream holds a copy for
-// each send.
+// and returns the sequence number up to which accepted messages are saved. A stream holds a copy
+// for each send.
 const countMessagesSQL = `
 with c as materialized (
     select $1::bigint as id union select id from callers where account_id = $1
@@ -44,7 +44,7 @@ func (a Admission) Saved() {
 	a.Admission.Saved()
 }
 
-// Accepted reports that a stream stored the message at this place, and had not before.
+// Accepted reports that a stream stored the message with this sequence number, and had not before.
 func (a Admission) Accepted(seq int64) {
 	a.inbox.keep()
 	a.Admission.Accepted(seq)

@@ -180,7 +180,7 @@ func TestCallerMayNotExceedItsShareOfAFullStream(t *testing.T) {
 		for i := range n {
 			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), from(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *messages.Submission) { m.Confirm = false }))
 		}
-		for db.RelayDue(t, storetest.Always(storetest.Taken)).More {
+		for db.RelayDue(t, storetest.Always(storetest.Accepted)).More {
 		}
 	}
 	over := func(db *storetest.DB, caller int64) func() bool {
@@ -210,7 +210,7 @@ func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
 	storetest.SaveMany(t, storetest.Owner(t, url), 5000)
 	db.Exec(t, `update messages set caller_id = 1`)
 	db.Exec(t, `update message_live set caller_id = 1`)
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	for i := range 5 {
 		modest := storetest.Message(fmt.Sprint(i), from(2), storetest.SendTo(msg.User, "carol"), func(m *messages.Submission) { m.Confirm = false })
 		db.MustSave(t, modest)

@@ -106,7 +106,7 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	db, by := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
 	m, unsent := storetest.Message("k"), storetest.Message("unsent")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Taken))
+	db.Relay(t, storetest.Always(storetest.Accepted))
 	db.MustSave(t, unsent)
 	for _, id := range []task.ID{m.ID, unsent.ID} {
 		_, err := db.Messages.Abandon(t.Context(), id, by)
@@ -162,7 +162,7 @@ func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
 	finish := func() {
-		db.Relay(t, storetest.Always(storetest.Taken))
+		db.Relay(t, storetest.Always(storetest.Accepted))
 		require.Zero(t, db.Count(t, `select count(*) from message_live`))
 	}
 	first := db.Chat(t, "ann", "bob", "k0")

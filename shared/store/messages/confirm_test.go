@@ -61,7 +61,7 @@ func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
 	db := storetest.Open(t)
 	m, unsent := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Taken))
+	db.Relay(t, storetest.Always(storetest.Accepted))
 	db.MustSave(t, unsent)
 	byOperator := messages.Confirmation{Consumer: "points", Permission: msg.ByOperator, By: storetest.Tester}
 	for range 2 {

@@ -31,9 +31,9 @@ type ReadCursor struct {
 // ofConversation are the messages m between $1 and $2.
 const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or m.sender = $2 and m.destination = $1)`
 
-// olderThanPlace bounds the walk of one direction, newest first: what is older
+// olderThanMessage bounds the walk of one direction, newest first: what is older
 // than the message $4 of the time $3, or all.
-const olderThanPlace = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+const olderThanMessage = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     order by created_at desc, id desc limit $5`
 
 // conversationSQL merges both directions, each of the main tables and of the
@@ -44,13 +44,13 @@ select s.*
 from (
     select all_parts.*, sum(size) over (order by created_at desc, id desc rows unbounded preceding) - size as before
     from (
-        (select created_at, id, false as archived from messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
+        (select created_at, id, false as archived from messages where kind = 2 and sender = $1 and destination = $2` + olderThanMessage + `)
         union all
-        (select created_at, id, false from messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+        (select created_at, id, false from messages where kind = 2 and sender = $2 and destination = $1` + olderThanMessage + `)
         union all
-        (select created_at, id, true from archived_messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
+        (select created_at, id, true from archived_messages where kind = 2 and sender = $1 and destination = $2` + olderThanMessage + `)
         union all
-        (select created_at, id, true from archived_messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+        (select created_at, id, true from archived_messages where kind = 2 and sender = $2 and destination = $1` + olderThanMessage + `)
         order by created_at desc, id desc limit $5
     ) all_parts
     cross join lateral (
@@ -73,7 +73,7 @@ cross join lateral (
 where p.before <= (1 << 20)
 order by p.created_at desc, p.id desc`
 
-const placeInConversationSQL = `
+const messageTimeSQL = `
 select m.created_at from messages m where m.id = $3 and ` + ofConversation + `
 union all
 select m.created_at from archived_messages m where m.id = $3 and ` + ofConversation
@@ -146,7 +146,7 @@ const readCursorOfPeer = `
 
 const unreadOfPeer = `m.kind = 2 and m.sender = page.sender and m.destination = $1` + newerThanCursor
 
-const placeOfPeerSQL = `
+const peerTimeSQL = `
 select created_at from messages where id = $2 and kind = 2 and destination = $1
 union all
 select created_at from archived_messages where id = $2 and kind = 2 and destination = $1`
@@ -156,15 +156,15 @@ select created_at from archived_messages where id = $2 and kind = 2 and destinat
 // page before, zero for the first page; task.CodeNotFound when it is no message to
 // the user.
 func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
-	var place *time.Time
+	var before *time.Time
 	if !after.IsZero() {
-		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", placeOfPeerSQL, user, after)
+		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", peerTimeSQL, user, after)
 		if err != nil {
 			return nil, false, store.Wrap("peers", err)
 		}
-		place = &found.At
+		before = &found.At
 	}
-	rows, err := st.db.Hot.Query(ctx, peersSQL, user, place, store.IDOrNull(after), limit+1, MaxUnread)
+	rows, err := st.db.Hot.Query(ctx, peersSQL, user, before, store.IDOrNull(after), limit+1, MaxUnread)
 	if err == nil {
 		peers, more, err = store.CollectPage(ctx, rows, limit, scanPeer)
 	}
@@ -185,16 +185,16 @@ func scanPeer(row pgx.CollectableRow) (p Peer, err error) {
 // not the same. after is the last id of the page before, zero for the first
 // page; task.CodeNotFound when it is not of this conversation.
 func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, limit int) (page Conversation, err error) {
-	var place *time.Time
+	var before *time.Time
 	if !after.IsZero() {
-		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", placeInConversationSQL, a, b, after)
+		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", messageTimeSQL, a, b, after)
 		if err != nil {
 			return page, store.Wrap("conversation", err)
 		}
-		place = &found.At
+		before = &found.At
 	}
 	var batch pgx.Batch
-	batch.Queue(conversationSQL, a, b, place, store.IDOrNull(after), limit+1).Query(func(rows pgx.Rows) error {
+	batch.Queue(conversationSQL, a, b, before, store.IDOrNull(after), limit+1).Query(func(rows pgx.Rows) error {
 		page.Messages, page.More, err = store.CollectPage(ctx, rows, limit, scanMessage)
 		return err
 	})

@@ -48,7 +48,7 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	db.Chat(t, "ann", "cid", "other")
 	db.Chat(t, "ann", "ann", "self")
 	db.MustSave(t, storetest.Message("subject", func(m *messages.Submission) { m.From, m.To.Name = "ann", "bob" }))
-	db.Relay(t, storetest.Always(storetest.Taken)) // some are at their end, the rest on its way
+	db.Relay(t, storetest.Always(storetest.Accepted)) // some are at their end, the rest on its way
 	db.Chat(t, "bob", "ann", "fresh")
 	want = append([]string{"fresh"}, want...)
 
@@ -270,18 +270,18 @@ insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch
 insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann', now(), gen_random_uuid() from generate_series(1, 50000) g`,
 		Tables: []string{"messages", "message_live", "message_done", "message_receipts", "message_cursors"},
 		Cases: map[string]string{
-			"conversationSQL":        `'ann', 'bob', now(), ` + storetest.AnID + `, 51`,
-			"placeInConversationSQL": `'ann', 'bob', ` + storetest.AnID,
-			"readCursorSQL":          `'bob', 'ann', 100`,
-			"markReadSQL":            `'bob', 'ann', ` + storetest.AnID,
-			"sentToUserSQL":          `'ann', 'bob', 5000`,
-			"peersSQL":               `'ann', now(), ` + storetest.AnID + `, 51, 100`,
-			"placeOfPeerSQL":         `'ann', ` + storetest.AnID,
+			"conversationSQL": `'ann', 'bob', now(), ` + storetest.AnID + `, 51`,
+			"messageTimeSQL":  `'ann', 'bob', ` + storetest.AnID,
+			"readCursorSQL":   `'bob', 'ann', 100`,
+			"markReadSQL":     `'bob', 'ann', ` + storetest.AnID,
+			"sentToUserSQL":   `'ann', 'bob', 5000`,
+			"peersSQL":        `'ann', now(), ` + storetest.AnID + `, 51, 100`,
+			"peerTimeSQL":     `'ann', ` + storetest.AnID,
 		},
 		Index: map[string]string{
-			"conversationSQL": "Index Only Scan Backward using messages_between", "placeInConversationSQL": "messages_pkey",
+			"conversationSQL": "Index Only Scan Backward using messages_between", "messageTimeSQL": "messages_pkey",
 			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey", "sentToUserSQL": "messages_between",
-			"peersSQL": "Index Only Scan Backward using messages_between", "placeOfPeerSQL": "messages_pkey",
+			"peersSQL": "Index Only Scan Backward using messages_between", "peerTimeSQL": "messages_pkey",
 		},
 		Sorted: []string{"readCursorSQL"},
 	}.Require(t)

@@ -57,7 +57,7 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	// What is at its end has it too, and keeps the time of that.
 	ended := accepted(5, "ended", func(m *messages.Submission) { m.Confirm = false })
 	mustSaveAccepted(t, db, ended)
-	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Taken).Publish)
+	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
 	before := db.MustMessage(t, ended.ID)
 	require.True(t, before.Final())
@@ -84,7 +84,7 @@ func TestConcurrentSavesKeepDeliveryTimes(t *testing.T) {
 			if _, err := db.Messages.SaveAccepted(t.Context(), rows); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.Messages.Relay(t.Context(), 500, storetest.Always(storetest.Taken).Publish); err != nil {
+			if _, err := db.Messages.Relay(t.Context(), 500, storetest.Always(storetest.Accepted).Publish); err != nil {
 				t.Error(err)
 			}
 		})
@@ -108,7 +108,7 @@ func TestDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
 	mustRecordDelivered(t, db, time.Now(), accepted(3, "waits"))
 	require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 	require.Equal(t, 2, db.Count(t, `select count(*) from accepted_messages`))
-	places, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
+	saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 	require.NoError(t, err)
-	require.Equal(t, []messages.AcceptedPlace{{ID: kept.ID, Seq: 1}}, places)
+	require.Equal(t, []messages.AcceptedSeq{{ID: kept.ID, Seq: 1}}, saved)
 }

@@ -14,8 +14,8 @@
 //
 // # Accepted messages
 //
-// SaveAccepted turns the order of a stream into the order of the database. The rows, the places
-// of the stream that may now be purged (accepted_messages) and the acknowledgements to
+// SaveAccepted turns the order of a stream into the order of the database. The rows, the
+// sequence numbers that the stream may now purge (accepted_messages) and the acknowledgements to
 // the senders are one commit. The primary key of messages also decides between this path and
 // Submit.
 //

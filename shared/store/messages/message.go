@@ -68,7 +68,7 @@ type Detail struct {
 	Data        json.RawMessage // any JSON but null, as it was submitted
 	SentAt      time.Time       // by the sender's clock; zero when it did not say
 	CreatedAt   time.Time
-	AcceptSeq   int64     // its place in the stream that accepted it; 0 = it was saved at once
+	AcceptSeq   int64     // in the stream that accepted it; 0 = it was saved at once
 	AcceptedAt  time.Time // zero likewise
 	Producer    string    // the process that accepted it; "" likewise
 	Fingerprint task.Hash // of the decoded request

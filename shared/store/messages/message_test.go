@@ -47,7 +47,7 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where id = $1 and exchange_name = 'orders' and routing_key = 'paid'
 		and content = '{"order": 7, "b":1e400}' and remaining_sends = 2 and status = 0`, m.ID))
 
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	relayed, err := db.Messages.Relay(ctx, 100, b.Publish)
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows)
@@ -89,7 +89,7 @@ func TestRepeatIsSavedOnceAndConflictRefused(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustSave(t, storetest.Message("k"))
 	require.Equal(t, []messages.Submitted{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
-	db.Relay(t, storetest.Always(storetest.Taken))
+	db.Relay(t, storetest.Always(storetest.Accepted))
 	require.Equal(t, []messages.Submitted{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay has the present state")
 
 	other := db.MustSave(t, storetest.Message("k", data(`8`)))[0]
@@ -190,7 +190,7 @@ func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
 	db := storetest.OpenAt(t, proxy.URL())
 	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Taken))
+	db.Relay(t, storetest.Always(storetest.Accepted))
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
 	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
@@ -211,8 +211,8 @@ func TestTheEndStateFollowsTheAddress(t *testing.T) {
 		storetest.Message("c", to(msg.User, false)):    "sent",
 	}
 	db.MustSave(t, slices.Collect(maps.Keys(want))...)
-	db.Relay(t, storetest.Always(storetest.Taken))
-	postAll(t, db, msg.Result{Outcome: msg.Taken})
+	db.Relay(t, storetest.Always(storetest.Accepted))
+	postAll(t, db, msg.Result{Outcome: msg.Accepted})
 	for m, state := range want {
 		d := db.MustMessage(t, m.ID)
 		require.Equal(t, state, d.State())

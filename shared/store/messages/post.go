@@ -70,12 +70,12 @@ const claimPostsSQL = PostSources + `, hand as materialized (
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
 ), of_destination as (
-    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.destination_key order by found.next_at) as place
+    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.destination_key order by found.next_at) as turn
     from found left join (select destination_key, count(*) as n from hand group by destination_key) h on h.destination_key = found.destination_key
 ), of_account as (
-    select id, busy + row_number() over (partition by account order by place, random()) as place from of_destination where place <= $4
+    select id, busy + row_number() over (partition by account order by turn, random()) as turn from of_destination where turn <= $4
 ), claimed as materialized (
-    select x.id from (select id from of_account where place <= $5 order by place, random()) p cross join lateral (
+    select x.id from (select id from of_account where turn <= $5 order by turn, random()) p cross join lateral (
         select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
     ) x
     limit $1

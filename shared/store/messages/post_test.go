@@ -42,7 +42,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
 	db.MustSave(t, m)
-	relayed, err := db.Messages.Relay(t.Context(), 10, storetest.Always(storetest.Taken).Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 10, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
 	require.Zero(t, relayed.Rows, "it is not the relay's")
 
@@ -70,7 +70,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	require.EqualValues(t, 1, d.Remaining)
 	require.Equal(t, "answered 500", d.LastError)
 
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Accepted}}})
 	require.NoError(t, err)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State(), "a late success counts: the receiver has it")
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
@@ -87,7 +87,7 @@ func TestRedriveSendsMessageStuckOnDeadURL(t *testing.T) {
 	require.Equal(t, "sending", d.State())
 	_, err := db.Messages.Redrive(t.Context(), m.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
-	postAll(t, db, msg.Result{Outcome: msg.Taken})
+	postAll(t, db, msg.Result{Outcome: msg.Accepted})
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
@@ -100,7 +100,7 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	require.NoError(t, err)
 	_, err = db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Accepted}}})
 	require.NoError(t, err)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
@@ -130,7 +130,7 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		require.Len(t, posts, 3, name)
 		var posted []messages.Posted
 		for _, p := range posts {
-			posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+			posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
 		}
 		held.before(busy.ID)
 		db.Exec(t, `delete from message_live where id = $1`, gone.ID)
@@ -173,7 +173,7 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in flight count")
 
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Taken}}})
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Accepted}}})
 	require.NoError(t, err)
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestSettlePostsOfOneMessageTwice(t *testing.T) {
 	require.Len(t, again, 1)
 	var posted []messages.Posted
 	for _, p := range append(posts, again...) {
-		posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+		posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
 	}
 	require.Len(t, posted, 3)
 	_, err = db.Messages.SettlePosts(t.Context(), posted)

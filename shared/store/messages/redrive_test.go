@@ -43,7 +43,7 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 		if strings.HasPrefix(d.ClientMsgID, "r") {
 			return refuses
 		}
-		return storetest.Taken
+		return storetest.Accepted
 	}}
 	for range 2 {
 		db.Relay(t, b)
@@ -74,7 +74,7 @@ func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	require.Empty(t, stuckKeys(t, db, msg.Sent, time.Hour))
 	require.Equal(t, refuses.Reason, db.MustMessage(t, idOf("r1")).LastError)
 	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query for stuck messages")
-	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows-1, "only the fresh one is sent")
+	require.Zero(t, db.Relay(t, storetest.Always(storetest.Accepted)).Rows-1, "only the fresh one is sent")
 }
 
 func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
@@ -87,7 +87,7 @@ func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, d.Remaining)
 	require.Equal(t, "sent", d.State(), "the status does not go back")
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	relayed, err := db.Messages.Relay(t.Context(), 10, b.Publish)
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows, "at once")
@@ -122,7 +122,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())), "once")
 	require.Empty(t, stuckKeys(t, db, msg.Sent, 0))
 	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
-	require.Zero(t, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+	require.Zero(t, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
 
 	after, err := db.Messages.Confirm(ctx, idOf("s1"), storetest.Addressee("points"))
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "sent", d.State())
 	require.Empty(t, d.FinishedBy)
-	require.Equal(t, 1, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+	require.Equal(t, 1, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
@@ -170,7 +170,7 @@ func TestStuckMessagesAreDecidedInBulk(t *testing.T) {
 			require.Equal(t, 3, n)
 			require.Zero(t, count(messages.StuckFilter{}))
 			require.Equal(t, 3, db.Count(t, `select count(*) from message_done where abandoned and finished_by = 'tester'`))
-			require.Equal(t, 3, db.Relay(t, storetest.Always(storetest.Taken)).Rows, "two redriven and the fresh one")
+			require.Equal(t, 3, db.Relay(t, storetest.Always(storetest.Accepted)).Rows, "two redriven and the fresh one")
 			require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())))
 			require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'message.redrive'`))
 			n, err = db.Messages.RedriveStuck(ctx, messages.StuckFilter{}, 2, storetest.Tester)

@@ -34,7 +34,7 @@ select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now
 // each caller and stream. Each caller gets an equal part of $1, divided equally among its
 // streams, and an equal part of $2 on a stream whose pause has ended. So however much one
 // caller has waiting, on however many streams, the first messages of every other caller are in
-// the same batch. If there are more callers or streams than places, some are chosen at random.
+// the same batch. If there are more callers or streams than rows to lock, some are chosen at random.
 // The data of a batch is limited to about 4 MiB: messages above that are locked but not loaded,
 // and room = 0 means that there may be more. Rows that another relay has locked are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
@@ -80,9 +80,9 @@ type Due struct {
 // after 10 s the database releases the locks. Any number of relays may run at once; each
 // message is sent by one of them at a time.
 //
-// A stream that is away (msg.OneStream) is paused: its messages are not changed, and after
-// growing pauses a few of them are tried until it accepts them. While the broker is away
-// (Relayed.Away) nothing changes either; the caller must pause, or the next call takes the same
+// A stream that is unavailable (msg.OneStream) is paused: its messages are not changed, and after
+// growing pauses a few of them are tried until it accepts them. While the broker is unavailable
+// (Relayed.BrokerUnavailable) nothing changes either; the caller must pause, or the next call takes the same
 // messages. So one relay keeps the order of a sender's messages to one receiver. A second one,
 // running beside it, takes messages behind those that the first has locked. Only a message that
 // its stream refuses alone is overtaken.
@@ -123,11 +123,11 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	for i, m := range due {
 		// One jitter plus a microsecond each, so that delayed messages keep their order.
 		r := results[i]
-		if r.Outcome == msg.Away {
-			r.RetryAfter = msg.AwayPause(now.Sub(m.CreatedAt))
+		if r.Outcome == msg.Unavailable {
+			r.RetryAfter = msg.UnavailablePause(now.Sub(m.CreatedAt))
 		}
 		streams.AddResult(m.stream, r)
-		if r.Outcome == msg.Taken {
+		if r.Outcome == msg.Accepted {
 			usage.add(m.stream, m.CallerID, len(m.Data))
 		}
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)

@@ -28,13 +28,13 @@ func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Away)) // it was stored, and the answer lost
+	db.Relay(t, storetest.Always(storetest.Unavailable)) // it was stored, and the answer lost
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDue(t)
-	db.Relay(t, storetest.Always(storetest.Taken))
+	db.Relay(t, storetest.Always(storetest.Accepted))
 	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
@@ -60,7 +60,7 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 			err := other.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waiting)
 			return err == nil && waiting
 		}, 5*time.Second, time.Millisecond)
-		return []msg.Result{storetest.Taken}, nil
+		return []msg.Result{storetest.Accepted}, nil
 	})
 	require.NoError(t, err)
 	require.NoError(t, <-confirmed)
@@ -76,7 +76,7 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 	well := storetest.Message("well", func(m *messages.Submission) { m.To, m.Confirm = msg.Address{Kind: msg.User, Name: "bob"}, false })
 	db.MustSave(t, well)
 	db.Exec(t, insertBodilessSQL, msg.User, msg.StreamUsers, nil)
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	for db.RelayDue(t, b).More {
 	}
 	require.Equal(t, []string{storetest.Send(well, "1.1")}, b.MsgIDs())
@@ -115,7 +115,7 @@ func TestBrokerOutageUsesNoSends(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	b := storetest.Always(storetest.Away)
+	b := storetest.Always(storetest.Unavailable)
 	for range 10 {
 		relayed := db.Relay(t, b)
 		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
@@ -123,7 +123,7 @@ func TestBrokerOutageUsesNoSends(t *testing.T) {
 	require.Equal(t, slices.Repeat([]string{storetest.Send(m, "1.1")}, 10), b.MsgIDs())
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 2, d.Remaining)
-	require.Equal(t, storetest.Away.Reason, d.LastError)
+	require.Equal(t, storetest.Unavailable.Reason, d.LastError)
 	require.Equal(t, "sending", d.State())
 }
 
@@ -147,7 +147,7 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	}
 	for range 3 {
 		b := storetest.Always(storetest.NoStream)
-		require.Equal(t, store.Relayed{Rows: 3, Away: true}, relay(b), "none is due at another time")
+		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, relay(b), "none is due at another time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
 	after := db.MustMessage(t, rows[0].ID)
@@ -158,7 +158,7 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 
 	db.MustSave(t, rows[3])
 	db.MustSave(t, rows[4])
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	require.Len(t, relay(b).Again, 5)
 	require.Equal(t, sends, b.MsgIDs())
 }
@@ -168,7 +168,7 @@ func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	b := storetest.Always(storetest.Taken)
+	b := storetest.Always(storetest.Accepted)
 	_, err := db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, errors.New("killed")
@@ -199,7 +199,7 @@ func TestPublishedMessagesAreSettledAfterTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := db.Messages.Relay(ctx, 10, func(context.Context, []messages.Due) ([]msg.Result, error) {
 		cancel()
-		return []msg.Result{storetest.Taken}, nil
+		return []msg.Result{storetest.Accepted}, nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
@@ -216,7 +216,7 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 	}
 	relays[0].MustSave(t, rows...)
 	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
-		return map[byte]msg.Result{0: storetest.Taken, 1: refuses, 2: storetest.Away}[d.ID[15]%3]
+		return map[byte]msg.Result{0: storetest.Accepted, 1: refuses, 2: storetest.Unavailable}[d.ID[15]%3]
 	}}
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -239,7 +239,7 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 			state     string
 			remaining int16
 			err       string
-		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.Away.Reason}}[m.ID[15]%3]
+		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.Unavailable.Reason}}[m.ID[15]%3]
 		require.Equal(t, want.state, d.State())
 		require.Equal(t, want.remaining, d.Remaining)
 		require.Equal(t, want.err, d.LastError)
@@ -258,7 +258,7 @@ func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
 	}
 	save(7, 50, 4)
 	save(8, 1, 120)
-	b, of := storetest.Always(storetest.Taken), func(d messages.Due) int64 { return d.CallerID }
+	b, of := storetest.Always(storetest.Accepted), func(d messages.Due) int64 { return d.CallerID }
 	db.RelayDue(t, b)
 	require.Equal(t, map[int64]int{7: 50, 8: 50}, storetest.ByCaller(b.Sends, of), "half of the batch for each")
 	save(7, 250, 1)

@@ -35,7 +35,7 @@ type Submission struct {
 	ExpectedReceipts int16 // 1 without Confirm
 
 	// Set if a stream accepted the message before, else zero.
-	AcceptSeq  int64     // its place in the stream
+	AcceptSeq  int64     // its sequence number in the stream
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 

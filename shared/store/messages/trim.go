@@ -92,19 +92,19 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 }
 
 // SetInboxesTrimmed records that messages to users are about to be removed from the stream of
-// users. to has the last removed place of each user, last is the last place of the stream, and
+// users. to has the last removed sequence number of each user, last is that of the stream, and
 // kept is how long the stream keeps a message at most.
 func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
-	users, places := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
+	users, seqs := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
 	for i, user := range users {
-		places[i] = int64(to[user])
+		seqs[i] = int64(to[user])
 	}
-	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, places, int64(last), kept.Seconds())
+	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last), kept.Seconds())
 	return store.Wrap("note trim of users", err)
 }
 
-// InboxTrimmed returns up to which place messages to a user were removed from the stream of
-// users; 0 = none.
+// InboxTrimmed returns the sequence number up to which messages to a user were removed from the
+// stream of users; 0 = none.
 func (st *Store) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
 	var n int64
 	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)

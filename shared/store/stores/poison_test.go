@@ -71,7 +71,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" well", toOrders)
 		db.MustSave(t, a, b)
 		run(name, forge, a.ID, func(t *testing.T) {
-			require.Equal(t, 2, db.Relay(t, storetest.Always(storetest.Taken)).Rows)
+			require.Equal(t, 2, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
 			require.Equal(t, "sent", db.MustMessage(t, b.ID).State())
 		})
 		db.Exec(t, `delete from message_live; delete from stream_usage`)
@@ -85,7 +85,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 			require.NoError(t, err)
 			var posted []messages.Posted
 			for _, p := range posts {
-				posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Taken}})
+				posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
 			}
 			_, err = db.Messages.SettlePosts(t.Context(), posted)
 			require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		require.Equal(t, 3, n)
 	})
 
-	run("place of an accepted message", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
+	run("sequence number of an accepted message", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
 		_, err := db.Messages.PurgeCandidates(t.Context(), time.Minute, 10)
 		require.NoError(t, err)
 	})

@@ -17,7 +17,7 @@ import (
 	msg "github.com/sendonce/sendonce/shared/message"
 )
 
-var Taken = msg.Result{Outcome: msg.Taken}
+var Accepted = msg.Result{Outcome: msg.Accepted}
 
 // Chat saves a message from one user to another.
 func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
@@ -59,11 +59,11 @@ func Always(r msg.Result) *Broker {
 	return &Broker{Say: func(messages.Due) msg.Result { return r }}
 }
 
-var Away = msg.Result{Outcome: msg.Away, Reason: "no more of this subject"}
+var Unavailable = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject"}
 
-var Full = msg.Result{Outcome: msg.Away, Reason: "the stream is full", Scope: msg.OneStream}
+var Full = msg.Result{Outcome: msg.Unavailable, Reason: "the stream is full", Scope: msg.OneStream}
 
-var NoStream = msg.Result{Outcome: msg.Away, Reason: "no connection", Scope: msg.AllStreams}
+var NoStream = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
 
 // Message is a message to a subject that waits for one confirmation; change
 // edits it.
@@ -131,7 +131,7 @@ func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]
 func (db *DB) SaveReceived(t *testing.T, rows ...*messages.Submission) {
 	t.Helper()
 	db.MustSave(t, rows...)
-	db.Relay(t, Always(Taken))
+	db.Relay(t, Always(Accepted))
 	for _, m := range rows {
 		_, err := db.Messages.Confirm(t.Context(), m.ID, Addressee("points"))
 		require.NoError(t, err)

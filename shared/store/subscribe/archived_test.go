@@ -37,7 +37,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Equal(t, []subscribe.Log{found}, listed)
 		found.Archived = false
 		require.Equal(t, before, found, "nothing of it is lost")
-		history, _, err := db.Subscribe.History(t.Context(), sent.ID, subscribe.SendPlace{}, 10)
+		history, _, err := db.Subscribe.History(t.Context(), sent.ID, subscribe.SendCursor{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
@@ -77,7 +77,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.False(t, l.Archived)
 		require.Equal(t, 1, l.RetryCount)
 		require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
-		history, _, err := db.Subscribe.History(t.Context(), failed.ID, subscribe.SendPlace{}, 10)
+		history, _, err := db.Subscribe.History(t.Context(), failed.ID, subscribe.SendCursor{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 2)
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_subscribe_message_logs`))

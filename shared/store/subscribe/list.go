@@ -136,14 +136,14 @@ where g.send_status = 2 and (g.send_time, g.id) < ($1, $2) and g.caller_id = $4
 order by g.send_time desc, g.id desc limit $3`
 )
 
-// LogPlace is the last row of a page of FailedLogs; zero asks for the first page.
-type LogPlace struct {
+// LogCursor is the last row of a page of FailedLogs; zero is before the first page.
+type LogCursor struct {
 	At time.Time // its SendTime
 	ID int64
 }
 
 // FailedLogs lists failed messages, newest first, of a caller or, if callerID is nil, of all callers.
-func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogPlace, limit int) (page []Log, more bool, err error) {
+func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCursor, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
 	if callerID != nil {
 		sql, args = failedLogsOfSQL, append(args, *callerID)
@@ -249,15 +249,15 @@ order by created_at desc, task_id desc limit $4`
 
 const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3)`
 
-// SendPlace is the last send of a page of History; zero asks for the first
+// SendCursor is the last send of a page of History; zero asks for the first
 // page.
-type SendPlace struct {
+type SendCursor struct {
 	At     time.Time // its CreatedAt
 	TaskID task.ID
 }
 
 // History pages the sends of a row, newest first.
-func (st *Store) History(ctx context.Context, id int64, after SendPlace, limit int) (page []Send, more bool, err error) {
+func (st *Store) History(ctx context.Context, id int64, after SendCursor, limit int) (page []Send, more bool, err error) {
 	rows, err := st.db.Read.Query(ctx, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
 	if err == nil {
 		page, more, err = store.CollectPage(ctx, rows, limit, scanSend)

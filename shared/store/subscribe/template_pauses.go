@@ -72,13 +72,13 @@ func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[
 	return paused, store.Wrap("paused templates", err)
 }
 
-// TemplatePlace is where a page of Templates ends.
-type TemplatePlace struct {
+// TemplateCursor is where a page of Templates ends.
+type TemplateCursor struct {
 	CallerTemplate
 	PausedAt *time.Time // nil = it is not paused yet
 }
 
-// subscribeTemplatesSQL takes a place without a template for the start of the list.
+// subscribeTemplatesSQL begins at the start of the list if the cursor has no template.
 const subscribeTemplatesSQL = `
 select p.template_id, p.caller_id, coalesce(c.name, ''), p.strikes, p.paused_at, p.reason, p.updated_at
 from template_pauses p left join callers c on c.id = p.caller_id
@@ -87,7 +87,7 @@ order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
 
 // Templates pages the templates that have strikes: the paused ones, longest
 // paused first, and then the others.
-func (st *Store) Templates(ctx context.Context, after TemplatePlace, limit int) (page []Template, more bool, err error) {
+func (st *Store) Templates(ctx context.Context, after TemplateCursor, limit int) (page []Template, more bool, err error) {
 	page, more, err = store.QueryPage[Template](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
 	return page, more, store.Wrap("subscribe templates", err)
 }

@@ -61,7 +61,7 @@ func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
 	require.Equal(t, map[subscribe.CallerTemplate]bool{of(7, "a"): true}, mustPausedTemplates(t, db, all...), "a late success lifts nothing")
 	require.Empty(t, mustPausedTemplates(t, db))
 
-	list, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplatePlace{}, 10)
+	list, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplateCursor{}, 10)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, list, 2)
@@ -83,20 +83,20 @@ func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
 	db := storetest.Open(t)
 	db.Exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
 		select 't' || n % 3, n, 3, case when n % 2 = 0 then now() - interval '1 minute' * (n / 4) end, 'x' from generate_series(1, 20) n`)
-	all, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplatePlace{}, 20)
+	all, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplateCursor{}, 20)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, all, 20)
 	var paged []subscribe.Template
-	for place := (subscribe.TemplatePlace{}); ; {
-		page, more, err := db.Subscribe.Templates(t.Context(), place, 3)
+	for cursor := (subscribe.TemplateCursor{}); ; {
+		page, more, err := db.Subscribe.Templates(t.Context(), cursor, 3)
 		require.NoError(t, err)
 		paged = append(paged, page...)
 		if !more {
 			break
 		}
 		last := page[len(page)-1]
-		place = subscribe.TemplatePlace{CallerTemplate: last.CallerTemplate, PausedAt: last.PausedAt}
+		cursor = subscribe.TemplateCursor{CallerTemplate: last.CallerTemplate, PausedAt: last.PausedAt}
 	}
 	require.Equal(t, all, paged)
 }

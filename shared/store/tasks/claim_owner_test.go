@@ -106,7 +106,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = 6`), "evidence of the first is kept")
 	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the claim's caller")
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
-	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
 	var verdicts []tasks.Event
 	for _, e := range events {

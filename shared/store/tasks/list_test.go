@@ -223,7 +223,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "tester", RequestID: "r", Reason: "the tower is back"})
 	require.NoError(t, err)
 
-	events, next, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	events, next, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
 	var kinds []tasks.EventKind
 	for i, e := range events {
@@ -242,7 +242,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	require.Equal(t, "retried", events[4].Verdict)
 	require.Zero(t, next)
 
-	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 1)
+	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)
 	require.Len(t, events, 3, "each log gives its newest line")
 	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
@@ -250,12 +250,12 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []tasks.EventKind{tasks.EventReceived, tasks.EventReport}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
 	require.Zero(t, next)
-	events, _, err = db.Tasks.Timeline(t.Context(), task.NewID(), tasks.TimelinePlace{}, 1)
+	events, _, err = db.Tasks.Timeline(t.Context(), task.NewID(), tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)
 	require.Empty(t, events)
 
 	db.Exec(t, `update send_logs set request_data = '{"request_id": [1e131071, 1e131071]}' where task_id = $1`, s.ID)
-	events, _, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelinePlace{}, 10)
+	events, _, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.EventClaimed, events[2].Event)
 	require.Empty(t, events[2].RequestID, "a few numbers would be read as very long text")

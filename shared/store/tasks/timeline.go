@@ -66,9 +66,9 @@ from ((
 )) e
 order by n, log`
 
-// TimelinePlace has the ids of the oldest lines that this page and the pages before it have of
+// TimelineCursor has the ids of the oldest lines that this page and the pages before it have of
 // receive_logs, send_logs and report_logs; 0 = none.
-type TimelinePlace [3]int64
+type TimelineCursor [3]int64
 
 // timelineLine is a row of timelineSQL.
 type timelineLine struct {
@@ -83,7 +83,7 @@ type timelineLine struct {
 // Timeline returns a page of a task's history in the order of time: at most the limit newest
 // lines of each log, as far as logs are kept. The next page has older ones; next is zero on
 // the last page.
-func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelinePlace, limit int) (events []Event, next TimelinePlace, err error) {
+func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	rows, err := st.db.Read.Query(ctx, timelineSQL, id, limit+1, before[0], before[1], before[2])
 	if err != nil {
 		return nil, next, store.Wrap("timeline", err)

@@ -97,31 +97,31 @@ const claimDeliveriesSQL = deliverySources +
     ) w
     where o.callbacks
 )` +
-	// by_host: place counts the deliveries of a host, those in flight first, then the earliest.
+	// by_host: turn counts the deliveries of a host, those in flight first, then the earliest.
 	`, by_host as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as place
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as turn
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
 	// by_failing: what a host may have. place_failing counts the failing endpoints of an account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as place_failing
-    from by_host where place <= case when failing then 1 else $6 end
+    from by_host where turn <= case when failing then 1 else $6 end
 )` +
 	// of_failing: what the failing endpoints of an account may have. number counts those of all accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by place_failing, random()) as number
     from by_failing where place_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: what all failing endpoints may have. place counts the deliveries of an account, its hosts in turn.
+	// by_account: what all failing endpoints may have. turn counts the deliveries of an account, its hosts in turn.
 	`, by_account as (
-    select id, busy + row_number() over (partition by account order by place, random()) as place
+    select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
 	// claimed: what an account may have, the accounts in turn, without those that another process has locked. Only pending ones have a
 	// next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
 	`, claimed as materialized (
-    select x.id from (select id from by_account where place <= $7 order by place, random()) p cross join lateral (
+    select x.id from (select id from by_account where turn <= $7 order by turn, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
     ) x
     limit $1

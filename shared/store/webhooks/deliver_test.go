@@ -271,7 +271,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 
 	posts := claimPosts(t, db)
 	require.Equal(t, map[string]int{"7 shop.example": 1}, byHost(posts), "accepted messages are still sent")
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Taken}}})
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Accepted}}})
 	require.NoError(t, err)
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)

@@ -325,7 +325,7 @@ func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"webhook.disabled", "webhook.disabled"}, kinds)
 	require.Equal(t, [][]task.ID{{gone.ID}, {failing.ID}}, ids)
-	relayed := db.RelayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	relayed := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
 	require.Equal(t, gone.URL, relayed[0].URL)
 	require.Equal(t, msg.DisabledGone, relayed[0].DisabledReason)
 	db.MustAddEndpoint(t, 7, "https://other.example")

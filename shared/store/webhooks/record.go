@@ -56,7 +56,7 @@ order by t.n`
 
 // insertDeliveriesSQL does not lock the endpoints, as it serves many callers: a delivery
 // to an endpoint that is deleted meanwhile is ended by EndUndeliverable. $1 to $5 are
-// the deliveries, each with the place of its event in $6 to $9; those of one endpoint
+// the deliveries, each with the ordinal of its event in $6 to $9; those of one endpoint
 // are due in the order of the events. They are inserted in one order and committed at
 // once, so two transactions never wait for each other in a circle.
 //
@@ -125,8 +125,8 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
-		if i == 0 || r.place != rows[i-1].place {
-			size += len(events[r.place-1].Payload)
+		if i == 0 || r.ordinal != rows[i-1].ordinal {
+			size += len(events[r.ordinal-1].Payload)
 		}
 		if i > 0 && (i == recordRows || size > recordBytes) {
 			return i
@@ -136,14 +136,14 @@ func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 }
 
 func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, events []RecordedEvent) error {
-	places := store.Column(rows, func(r newDelivery) int64 { return r.place })
-	slices.Sort(places)
-	places = slices.Compact(places)
-	of := store.Column(places, func(place int64) RecordedEvent { return events[place-1] })
+	ordinals := store.Column(rows, func(r newDelivery) int64 { return r.ordinal })
+	slices.Sort(ordinals)
+	ordinals = slices.Compact(ordinals)
+	of := store.Column(ordinals, func(ordinal int64) RecordedEvent { return events[ordinal-1] })
 	_, err := st.db.Hot.Exec(ctx, insertDeliveriesSQL,
 		store.Column(rows, func(newDelivery) task.ID { return task.NewID() }),
 		store.Column(rows, func(r newDelivery) int64 {
-			i, _ := slices.BinarySearch(places, r.place)
+			i, _ := slices.BinarySearch(ordinals, r.ordinal)
 			return int64(i) + 1
 		}),
 		store.Column(rows, func(r newDelivery) task.ID { return r.endpoint }),
@@ -161,7 +161,7 @@ type deliveries struct {
 
 // newDelivery is an event for one endpoint.
 type newDelivery struct {
-	place    int64 // of the event, from 1
+	ordinal  int64 // of the event, from 1
 	caller   int64
 	endpoint task.ID
 	url      string
@@ -175,15 +175,15 @@ func (d *deliveries) sortByFanOut() {
 		of[r.caller]++
 	}
 	slices.SortStableFunc(d.rows, func(a, b newDelivery) int {
-		return cmp.Or(cmp.Compare(of[a.caller], of[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.place, b.place))
+		return cmp.Or(cmp.Compare(of[a.caller], of[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.ordinal, b.ordinal))
 	})
 }
 
 // taskURL is a task's own callback URL.
 type taskURL struct {
-	place  int64 // of the event, from 1
-	caller int64
-	url    string
+	ordinal int64 // of the event, from 1
+	caller  int64
+	url     string
 }
 
 func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
@@ -193,16 +193,16 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	}
 	d = new(deliveries)
 	known := make([]bool, len(events))
-	var place, caller int64
+	var ordinal, caller int64
 	var own, url *string
 	var id *task.ID
-	_, err = pgx.ForEachRow(rows, []any{&place, &caller, &own, &id, &url}, func() error {
-		if own != nil && !known[place-1] {
-			d.callbacks = append(d.callbacks, taskURL{place, caller, *own})
+	_, err = pgx.ForEachRow(rows, []any{&ordinal, &caller, &own, &id, &url}, func() error {
+		if own != nil && !known[ordinal-1] {
+			d.callbacks = append(d.callbacks, taskURL{ordinal, caller, *own})
 		}
-		known[place-1] = true
+		known[ordinal-1] = true
 		if id != nil {
-			d.rows = append(d.rows, newDelivery{place, caller, *id, *url})
+			d.rows = append(d.rows, newDelivery{ordinal, caller, *id, *url})
 		}
 		return nil
 	})
@@ -246,7 +246,7 @@ func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() s
 		return nil
 	})
 	for _, c := range d.callbacks {
-		d.rows = append(d.rows, newDelivery{c.place, c.caller, endpoints[c.caller], c.url})
+		d.rows = append(d.rows, newDelivery{c.ordinal, c.caller, endpoints[c.caller], c.url})
 	}
 	return err
 }
