@@ -94,9 +94,10 @@ type deliverer struct {
 	webhooksInFlight *inFlight[webhooks.DueDelivery]
 	messagesInFlight *inFlight[urlMessage]
 
-	changes  loglimit.ByKey[endpointState] // log lines
-	hidden   loglimit.ByKey[string]        // log lines of hosts without a public address
-	recorded atomic.Int64                  // bytes of events since their stream was last trimmed for them
+	changes       loglimit.ByKey[endpointState] // log lines
+	hidden        loglimit.ByKey[string]        // log lines of hosts without a public address
+	unsignedPosts loglimit.ByKey[secretOwner]   // log lines
+	recorded      atomic.Int64                  // bytes of events since their stream was last trimmed for them
 }
 
 func (d *deliverer) isDraining() bool {

@@ -2,6 +2,7 @@ package deliver_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,37 @@ func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
 	cluster.MakeDue(w)
 	locked.Event(t, 1, secret)
+}
+
+// Messages that cannot be signed wait for their lease. They fill neither the places for posts nor the log.
+func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	w := cluster.Open(t, cluster.AllowLoopback)
+	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	w.Admin.NewCaller("shop", "submitter").Get(cluster.SigningSecretPath)
+	setSecret := func(value string) {
+		w.Admin.Exec(`update webhook_endpoints set ` + value + ` where url is null and caller_id = (select id from callers where name = 'shop')`)
+	}
+	setSecret(`description = secret, secret = 'enc2.00000000.AAAA'`)
+	w.Admin.Exec(`with m as (
+			insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), c.id, 'shop', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
+			from callers c, generate_series(1, $2) where name = 'shop' returning id, caller_id)
+		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, locked.URL, n)
+
+	w.Save(other.URL, cluster.WithoutConfirm)
+	cluster.Eventually(t, func() bool { return other.Calls() == 1 })
+	cluster.Eventually(t, func() bool {
+		return w.Admin.Count(`select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`) == n
+	}, "all wait for the end of their lease, and no send is used up")
+	require.Zero(t, locked.Calls())
+	require.Equal(t, 1, strings.Count(w.Process(cluster.All).Output(), "signing secret cannot be decrypted"))
+
+	setSecret(`secret = description`)
+	cluster.MakeDue(w)
+	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
+	cluster.Eventually(t, func() bool { return locked.Calls() == n })
 }
 
 func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {

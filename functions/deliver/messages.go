@@ -26,7 +26,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 		claim:    d.claimMessages,
 		post: func(ctx context.Context, w urlMessage) attempt {
 			if w.signing.Err != nil {
-				return d.unsigned(w.ID.String(), w.signing.Err)
+				return d.unsigned(secretOwner{caller: w.CallerID}, w.ID, w.signing.Err)
 			}
 			event, err := streamevent.OfMessage(w.Detail)
 			if err != nil {
@@ -64,11 +64,19 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 	}
 }
 
+// secretOwner is what the log lines of a signing secret are limited by.
+type secretOwner struct {
+	caller   int64
+	endpoint task.ID // zero for the caller's own secret, which signs its messages
+}
+
 // unsigned is the attempt for a post that cannot be signed, mostly because an operator removed a key too early: nothing
-// was posted, and it is tried again when its lease ends.
-func (d *deliverer) unsigned(id string, err error) attempt {
-	d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "cause", err.Error(),
-		"do", "if a key is missing, add the one that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+// was posted, and it is tried again when its lease ends. id is that of the message or the endpoint.
+func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
+	if unlogged, log := d.unsignedPosts.Next(owner); log {
+		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
+			"do", "if a key is missing, add the one that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+	}
 	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be used; an operator must correct the settings"}
 }
 

@@ -20,7 +20,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 		},
 		post: func(ctx context.Context, w webhooks.DueDelivery) attempt {
 			if w.Err != nil {
-				return d.unsigned(w.EndpointID.String(), w.Err)
+				return d.unsigned(secretOwner{w.CallerID, w.EndpointID}, w.EndpointID, w.Err)
 			}
 			if w.Payload == "" {
 				return attempt{at: time.Now(), err: "there is no event for this delivery"}
