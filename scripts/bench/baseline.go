@@ -21,8 +21,16 @@ values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint),
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// pgbenchBaseline is the name of this baseline in tables.
-const pgbenchBaseline = "pgbench"
+// Baseline is measured in turn with a phase.
+type Baseline struct {
+	Name string
+	Rate func(context.Context) (float64, error) // rows per second; 0 = it could not be measured here
+}
+
+// Pgbench is the baseline that PgbenchRate measures.
+func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
+	return Baseline{"pgbench", func(ctx context.Context) (float64, error) { return m.PgbenchRate(ctx, connections, d) }}
+}
 
 // findPgbench returns the path of pgbench in the directory of the Postgres binaries or in
 // PATH, or "" if there is none.
@@ -49,7 +57,7 @@ func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Durat
 	}
 	clients := min(connections, m.maxConnections-10) // 10 are for superusers, autovacuum and the server under test
 	limit := []string{"-T", strconv.Itoa(int(math.Ceil(d.Seconds())))}
-	if d < time.Second {
+	if d < time.Second/2 {
 		limit = []string{"-t", "10"} // transactions per client; -T accepts only whole seconds
 	}
 	cmd := exec.CommandContext(ctx, m.pgbench, append(limit, "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(2, clients)),
@@ -64,24 +72,4 @@ func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Durat
 		return 0, fmt.Errorf("no tps in the output of pgbench:\n%s", out)
 	}
 	return strconv.ParseFloat(string(match[1]), 64)
-}
-
-// MeasureWithBaseline runs pgbench for d and then the phase, and sets the ratio of their rates.
-func (m *Machine) MeasureWithBaseline(ctx context.Context, d time.Duration, p Phase, address string) (Result, error) {
-	baseline, err := m.PgbenchRate(ctx, p.Connections, d)
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := p.Run(ctx, address)
-	r.SetBaseline(pgbenchBaseline, baseline)
-	return r, err
-}
-
-// SetBaseline sets the name of a baseline and the ratio of r.Rate to the baseline's rate. With rate 0,
-// not measured, the ratio stays 0.
-func (r *Result) SetBaseline(name string, rate float64) {
-	r.Baseline = name
-	if rate > 0 {
-		r.Ratio = r.Rate / rate
-	}
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 // maxFailures in a row end a connection.
@@ -23,10 +21,31 @@ const NoLimit = math.MaxInt64
 type Phase struct {
 	Name        string
 	Connections int
-	Duration    time.Duration
-	Rows        int                                          // of all calls together
-	Batch       int                                          // rows of a call; 0 = 1
-	Call        func(c *Client, n int) (rows int, err error) // n is at most Batch
+	Warmup      time.Duration // calls that begin in it are not counted
+	Duration    time.Duration // after the warm-up
+	Rows        int           // of all calls together
+	Batch       int           // rows of a call; 0 = 1
+	Baselines   []Baseline    // of Measure
+
+	// Wait is called before each call and is no part of it; false ends the connection. nil = no wait.
+	Wait func(context.Context) bool
+	Call func(c *Client, n int) (rows int, err error) // n is at most Batch
+}
+
+// Measure measures the baselines and then the phase, and compares their rates.
+func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
+	rates := make([]float64, len(p.Baselines))
+	for i, b := range p.Baselines {
+		var err error
+		if rates[i], err = b.Rate(ctx); err != nil {
+			return Result{}, fmt.Errorf("%s: %w", b.Name, err)
+		}
+	}
+	r, err := p.Run(ctx, address)
+	for i, b := range p.Baselines {
+		r.Compare(b.Name, rates[i])
+	}
+	return r, err
 }
 
 // Run returns the rate of rows and the latencies of the calls. All connections are
@@ -41,39 +60,50 @@ func (p Phase) Run(ctx context.Context, address string) (Result, error) {
 		defer c.Close()
 		clients[i] = c
 	}
-	var left, rows atomic.Int64
-	left.Store(int64(p.Rows))
-	g := load.New(ctx)
 	used, begun := cpuTime(), time.Now()
-	for _, c := range clients {
-		failures := 0
-		g.Start(p.Name, 0, func(context.Context) error {
-			n := take(&left, max(p.Batch, 1))
-			if n == 0 || failures == maxFailures {
-				return load.ErrNoMore
-			}
-			done, err := p.Call(c, n)
-			left.Add(int64(n - done))
-			rows.Add(int64(done))
-			if failures++; err == nil {
-				failures = 0
-			}
-			return err
-		})
+	run := phaseRun{Phase: p, measured: begun.Add(p.Warmup)}
+	run.left.Store(int64(p.Rows))
+	until, cancel := context.WithDeadline(ctx, run.measured.Add(p.Duration))
+	defer cancel()
+	calls := make([][]call, len(clients))
+	var connections sync.WaitGroup
+	for i, c := range clients {
+		connections.Go(func() { calls[i] = run.connection(until, c) })
 	}
-	g.Run(p.Duration)
-	took := time.Since(begun)
-	outcomes := g.Outcomes()[p.Name]
-	slices.Sort(outcomes.Took)
-	r := Result{
-		Name: p.Name, Connections: p.Connections, Rate: float64(rows.Load()) / took.Seconds(),
-		P50: load.Quantile(outcomes.Took, 0.50), P99: load.Quantile(outcomes.Took, 0.99),
-		Cores: (cpuTime() - used).Seconds() / took.Seconds(), Failures: map[string]int{},
-	}
-	for _, err := range outcomes.Failures {
-		r.Failures[err.Error()]++
-	}
+	connections.Wait()
+	r := newResult(calls, time.Since(run.measured))
+	r.Name, r.Connections, r.Cores = p.Name, p.Connections, (cpuTime()-used).Seconds()/time.Since(begun).Seconds()
 	return r, ctx.Err()
+}
+
+type phaseRun struct {
+	Phase
+	measured time.Time // when the warm-up is over
+	left     atomic.Int64
+}
+
+// connection makes one call after another until the context ends, and returns those that began
+// after the warm-up.
+func (r *phaseRun) connection(ctx context.Context, c *Client) (calls []call) {
+	for failures := 0; failures < maxFailures && ctx.Err() == nil; {
+		if r.Wait != nil && !r.Wait(ctx) {
+			return calls
+		}
+		n := take(&r.left, max(r.Batch, 1))
+		if n == 0 {
+			return calls
+		}
+		begun := time.Now()
+		rows, err := r.Call(c, n)
+		r.left.Add(int64(n - rows))
+		if failures++; err == nil {
+			failures = 0
+		}
+		if err != nil || !begun.Before(r.measured) {
+			calls = append(calls, call{ended: time.Since(r.measured), took: time.Since(begun), rows: rows, err: err})
+		}
+	}
+	return calls
 }
 
 // take takes up to n rows from those that are left.
@@ -95,30 +125,4 @@ func cpuTime() time.Duration {
 	var used syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // which cannot fail with these arguments
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
-
-// Sample makes one measurement after another for d, at least 30 ms apart: wake-ups
-// that follow each other within 20 ms are sent as one. Each measurement returns its own duration
-// and that of its baseline.
-func Sample(ctx context.Context, d time.Duration, one func() (took, baseline time.Duration, err error)) (r Result, err error) {
-	pace := time.NewTicker(30 * time.Millisecond)
-	defer pace.Stop()
-	var all, baselines []time.Duration
-	for end := time.Now().Add(d); len(all) == 0 || time.Now().Before(end); {
-		select {
-		case <-pace.C:
-		case <-ctx.Done():
-			return r, ctx.Err()
-		}
-		took, baseline, err := one()
-		if err != nil {
-			return r, err
-		}
-		all, baselines = append(all, took), append(baselines, baseline)
-	}
-	slices.Sort(all)
-	slices.Sort(baselines)
-	r = Result{P50: load.Quantile(all, 0.50), P99: load.Quantile(all, 0.99)}
-	r.Ratio = r.P50.Seconds() / load.Quantile(baselines, 0.50).Seconds()
-	return r, nil
 }

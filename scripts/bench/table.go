@@ -4,26 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
-
-// Result is one measurement of one round.
-type Result struct {
-	Name        string
-	Connections int
-	Rate        float64       // rows per second; 0 = not measured
-	P50, P99    time.Duration // of a call; 0 = not known
-	Cores       float64       // used by this program; 0 = not known
-	Failures    map[string]int
-
-	Baseline string  // name of the measurement that alternated with this one
-	Ratio    float64 // of the rates, or of the durations if Rate is 0, to the baseline; 0 = not known
-}
 
 // Table collects the results of all rounds.
 type Table struct {
@@ -40,10 +26,10 @@ func (t *Table) Add(r Result) {
 	t.rows[i] = append(t.rows[i], r)
 	figure := fmt.Sprintf("%8.0f rows/s", r.Rate)
 	if r.Rate == 0 {
-		figure = fmt.Sprintf("%8.1f ms p50", ms(r.P50))
+		figure = fmt.Sprintf("%8.1f ms p50", ms(r.Latency(0.50)))
 	}
-	if r.Ratio > 0 {
-		figure += fmt.Sprintf(", %.2f of %s", r.Ratio, r.Baseline)
+	for _, ratio := range r.Ratios {
+		figure += fmt.Sprintf(", %.2f of %s", ratio.Ratio, ratio.Baseline)
 	}
 	fmt.Fprintf(t.Progress, "%-28s %4d connections %s\n", r.Name, r.Connections, figure)
 	if err := r.Err(); err != nil {
@@ -78,33 +64,45 @@ func (t *Table) Err() error {
 	return errors.Join(errs...)
 }
 
-// Err lists the calls that failed, by kind; nil if none did.
-func (r Result) Err() error {
-	var errs []error
-	for _, what := range slices.Sorted(maps.Keys(r.Failures)) {
-		errs = append(errs, fmt.Errorf("%s, %d connections: %d x %s", r.Name, r.Connections, r.Failures[what], what))
-	}
-	return errors.Join(errs...)
-}
+const tableHead = `| call | connections | rows/s | p50 ms | p95 ms | p99 ms | p99.9 ms | generator's cores | baseline | its rows/s | ratio: median (range) |
+|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|
+`
 
 // String is the table in Markdown: the medians of the rounds, and the range of the
-// ratios.
+// ratios. A second baseline of a measurement has a line of its own.
 func (t *Table) String() string {
 	var b strings.Builder
-	b.WriteString("| call | connections | rows/s | p50 ms | p99 ms | generator's cores | baseline | ratio: median (range) |\n|---|--:|--:|--:|--:|--:|---|--:|\n")
+	b.WriteString(tableHead)
 	for _, row := range t.rows {
-		column := func(format string, value func(Result) float64) string {
-			return known(format, load.Quantile(Sorted(row, value), 0.50))
+		fmt.Fprintf(&b, "| %s | %d | %s |", row[0].Name, row[0].Connections, known("%.0f", median(row, func(r Result) float64 { return r.Rate })))
+		for _, q := range []float64{0.50, 0.95, 0.99, 0.999} {
+			fmt.Fprintf(&b, " %s |", known("%.1f", medianLatency(row, q)))
 		}
-		ratios, ratio := Sorted(row, func(r Result) float64 { return r.Ratio }), "-"
-		if ratios[0] > 0 {
-			ratio = fmt.Sprintf("%.2f (%.2f to %.2f)", load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1])
+		fmt.Fprintf(&b, " %s |", known("%.2f", median(row, func(r Result) float64 { return r.Cores })))
+		for i, first := range row[0].Ratios {
+			if i > 0 {
+				b.WriteString("| | | | | | | | |")
+			}
+			ratios, ratio := Sorted(row, func(r Result) float64 { return r.Ratios[i].Ratio }), "-"
+			if ratios[0] > 0 {
+				ratio = fmt.Sprintf("%.2f (%.2f to %.2f)", load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1])
+			}
+			fmt.Fprintf(&b, " %s | %s | %s |\n", first.Baseline, known("%.0f", median(row, func(r Result) float64 { return r.Ratios[i].Rate })), ratio)
 		}
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", row[0].Name, row[0].Connections,
-			column("%.0f", func(r Result) float64 { return r.Rate }), column("%.1f", func(r Result) float64 { return ms(r.P50) }),
-			column("%.1f", func(r Result) float64 { return ms(r.P99) }), column("%.2f", func(r Result) float64 { return r.Cores }), row[0].Baseline, ratio)
+		if len(row[0].Ratios) == 0 {
+			b.WriteString(" - | - | - |\n")
+		}
 	}
 	return b.String()
+}
+
+func median(row []Result, value func(Result) float64) float64 {
+	return load.Quantile(Sorted(row, value), 0.50)
+}
+
+// medianLatency is in milliseconds.
+func medianLatency(row []Result, q float64) float64 {
+	return median(row, func(r Result) float64 { return ms(r.Latency(q)) })
 }
 
 // Sorted returns a value of each of the results, ascending.

@@ -13,13 +13,18 @@ func TestTable(t *testing.T) {
 	table := &Table{Progress: io.Discard}
 	require.EqualError(t, table.Err(), "nothing was measured")
 	for i := range 3 {
-		r := Result{Name: "report", Connections: 64, Rate: float64(100 * (i + 1)), P50: time.Duration(i+1) * time.Millisecond}
-		r.SetBaseline("pgbench", 50)
+		r := Result{Name: "report", Connections: 64, Rate: float64(100 * (i + 1)), Took: []time.Duration{time.Duration(i+1) * time.Millisecond}}
+		r.Compare("pgbench", 50)
+		r.Compare("River", 20)
 		table.Add(r)
 	}
-	table.Add(Result{Name: "wake", Connections: 1, P50: 2 * time.Millisecond, P99: 3 * time.Millisecond})
+	table.Add(Result{Name: "wake", Connections: 1, Took: []time.Duration{2 * time.Millisecond, 3 * time.Millisecond}})
 	require.NoError(t, table.Err())
-	require.Contains(t, table.String(), "\n| report | 64 | 200 | 2.0 | - | - | pgbench | 4.00 (2.00 to 6.00) |\n| wake | 1 | - | 2.0 | 3.0 | - |  | - |\n")
+	require.Contains(t, table.String(), `
+| report | 64 | 200 | 2.0 | 2.0 | 2.0 | 2.0 | - | pgbench | 50 | 4.00 (2.00 to 6.00) |
+| | | | | | | | | River | 20 | 10.00 (5.00 to 15.00) |
+| wake | 1 | - | 2.0 | 2.0 | 2.0 | 2.0 | - | - | - | - |
+`)
 
 	table.Add(Result{Name: "report", Connections: 64, Rate: 1, Failures: map[string]int{"503 server_busy": 2}})
 	require.EqualError(t, table.Err(), "report, 64 connections: 2 x 503 server_busy")

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -22,16 +23,19 @@ type options struct {
 	rounds      int
 	duration    time.Duration // of each phase, at most
 	connections []int         // of the submit phases
+	life        time.Duration // of the phase of whole lives
 	messages    int           // that wait for the relay in each round
 }
 
 func main() {
-	o := options{connections: []int{1, 16, 64, 256}}
+	o := options{connections: []int{1, 64, 256}}
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
-	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
+	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts")
+	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
 	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
+	o.life = cmp.Or(o.life, o.duration)
 	bench.Main("bench", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
 }
 
@@ -55,10 +59,12 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs in
-the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its answer;
-the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an
-otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such publications, all at once.
+socket, over as many connections. A whole life: tasks are submitted one by one with keys while 4 senders claim 100 and report these 100 in one
+call, and at most 2000 tasks are in flight; the rate is that of reported tasks, the durations are those of submissions. Waiting claims,
+messages and the relay: every function is a process of its own, and NATS runs in the load generator. A claim that waits, one of 1000, is woken
+by a submission in another process: from before the submission until its answer; the baseline is the answer to the submission. A message is
+sent: from the answer that it is saved until the relay has marked it as sent, in an otherwise idle system; the baseline is one publication to a
+stream, acknowledged. The relay's baseline is as many such publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns what was checked.
@@ -82,13 +88,20 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	}
 	t := &tasks{ledger: load.NewLedger()}
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		for _, phase := range t.phases(o) {
-			r, err := s.Machine.MeasureWithBaseline(ctx, o.duration/2, phase(), address)
+		for _, phase := range t.phases(o, s.Machine) {
+			p := phase()
+			p.Duration = o.duration
+			r, err := p.Measure(ctx, address)
 			if err != nil {
 				return err
 			}
 			table.Add(r)
 		}
+		r, err := t.measureLife(ctx, o, s.Machine, address)
+		if err != nil {
+			return err
+		}
+		table.Add(r)
 		return t.finish(ctx, address)
 	})
 	if err != nil {

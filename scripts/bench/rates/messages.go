@@ -75,7 +75,8 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			}
 			return 1, nil
 		}
-		saved, err := s.Machine.MeasureWithBaseline(ctx, o.duration/2, p, asleep)
+		p.Baselines = []bench.Baseline{s.Machine.Pgbench(savers, o.duration/2)}
+		saved, err := p.Measure(ctx, asleep)
 		if err != nil {
 			return err
 		}
@@ -98,10 +99,10 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 		if err := s.Conn.QueryRow(ctx, relayedSQL, begun).Scan(&backlog.Rate); err != nil {
 			return fmt.Errorf("relay a backlog: %w", err)
 		}
-		backlog.SetBaseline(publishBaseline, baseline)
+		backlog.Compare(publishBaseline, baseline)
 		table.Add(backlog)
 
-		single, err := bench.Sample(ctx, o.duration, func() (took, baseline time.Duration, err error) {
+		single, err := bench.Sample(ctx, o.duration, publishBaseline, func() (took, baseline time.Duration, err error) {
 			begun := time.Now()
 			if _, err := s.JS.Publish(ctx, baselineSubject, make([]byte, 64)); err != nil {
 				return 0, 0, err
@@ -115,7 +116,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			err = s.Wait(ctx, `select exists (select from message_done where id = $1)`, id)
 			return time.Since(begun), baseline, err
 		})
-		single.Name, single.Connections, single.Baseline = "send a message", 1, publishBaseline
+		single.Name, single.Connections = "send a message", 1
 		table.Add(single)
 		return err
 	})

@@ -14,12 +14,13 @@ import (
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
-	report, err := run(t.Context(), options{rounds: 1, duration: 200 * time.Millisecond, connections: []int{1, 8}, messages: 1200}, &progress)
+	report, err := run(t.Context(), options{rounds: 1, duration: 200 * time.Millisecond, life: 200 * time.Millisecond, connections: []int{1, 8}, messages: 1200}, &progress)
 	require.NoError(t, err, progress.String())
-	for _, name := range []string{"submit with a key | 1", "submit with a key | 8", "submit without a key | 8", "claim 100 | 4", "report | 64",
-		"report 100 | 4", "wake a waiting claim | 1000", "save a message | 64", "relay a backlog | 1", "send a message | 1"} {
+	for _, name := range []string{"submit with a key | 1", "submit with a key | 8", "submit without a key | 8", "submit 500 with keys | 4",
+		"claim 100 | 4", "report | 64",
+		"report 100 | 4", "claim 100 and report 100 | 4", "whole life | 8", "wake a waiting claim | 1000", "save a message | 64", "relay a backlog | 1", "send a message | 1"} {
 		require.Contains(t, report, "| "+name+" | ")
 	}
-	require.Equal(t, 10+2, strings.Count(report, "|\n"), "a row each, below a head of two lines")
+	require.Equal(t, 13+2, strings.Count(report, "|\n"), "a row each, below a head of two lines")
 	require.Equal(t, 3, strings.Count(report, "Checked: "))
 }

@@ -30,30 +30,38 @@ const (
 	senders     = 4
 	reporters   = 64
 	batchRows   = 100
+	submitRows  = 500
 	finishLimit = time.Minute
 )
 
 // phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
 // depend on the phases before.
-func (t *tasks) phases(o options) (list []func() bench.Phase) {
+func (t *tasks) phases(o options, m *bench.Machine) (list []func() bench.Phase) {
+	pgbench := func(connections int) []bench.Baseline { return []bench.Baseline{m.Pgbench(connections, o.duration/2)} }
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
-			return bench.Phase{Name: "submit with a key", Connections: n, Duration: o.duration, Rows: bench.NoLimit, Call: t.submit(true)}
+			return bench.Phase{Name: "submit with a key", Connections: n, Rows: bench.NoLimit, Call: t.submit(true), Baselines: pgbench(n)}
 		})
 	}
 	most := o.connections[len(o.connections)-1]
 	return append(list,
 		func() bench.Phase {
-			return bench.Phase{Name: "submit without a key", Connections: most, Duration: o.duration, Rows: bench.NoLimit, Call: t.submit(false)}
+			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "claim 100", Connections: senders, Duration: o.duration, Rows: t.waiting(), Batch: batchRows, Call: t.claim}
+			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.submitBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "report", Connections: reporters, Duration: o.duration, Rows: t.unreported() / 2, Call: t.report}
+			return bench.Phase{Name: "claim 100", Connections: senders, Rows: t.waiting() / 2, Batch: batchRows, Call: t.claim}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "report 100", Connections: senders, Duration: o.duration, Rows: t.unreported(), Batch: batchRows, Call: t.reportBatch}
+			return bench.Phase{Name: "report", Connections: reporters, Rows: t.unreported() / 2, Call: t.report, Baselines: pgbench(reporters)}
+		},
+		func() bench.Phase {
+			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.unreported(), Batch: batchRows, Call: t.reportBatch}
+		},
+		func() bench.Phase {
+			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.waiting(), Batch: batchRows, Call: t.claimAndReport}
 		})
 }
 
@@ -102,22 +110,55 @@ func (t *tasks) submit(keyed bool) func(*bench.Client, int) (int, error) {
 
 func (t *tasks) submitOne(c *bench.Client, keyed bool) (id string, err error) {
 	number := t.number.Add(1)
-	body := append(make([]byte, 0, 96), `{"phone_number":"`...)
-	body = strconv.AppendInt(body, 13_000_000_000+number%1_000_000_000, 10)
-	body = append(body, `","content":"Your verification code is 285713"}`...)
-	key := strconv.AppendInt([]byte("bench-"), number, 10)
-	header := key
-	if !keyed {
-		header = nil
+	var header []byte
+	if keyed {
+		header = appendKey(nil, number)
 	}
-	answer, err := c.Post("/api/v1/sms/send", header, body)
+	answer, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
 	if err != nil {
 		return "", err
 	}
 	if id = bench.Text(answer, "task_id"); id == "" {
 		return "", errors.New("a submission was answered without a task_id")
 	}
-	return id, t.ledger.Submitted(string(key), id)
+	return id, t.ledger.Submitted(string(appendKey(nil, number)), id)
+}
+
+// submitBatch sends n messages, each with an idempotency key of its own, in one call.
+func (t *tasks) submitBatch(c *bench.Client, n int) (int, error) {
+	last := t.number.Add(int64(n))
+	first := last - int64(n) + 1
+	body := append(make([]byte, 0, n*128), `{"items":[`...)
+	for number := first; number <= last; number++ {
+		body = append(appendMessage(body, number), `,"idempotency_key":"`...)
+		body = append(appendKey(body, number), `"},`...)
+	}
+	body[len(body)-1] = ']'
+	answer, err := c.Post("/api/v1/sms/send/batch", nil, append(body, '}'))
+	if err != nil {
+		return 0, err
+	}
+	if accepted := bytes.Count(answer, []byte(`"task_id":"`)); accepted != n {
+		return 0, fmt.Errorf("%d of %d submissions in a batch were refused", n-accepted, n)
+	}
+	for number := first; number <= last; number++ {
+		_, answer, _ = bytes.Cut(answer, []byte(`"task_id":"`))
+		if err := t.ledger.Submitted(string(appendKey(nil, number)), string(answer[:36])); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+func appendKey(b []byte, number int64) []byte {
+	return strconv.AppendInt(append(b, "bench-"...), number, 10)
+}
+
+// appendMessage appends a submission without its last brace.
+func appendMessage(body []byte, number int64) []byte {
+	body = append(body, `{"phone_number":"`...)
+	body = strconv.AppendInt(body, 13_000_000_000+number%1_000_000_000, 10)
+	return append(body, `","content":"Your verification code is 285713"`...)
 }
 
 // claim claims up to n tasks. An empty answer is no failure: other claims may have locked
@@ -179,6 +220,15 @@ func (t *tasks) reportBatch(c *bench.Client, n int) (int, error) {
 		t.ledger.Reported(one.id)
 	}
 	return n, nil
+}
+
+// claimAndReport claims up to n tasks and reports the success of as many.
+func (t *tasks) claimAndReport(c *bench.Client, n int) (int, error) {
+	got, err := t.claim(c, n)
+	if err != nil || got == 0 {
+		return 0, err
+	}
+	return t.reportBatch(c, got)
 }
 
 func appendReport(body []byte, one claimed) []byte {

@@ -39,7 +39,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	t, woken := &tasks{ledger: load.NewLedger()}, 0
 	t.number.Store(1 << 32) // no key of measureTasks
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		r, err := bench.Sample(ctx, o.duration, func() (took, baseline time.Duration, err error) {
+		r, err := bench.Sample(ctx, o.duration, "submit", func() (took, baseline time.Duration, err error) {
 			begun := time.Now()
 			id, err := t.submitOne(submit, true)
 			baseline = time.Since(begun)
@@ -57,7 +57,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 				return 0, 0, errors.New("no waiting claim was answered")
 			}
 		})
-		r.Name, r.Connections, r.Baseline = "wake a waiting claim", pollers, "submit"
+		r.Name, r.Connections = "wake a waiting claim", pollers
 		table.Add(r)
 		return err
 	})

@@ -112,7 +112,9 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	}
 	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
 		for _, n := range t.o.connections {
-			r, err := t.Machine.MeasureWithBaseline(ctx, t.o.duration/2, t.phase(saved, saved, n), address)
+			p := t.phase(saved, saved, n)
+			p.Baselines = []bench.Baseline{t.Machine.Pgbench(n, t.o.duration/2)}
+			r, err := p.Measure(ctx, address)
 			if err != nil {
 				return err
 			}
@@ -127,7 +129,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 			if r, err = t.phase(accepted, accepted, n).Run(ctx, address); err != nil {
 				return err
 			}
-			r.SetBaseline("publish", baseline)
+			r.Compare("publish", baseline)
 			table.Add(r)
 			if err := t.settle(ctx); err != nil {
 				return err
@@ -166,7 +168,7 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 		if err != nil {
 			return err
 		}
-		r.Baseline, r.Ratio = "p99, healthy", r.P99.Seconds()/healthy.P99.Seconds()
+		r.Ratios = []bench.Ratio{{Baseline: "p99, healthy", Ratio: r.Latency(0.99).Seconds() / healthy.Latency(0.99).Seconds()}}
 		table.Add(r)
 		return t.settle(ctx)
 	})
@@ -230,6 +232,6 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	if err = errors.Join(err, stop()); err == nil {
 		err = t.Conn.QueryRow(ctx, savedRateSQL, int64(after)).Scan(&r.Rate)
 	}
-	r.SetBaseline("pgbench", baseline)
+	r.Compare("pgbench", baseline)
 	return r, err
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"sync/atomic"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+)
+
+// inFlight is how many tasks are submitted and not reported at once, at most: with fewer a sender
+// would often find less than a batch, with more a task would only wait longer.
+const inFlight = 2000
+
+// life submits tasks one by one and, at the same time, claims and reports them in batches.
+type life struct {
+	*tasks
+	slots     chan struct{} // a submission takes one, a report frees it
+	batches   chan struct{} // one for each batchRows tasks that can be claimed
+	claimable atomic.Int64  // tasks that were ever added
+}
+
+// measureLife measures a steady state: nothing waits but what is in flight. The rate is that of reported
+// tasks, the durations are those of submissions.
+func (t *tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
+	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
+	submissions := bench.Phase{
+		Name: "whole life", Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
+		Rows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
+	}
+	sends := submissions
+	sends.Connections, sends.Batch, sends.Wait, sends.Call = senders, batchRows, l.takeBatch, l.send
+	baseline := m.Pgbench(submissions.Connections, o.duration/2)
+	rate, err := baseline.Rate(ctx)
+	if err != nil {
+		return bench.Result{}, err
+	}
+	var sent bench.Result
+	var sendErr error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		sent, sendErr = sends.Run(ctx, address)
+	}()
+	r, err := submissions.Run(ctx, address)
+	<-done
+	if err == nil {
+		err = sendErr
+	}
+	r.Rate, r.Series = sent.Rate, sent.Series
+	maps.Copy(r.Failures, sent.Failures)
+	r.Compare(baseline.Name, rate)
+	return r, err
+}
+
+func (l *life) takeSlot(ctx context.Context) bool {
+	select {
+	case l.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (l *life) submit(c *bench.Client, _ int) (int, error) {
+	if _, err := l.submitOne(c, true); err != nil {
+		<-l.slots
+		return 0, err
+	}
+	l.addClaimable(1)
+	return 1, nil
+}
+
+// addClaimable counts tasks that can be claimed.
+func (l *life) addClaimable(n int) {
+	after := int(l.claimable.Add(int64(n)))
+	for range after/batchRows - (after-n)/batchRows {
+		l.batches <- struct{}{}
+	}
+}
+
+func (l *life) takeBatch(ctx context.Context) bool {
+	select {
+	case <-l.batches:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// send claims and reports a batch. What other claims had locked can be claimed again.
+func (l *life) send(c *bench.Client, n int) (int, error) {
+	sent, err := l.claimAndReport(c, n)
+	for range sent {
+		<-l.slots
+	}
+	l.addClaimable(n - sent)
+	return sent, err
+}

@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+// Result is one measurement of one round.
+type Result struct {
+	Name        string
+	Connections int
+	Rate        float64         // rows per second; 0 = not measured
+	Took        []time.Duration // by each call that succeeded, ascending; may be empty
+	Series      []int           // rows in each seriesStep
+	Cores       float64         // used by this program; 0 = not known
+	Failures    map[string]int
+	Ratios      []Ratio
+}
+
+const seriesStep = 100 * time.Millisecond
+
+// Ratio compares a result with a baseline that was measured just before.
+type Ratio struct {
+	Baseline string
+	Rate     float64 // of the baseline; 0 = not measured, or durations are compared
+	Ratio    float64 // of the rates, or of the durations if Result.Rate is 0; 0 = not known
+}
+
+// call is what became of a call. Its end counts from the end of the warm-up.
+type call struct {
+	ended, took time.Duration
+	rows        int
+	err         error
+}
+
+// newResult adds up the calls of all connections.
+func newResult(connections [][]call, lasted time.Duration) Result {
+	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}
+	rows := 0
+	for _, c := range slices.Concat(connections...) {
+		if c.err != nil {
+			r.Failures[c.err.Error()]++
+			continue
+		}
+		rows += c.rows
+		r.Took = append(r.Took, c.took)
+		if step := int(c.ended / seriesStep); step < len(r.Series) {
+			r.Series[step] += c.rows
+		}
+	}
+	slices.Sort(r.Took)
+	r.Rate = float64(rows) / lasted.Seconds()
+	return r
+}
+
+// Latency is the duration that the part q (0 to 1) of the calls did not exceed.
+func (r Result) Latency(q float64) time.Duration { return load.Quantile(r.Took, q) }
+
+// Compare adds the ratio of r.Rate to the rate of a baseline. With rate 0, not measured, the ratio
+// is 0.
+func (r *Result) Compare(baseline string, rate float64) {
+	ratio := Ratio{Baseline: baseline, Rate: rate}
+	if rate > 0 {
+		ratio.Ratio = r.Rate / rate
+	}
+	r.Ratios = append(r.Ratios, ratio)
+}
+
+// Err lists the calls that failed, by kind; nil if none did.
+func (r Result) Err() error {
+	var errs []error
+	for _, what := range slices.Sorted(maps.Keys(r.Failures)) {
+		errs = append(errs, fmt.Errorf("%s, %d connections: %d x %s", r.Name, r.Connections, r.Failures[what], what))
+	}
+	return errors.Join(errs...)
+}
+
+// Sample makes one measurement after another for d, at least 30 ms apart: wake-ups
+// that follow each other within 20 ms are sent as one. Each measurement returns its own duration
+// and that of its baseline; the ratio is that of the medians.
+func Sample(ctx context.Context, d time.Duration, baseline string, one func() (took, baseline time.Duration, err error)) (r Result, err error) {
+	pace := time.NewTicker(30 * time.Millisecond)
+	defer pace.Stop()
+	var baselines []time.Duration
+	for end := time.Now().Add(d); len(baselines) == 0 || time.Now().Before(end); {
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+		took, compared, err := one()
+		if err != nil {
+			return r, err
+		}
+		r.Took, baselines = append(r.Took, took), append(baselines, compared)
+	}
+	slices.Sort(r.Took)
+	slices.Sort(baselines)
+	r.Ratios = []Ratio{{Baseline: baseline, Ratio: r.Latency(0.50).Seconds() / load.Quantile(baselines, 0.50).Seconds()}}
+	return r, nil
+}
