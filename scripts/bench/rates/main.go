@@ -59,12 +59,14 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections. A whole life: tasks are submitted one by one with keys while 4 senders claim 100 and report these 100 in one
-call, and at most 2000 tasks are in flight; the rate is that of reported tasks, the durations are those of submissions. Waiting claims,
-messages and the relay: every function is a process of its own, and NATS runs in the load generator. A claim that waits, one of 1000, is woken
-by a submission in another process: from before the submission until its answer; the baseline is the answer to the submission. A message is
-sent: from the answer that it is saved until the relay has marked it as sent, in an otherwise idle system; the baseline is one publication to a
-stream, acknowledged. The relay's baseline is as many such publications, all at once.
+socket, over as many connections. River is a job queue that is called in its own process, without HTTP and without keys: 32 goroutines
+insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none is left. A whole life: tasks are submitted
+one by one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of
+reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function is a process of its own, and
+NATS runs in the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission
+until its answer; the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has
+marked it as sent, in an otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many
+such publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns what was checked.
@@ -80,15 +82,23 @@ func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table)
 	return strings.Join(lines, "\n"), nil
 }
 
-// measureTasks measures submissions, claims and reports in one server without NATS.
-func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
+// measureTasks measures submissions, claims and reports in one server without NATS, in turn with pgbench
+// and River.
+func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (checked string, err error) {
+	river, err := s.Machine.StartRiver(ctx, table.Progress)
+	if err != nil {
+		return "", err
+	}
+	if river != nil {
+		defer func() { err = errors.Join(err, river.Stop(ctx)) }()
+	}
 	address, err := s.Start(ctx, "", "NATS_URL=")
 	if err != nil {
 		return "", err
 	}
 	t := &tasks{ledger: load.NewLedger()}
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		for _, phase := range t.phases(o, s.Machine) {
+		for _, phase := range t.phases(o, s.Machine, river) {
 			p := phase()
 			p.Duration = o.duration
 			r, err := p.Measure(ctx, address)
@@ -111,5 +121,10 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 		return "", err
 	}
 	submitted, _, reported := t.ledger.Tasks()
-	return fmt.Sprintf("Checked: %d tasks accepted, each once in the database, claimed once, and %d succeeded; no others.", submitted, reported), nil
+	checked = fmt.Sprintf("Checked: %d tasks accepted, each once in the database, claimed once, and %d succeeded; no others.", submitted, reported)
+	if river == nil {
+		return checked + "\nRiver could not be downloaded: its ratios are missing.", nil
+	}
+	jobs, err := river.Check(ctx)
+	return checked + "\n" + jobs, err
 }

@@ -36,20 +36,25 @@ const (
 
 // phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
 // depend on the phases before.
-func (t *tasks) phases(o options, m *bench.Machine) (list []func() bench.Phase) {
+func (t *tasks) phases(o options, m *bench.Machine, river *bench.River) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline { return []bench.Baseline{m.Pgbench(connections, o.duration/2)} }
+	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
-			return bench.Phase{Name: "submit with a key", Connections: n, Rows: bench.NoLimit, Call: t.submit(true), Baselines: pgbench(n)}
+			p := bench.Phase{Name: "submit with a key", Connections: n, Rows: bench.NoLimit, Call: t.submit(true), Baselines: pgbench(n)}
+			if n == most {
+				p.Baselines = append(p.Baselines, river.Insert(o.duration/2)...)
+			}
+			return p
 		})
 	}
-	most := o.connections[len(o.connections)-1]
 	return append(list,
 		func() bench.Phase {
 			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.submitBatch}
+			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.submitBatch,
+				Baselines: river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: "claim 100", Connections: senders, Rows: t.waiting() / 2, Batch: batchRows, Call: t.claim}
@@ -61,7 +66,8 @@ func (t *tasks) phases(o options, m *bench.Machine) (list []func() bench.Phase) 
 			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.unreported(), Batch: batchRows, Call: t.reportBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.waiting(), Batch: batchRows, Call: t.claimAndReport}
+			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.waiting(), Batch: batchRows, Call: t.claimAndReport,
+				Baselines: river.Work()}
 		})
 }
 

@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const riverDatabase = "river"
+
+// River is a process of scripts/bench/river, a job queue that is compared with Sendonce.
+type River struct {
+	process *sandbox.Process
+	address string
+	conn    *pgx.Conn
+	jobs    int // that it inserted
+}
+
+// StartRiver builds River and starts it on a database of its own. It returns nil if the modules of
+// River are not on this machine and cannot be downloaded.
+func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River, err error) {
+	fmt.Fprintln(progress, "building River")
+	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/sendonce/sendonce/scripts/bench")
+	dir, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the module of River: %w", err)
+	}
+	source := filepath.Join(strings.TrimSpace(string(dir)), "river")
+	if out, err := exec.CommandContext(ctx, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
+		fmt.Fprintf(progress, "River is left out: %v\n%s", err, out)
+		return nil, ctx.Err()
+	}
+	binary := filepath.Join(filepath.Dir(m.Binary), "river")
+	build := exec.CommandContext(ctx, "go", "-C", source, "build", "-o", binary, "-trimpath", ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build River: %w\n%s", err, out)
+	}
+	if _, err := m.Conn.Exec(ctx, "create database "+riverDatabase); err != nil {
+		return nil, err
+	}
+	r = &River{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Stop(ctx))
+		}
+	}()
+	url := m.Postgres.URL(riverDatabase)
+	if r.conn, err = pgx.Connect(ctx, url); err != nil {
+		return nil, err
+	}
+	r.process, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + url}})
+	if err != nil {
+		return nil, err
+	}
+	ready, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	if err := r.process.WaitFor(ready, "}\n"); err != nil {
+		return nil, err
+	}
+	r.address = Text([]byte(r.process.Output()), "address")
+	return r, nil
+}
+
+// Stop ends the process.
+func (r *River) Stop(ctx context.Context) error {
+	var errs []error
+	if r.process != nil {
+		errs = append(errs, terminate(r.process))
+	}
+	if r.conn != nil {
+		errs = append(errs, r.conn.Close(context.WithoutCancel(ctx)))
+	}
+	return errors.Join(errs...)
+}
+
+// Insert is jobs inserted by 32 goroutines, each in a statement of its own.
+func (r *River) Insert(d time.Duration) []Baseline { return r.baseline("River, insert", "insert", d) }
+
+// InsertMany is jobs inserted by 4 goroutines, 500 in each COPY.
+func (r *River) InsertMany(d time.Duration) []Baseline {
+	return r.baseline("River, insert 500", "insert-many", d)
+}
+
+// Work is jobs worked until none is left.
+func (r *River) Work() []Baseline { return r.baseline("River, work", "work", 0) }
+
+// baseline is empty if r is nil.
+func (r *River) baseline(name, what string, d time.Duration) []Baseline {
+	if r == nil {
+		return nil
+	}
+	return []Baseline{{name, func(ctx context.Context) (float64, error) {
+		rows, seconds, err := r.measure(ctx, what, d)
+		if err != nil || rows == 0 {
+			return 0, err
+		}
+		if what != "work" {
+			r.jobs += rows
+		}
+		return float64(rows) / seconds, nil
+	}}}
+}
+
+func (r *River) measure(ctx context.Context, what string, d time.Duration) (rows int, seconds float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d+waitLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s/%s?for=%s", r.address, what, d), nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, 0, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return 0, 0, fmt.Errorf("%s %s", response.Status, body)
+	}
+	var answer struct {
+		Rows    int
+		Seconds float64
+	}
+	err = json.Unmarshal(body, &answer)
+	return answer.Rows, answer.Seconds, err
+}
+
+// Check compares the jobs that were inserted and worked with the database of River, and returns
+// what it found.
+func (r *River) Check(ctx context.Context) (string, error) {
+	const sql = `select count(*), count(*) filter (where state = 'completed' and attempt = 1) from river_job`
+	var jobs, worked int
+	if err := r.conn.QueryRow(ctx, sql).Scan(&jobs, &worked); err != nil {
+		return "", fmt.Errorf("count the jobs of River: %w", err)
+	}
+	if jobs != r.jobs || worked != jobs {
+		return "", fmt.Errorf("River inserted %d jobs; the database has %d, of which %d were worked once", r.jobs, jobs, worked)
+	}
+	return fmt.Sprintf("Checked: %d jobs of River, each worked once.", jobs), nil
+}
