@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ type Phase struct {
 	Duration    time.Duration // after the warm-up
 	Rows        int           // of all calls together
 	Batch       int           // rows of a call; 0 = 1
+	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each begins when the one before was answered
 	Baselines   []Baseline    // of Measure
 
 	// Wait is called before each call and is no part of it; false ends the connection. nil = no wait.
@@ -49,7 +51,8 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 }
 
 // Run returns the rate of rows and the latencies of the calls. All connections are
-// open before the clock starts.
+// open before the clock starts. With Offered, the latency of a call counts from its fixed time,
+// so that a call that had to wait for a free connection is as slow as it was to its sender.
 func (p Phase) Run(ctx context.Context, address string) (Result, error) {
 	clients := make([]*Client, p.Connections)
 	for i := range clients {
@@ -60,15 +63,16 @@ func (p Phase) Run(ctx context.Context, address string) (Result, error) {
 		defer c.Close()
 		clients[i] = c
 	}
+	arrivals := p.arrivals()
 	used, begun := cpuTime(), time.Now()
-	run := phaseRun{Phase: p, measured: begun.Add(p.Warmup)}
+	run := phaseRun{Phase: p, begun: begun, measured: begun.Add(p.Warmup), arrivals: arrivals}
 	run.left.Store(int64(p.Rows))
 	until, cancel := context.WithDeadline(ctx, run.measured.Add(p.Duration))
 	defer cancel()
 	calls := make([][]call, len(clients))
 	var connections sync.WaitGroup
 	for i, c := range clients {
-		connections.Go(func() { calls[i] = run.connection(until, c) })
+		connections.Go(func() { calls[i] = run.connection(ctx, until, c) })
 	}
 	connections.Wait()
 	r := newResult(calls, time.Since(run.measured))
@@ -76,24 +80,54 @@ func (p Phase) Run(ctx context.Context, address string) (Result, error) {
 	return r, ctx.Err()
 }
 
+// arrivals are the times at which calls begin, from the first on: those of senders that do not know of
+// each other (a Poisson process), the same in each run. It is empty without Offered.
+func (p Phase) arrivals() (times []time.Duration) {
+	if p.Offered == 0 {
+		return nil
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for at := 0.0; at < (p.Warmup + p.Duration).Seconds(); at += random.ExpFloat64() / p.Offered {
+		times = append(times, time.Duration(at*float64(time.Second)))
+	}
+	return times
+}
+
 type phaseRun struct {
 	Phase
+	begun    time.Time
 	measured time.Time // when the warm-up is over
+	arrivals []time.Duration
+	arrived  atomic.Int64
 	left     atomic.Int64
 }
 
-// connection makes one call after another until the context ends, and returns those that began
-// after the warm-up.
-func (r *phaseRun) connection(ctx context.Context, c *Client) (calls []call) {
-	for failures := 0; failures < maxFailures && ctx.Err() == nil; {
-		if r.Wait != nil && !r.Wait(ctx) {
+// next waits for the time of the next call and returns it, or false after the last one.
+func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
+	if r.Offered == 0 {
+		more := until.Err() == nil && (r.Wait == nil || r.Wait(until))
+		return time.Now(), more
+	}
+	i := int(r.arrived.Add(1)) - 1
+	if i >= len(r.arrivals) || ctx.Err() != nil {
+		return time.Time{}, false
+	}
+	at := r.begun.Add(r.arrivals[i])
+	time.Sleep(time.Until(at))
+	return at, true
+}
+
+// connection makes one call after another, and returns those that began after the warm-up.
+func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []call) {
+	for failures := 0; failures < maxFailures; {
+		begun, more := r.next(ctx, until)
+		if !more {
 			return calls
 		}
 		n := take(&r.left, max(r.Batch, 1))
 		if n == 0 {
 			return calls
 		}
-		begun := time.Now()
 		rows, err := r.Call(c, n)
 		r.left.Add(int64(n - rows))
 		if failures++; err == nil {

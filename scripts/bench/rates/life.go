@@ -30,7 +30,7 @@ func (t *tasks) measureLife(ctx context.Context, o options, m *bench.Machine, ad
 	}
 	sends := submissions
 	sends.Connections, sends.Batch, sends.Wait, sends.Call = senders, batchRows, l.takeBatch, l.send
-	baseline := m.Pgbench(submissions.Connections, o.duration/2)
+	baseline := m.Pgbench(min(submissions.Connections, pgbenchMost), o.duration/2)
 	rate, err := baseline.Rate(ctx)
 	if err != nil {
 		return bench.Result{}, err

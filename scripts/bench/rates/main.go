@@ -24,6 +24,7 @@ type options struct {
 	duration    time.Duration // of each phase, at most
 	connections []int         // of the submit phases
 	life        time.Duration // of the phase of whole lives
+	rate        float64       // of submissions at fixed times; 0 = half of what was measured
 	messages    int           // that wait for the relay in each round
 }
 
@@ -32,6 +33,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
 	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts")
 	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
+	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
 	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
@@ -40,8 +42,8 @@ func main() {
 }
 
 func run(ctx context.Context, o options, progress io.Writer) (report string, err error) {
-	if o.rounds < 1 || o.duration <= 0 || o.messages < 1000 {
-		return "", errors.New("-rounds and -duration must be more than 0, -messages at least 1000")
+	if o.rounds < 1 || o.duration <= 0 || o.life <= 0 || o.rate < 0 || o.messages < 1000 {
+		return "", errors.New("-rounds, -duration, -life and -rate must be more than 0, -messages at least 1000")
 	}
 	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
 		s, err := bench.NewStack(ctx, m)
@@ -59,14 +61,15 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections. River is a job queue that is called in its own process, without HTTP and without keys: 32 goroutines
-insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none is left. A whole life: tasks are submitted
-one by one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of
-reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function is a process of its own, and
-NATS runs in the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission
-until its answer; the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has
-marked it as sent, in an otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many
-such publications, all at once.
+socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys: 32
+goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none is left. Submissions at fixed
+times come at half of the rate of the same round, at random times that are fixed before; their durations count from these times, whether or
+not a connection was free, and a warm-up is left out. A whole life: tasks are submitted one by one with keys while 4 senders claim 100 and
+report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported tasks, the durations are those of
+submissions. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs in the load generator. A claim
+that waits, one of 1000, is woken by a submission in another process: from before the submission until its answer; the baseline is the
+answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an otherwise idle
+system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns what was checked.
@@ -97,23 +100,7 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 		return "", err
 	}
 	t := &tasks{ledger: load.NewLedger()}
-	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		for _, phase := range t.phases(o, s.Machine, river) {
-			p := phase()
-			p.Duration = o.duration
-			r, err := p.Measure(ctx, address)
-			if err != nil {
-				return err
-			}
-			table.Add(r)
-		}
-		r, err := t.measureLife(ctx, o, s.Machine, address)
-		if err != nil {
-			return err
-		}
-		table.Add(r)
-		return t.finish(ctx, address)
-	})
+	err = table.Rounds(o.rounds, func(table *bench.Table) error { return t.round(ctx, o, s.Machine, river, address, table) })
 	if err != nil {
 		return "", err
 	}
@@ -127,4 +114,36 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	}
 	jobs, err := river.Check(ctx)
 	return checked + "\n" + jobs, err
+}
+
+// round makes each measurement of tasks once.
+func (t *tasks) round(ctx context.Context, o options, m *bench.Machine, river *bench.River, address string, table *bench.Table) error {
+	var submitted float64 // rate with a key and the most connections
+	for _, phase := range t.phases(o, m, river) {
+		p := phase()
+		p.Duration = o.duration
+		r, err := p.Measure(ctx, address)
+		if err != nil {
+			return err
+		}
+		table.Add(r)
+		if p.Name == submitKeyed {
+			submitted = r.Rate
+		}
+	}
+	fixed := bench.Phase{
+		Name: "submit at fixed times", Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
+		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.submit(true),
+	}
+	r, err := fixed.Run(ctx, address)
+	if err != nil {
+		return err
+	}
+	r.Compare(submitKeyed, submitted)
+	table.Add(r)
+	if r, err = t.measureLife(ctx, o, m, address); err != nil {
+		return err
+	}
+	table.Add(r)
+	return t.finish(ctx, address)
 }
