@@ -39,7 +39,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		s := <-free
 		defer func() { free <- s }()
 		s.n++
-		body := fmt.Appendf(nil, `{"from":"%s","client_msg_id":"%d","to":"user:bench","ack":"%s","data":{"sender":"%[1]s","n":%[2]d,"text":"See you at the harbour at eight"}}`,
+		body := fmt.Appendf(nil, `{"from":"%[1]s","client_msg_id":"%[2]d","to":"user:%[1]s","ack":"%[3]s","data":{"sender":"%[1]s","n":%[2]d,"text":"See you at the harbour at eight"}}`,
 			s.name, s.n, ack)
 		answer, err := c.Post("/api/v1/messages", nil, body)
 		if err != nil {
