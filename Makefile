@@ -69,7 +69,7 @@ compose-test: ## deploy/compose with podman, as root: every service replaced and
 rolling: ## the part of compose-test that replaces every service under load, twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
-bench: ## submit, claim, report, wake-up and relay rates over HTTP, in rounds with pgbench: about 3 minutes
+bench: ## rates and latencies over HTTP, in rounds with pgbench and River, about 3 minutes; BENCH='-svg plot.svg' for a plot
 	@go build -o .sendonce/bin/rates ./scripts/bench/rates && exec .sendonce/bin/rates $(BENCH)
 
 bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast accepted ones are saved

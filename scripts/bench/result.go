@@ -13,23 +13,23 @@ import (
 
 // Result is one measurement of one round.
 type Result struct {
-	Name        string
-	Connections int
-	Rate        float64         // rows per second; 0 = not measured
-	Took        []time.Duration // by each call that succeeded, ascending; may be empty
-	Series      []int           // rows in each seriesStep
-	Cores       float64         // used by this program; 0 = not known
-	Failures    map[string]int
-	Ratios      []Ratio
+	Name        string          `json:"name"`
+	Connections int             `json:"connections"`
+	Rate        float64         `json:"rows_per_second,omitempty"` // 0 = not measured
+	Took        []time.Duration `json:"-"`                         // by each call that succeeded, ascending; may be empty
+	Series      []int           `json:"rows_per_100ms,omitempty"`
+	Cores       float64         `json:"generator_cores,omitempty"` // used by this program; 0 = not known
+	Failures    map[string]int  `json:"failures,omitempty"`
+	Ratios      []Ratio         `json:"ratios,omitempty"`
 }
 
-const seriesStep = 100 * time.Millisecond
+const seriesStep = 100 * time.Millisecond // of Series
 
 // Ratio compares a result with a baseline that was measured just before.
 type Ratio struct {
-	Baseline string
-	Rate     float64 // of the baseline; 0 = not measured, or durations are compared
-	Ratio    float64 // of the rates, or of the durations if Result.Rate is 0; 0 = not known
+	Baseline string  `json:"baseline"`
+	Rate     float64 `json:"rows_per_second,omitempty"` // of the baseline; 0 = not measured, or durations are compared
+	Ratio    float64 `json:"ratio,omitempty"`           // of the rates, or of the durations if Result.Rate is 0; 0 = not known
 }
 
 // call is what became of a call. Its end counts from the end of the warm-up.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -94,6 +95,31 @@ func (t *Table) String() string {
 		}
 	}
 	return b.String()
+}
+
+var percentiles = []float64{10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100}
+
+// JSON is every measurement of every round, and what they were made on.
+func (t *Table) JSON(m *Machine) ([]byte, error) {
+	type result struct {
+		Round int `json:"round"`
+		Result
+		Calls   int                `json:"calls,omitempty"`
+		Latency map[string]float64 `json:"latency_ms,omitempty"` // by percentile
+	}
+	results := []result{}
+	for _, row := range t.rows {
+		for i, r := range row {
+			one := result{Round: i + 1, Result: r, Calls: len(r.Took), Latency: map[string]float64{}}
+			for _, p := range percentiles {
+				if one.Calls > 0 {
+					one.Latency[fmt.Sprint(p)] = ms(r.Latency(p / 100).Round(time.Microsecond))
+				}
+			}
+			results = append(results, one)
+		}
+	}
+	return json.MarshalIndent(map[string]any{"machine": m.String(), "results": results}, "", "\t")
 }
 
 func median(row []Result, value func(Result) float64) float64 {

@@ -1,7 +1,7 @@
-// Command rates is `make bench`: the rates of submissions, claims and reports of one
-// server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. Each measurement follows that of its baseline, in rounds;
-// a first round is not counted. In the end the database must have what was answered,
+// Command rates is `make bench`: the rates and latencies of submissions, claims and reports of
+// one server over HTTP, beside those of pgbench and of another job queue, and how long a wake-up
+// through NATS takes from one process to another. Each measurement follows that of its baseline,
+// in rounds; a first round is not counted. In the end the database must have what was answered,
 // once.
 package main
 
@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ type options struct {
 	life        time.Duration // of the phase of whole lives
 	rate        float64       // of submissions at fixed times; 0 = half of what was measured
 	messages    int           // that wait for the relay in each round
+	json, svg   string        // files; "" = none
 }
 
 func main() {
@@ -35,6 +37,8 @@ func main() {
 	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
 	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
+	flag.StringVar(&o.json, "json", "", "file for every measurement of every round, with its rate over time")
+	flag.StringVar(&o.svg, "svg", "", "file for a plot of the rates over time and of the latencies")
 	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
 	o.life = cmp.Or(o.life, o.duration)
@@ -43,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, o options, progress io.Writer) (report string, err error) {
 	if o.rounds < 1 || o.duration <= 0 || o.life <= 0 || o.rate < 0 || o.messages < 1000 {
-		return "", errors.New("-rounds, -duration, -life and -rate must be more than 0, -messages at least 1000")
+		return "", errors.New("-rounds, -duration and -life must be more than 0, -rate not less than 0, -messages at least 1000")
 	}
 	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
 		s, err := bench.NewStack(ctx, m)
@@ -54,9 +58,24 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 		table := &bench.Table{Progress: progress}
 		checked, err := measure(ctx, o, s, table)
 		report = fmt.Sprintf("%s\n%s\n%s%s\n", table, m, text, checked)
-		return errors.Join(err, table.Err())
+		return errors.Join(err, table.Err(), write(o, table, m))
 	})
 	return report, err
+}
+
+// write writes the files that were asked for.
+func write(o options, table *bench.Table, m *bench.Machine) error {
+	if o.json != "" {
+		rounds, err := table.JSON(m)
+		if err := errors.Join(err, os.WriteFile(o.json, append(rounds, '\n'), 0o644)); err != nil {
+			return err
+		}
+	}
+	if o.svg == "" {
+		return nil
+	}
+	plot := table.SVG(submitKeyed, submitFixed, submitBatch, claimAndReport, wholeLife)
+	return os.WriteFile(o.svg, []byte(plot), 0o644)
 }
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
@@ -99,8 +118,13 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if err != nil {
 		return "", err
 	}
-	t := &tasks{ledger: load.NewLedger()}
-	err = table.Rounds(o.rounds, func(table *bench.Table) error { return t.round(ctx, o, s.Machine, river, address, table) })
+	t, now := &tasks{ledger: load.NewLedger()}, o
+	now.life = min(o.life, o.duration) // in the round that is not counted
+	err = table.Rounds(o.rounds, func(table *bench.Table) error {
+		err := t.round(ctx, now, s.Machine, river, address, table)
+		now.life = o.life
+		return err
+	})
 	if err != nil {
 		return "", err
 	}
@@ -132,7 +156,7 @@ func (t *tasks) round(ctx context.Context, o options, m *bench.Machine, river *b
 		}
 	}
 	fixed := bench.Phase{
-		Name: "submit at fixed times", Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
+		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
 		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.submit(true),
 	}
 	r, err := fixed.Run(ctx, address)

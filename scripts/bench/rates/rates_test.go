@@ -2,11 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/scripts/bench"
 )
 
 // It does not run beside other tests: it measures a Postgres of its own, whatever
@@ -14,7 +19,9 @@ import (
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
-	report, err := run(t.Context(), options{rounds: 1, duration: 200 * time.Millisecond, life: 200 * time.Millisecond, connections: []int{1, 8}, messages: 1200}, &progress)
+	o := options{rounds: 1, duration: 200 * time.Millisecond, life: 200 * time.Millisecond, connections: []int{1, 8}, messages: 1200}
+	o.json, o.svg = filepath.Join(t.TempDir(), "rounds.json"), filepath.Join(t.TempDir(), "plot.svg")
+	report, err := run(t.Context(), o, &progress)
 	require.NoError(t, err, progress.String())
 	for _, name := range []string{"submit with a key | 1", "submit with a key | 8", "submit without a key | 8", "submit 500 with keys | 4",
 		"claim 100 | 4", "report | 64",
@@ -22,6 +29,12 @@ func TestShortRun(t *testing.T) {
 		"wake a waiting claim | 1000", "save a message | 64", "relay a backlog | 1", "send a message | 1"} {
 		require.Contains(t, report, "| "+name+" | ")
 	}
+	var rounds struct{ Results []bench.Result }
+	text, err := os.ReadFile(o.json)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &rounds))
+	require.Len(t, rounds.Results, 14)
+	require.FileExists(t, o.svg)
 	if strings.Contains(report, "River could not be downloaded") {
 		t.Skip(progress.String())
 	}

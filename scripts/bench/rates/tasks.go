@@ -38,7 +38,14 @@ const (
 // 4,660 with 256.
 const pgbenchMost = 64
 
-const submitKeyed = "submit with a key"
+// The measurements that are plotted.
+const (
+	submitKeyed    = "submit with a key"
+	submitBatch    = "submit 500 with keys"
+	submitFixed    = "submit at fixed times"
+	claimAndReport = "claim 100 and report 100"
+	wholeLife      = "whole life"
+)
 
 // phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
 // depend on the phases before.
@@ -61,7 +68,7 @@ func (t *tasks) phases(o options, m *bench.Machine, river *bench.River) (list []
 			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.submitBatch,
+			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.submitBatch,
 				Baselines: river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
@@ -74,7 +81,7 @@ func (t *tasks) phases(o options, m *bench.Machine, river *bench.River) (list []
 			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.unreported(), Batch: batchRows, Call: t.reportBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.waiting(), Batch: batchRows, Call: t.claimAndReport,
+			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.waiting(), Batch: batchRows, Call: t.claimAndReport,
 				Baselines: river.Work()}
 		})
 }
