@@ -22,7 +22,7 @@ const NoLimit = math.MaxInt64
 type Phase struct {
 	Name        string
 	Connections int
-	Warmup      time.Duration // calls that begin in it are not counted
+	Warmup      time.Duration // calls that end in it are not counted
 	Duration    time.Duration // after the warm-up
 	Rows        int           // of all calls together
 	Batch       int           // rows of a call; 0 = 1
@@ -117,7 +117,7 @@ func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
 	return at, true
 }
 
-// connection makes one call after another, and returns those that began after the warm-up.
+// connection makes one call after another, and returns those that ended after the warm-up.
 func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []call) {
 	for failures := 0; failures < maxFailures; {
 		begun, more := r.next(ctx, until)
@@ -133,8 +133,8 @@ func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []ca
 		if failures++; err == nil {
 			failures = 0
 		}
-		if err != nil || !begun.Before(r.measured) {
-			calls = append(calls, call{ended: time.Since(r.measured), took: time.Since(begun), rows: rows, err: err})
+		if ended := time.Since(r.measured); err != nil || ended >= 0 {
+			calls = append(calls, call{ended: max(ended, 0), took: time.Since(begun), rows: rows, err: err})
 		}
 	}
 	return calls

@@ -80,15 +80,16 @@ func write(o options, table *bench.Table, m *bench.Machine) error {
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys: 32
-goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none is left. Submissions at fixed
-times come at half of the rate of the same round, at random times that are fixed before; their durations count from these times, whether or
-not a connection was free, and a warm-up is left out. A whole life: tasks are submitted one by one with keys while 4 senders claim 100 and
-report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported tasks, the durations are those of
-submissions. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs in the load generator. A claim
-that waits, one of 1000, is woken by a submission in another process: from before the submission until its answer; the baseline is the
-answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an otherwise idle
-system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such publications, all at once.
+socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys, with
+the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked
+until none is left. Submissions at fixed times come at half of the rate of the same round, at random times that are fixed before; their
+durations count from these times, whether or not a connection was free, and a warm-up is left out. A whole life: tasks are submitted one by
+one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported
+tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs
+in the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its
+answer; the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as
+sent, in an otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such
+publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns what was checked.
