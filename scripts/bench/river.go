@@ -38,7 +38,9 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 		return nil, fmt.Errorf("find the module of River: %w", err)
 	}
 	source := filepath.Join(strings.TrimSpace(string(dir)), "river")
-	if out, err := exec.CommandContext(ctx, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
+	limited, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	if out, err := exec.CommandContext(limited, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
 		fmt.Fprintf(progress, "River is left out: %v\n%s", err, out)
 		return nil, ctx.Err()
 	}
@@ -59,16 +61,16 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	}()
 	url := m.Postgres.URL(riverDatabase)
 	if r.conn, err = pgx.Connect(ctx, url); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.process, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + url}})
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	ready, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := r.process.WaitFor(ready, "}\n"); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.address = Text([]byte(r.process.Output()), "address")
 	return r, nil
