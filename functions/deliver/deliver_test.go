@@ -327,3 +327,30 @@ func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	})
 	require.Equal(t, 2, shop.Calls(), fmt.Sprint(first))
 }
+
+// A killed deliver leaves only its lease. The wake-up at its end repeats the delivery, as
+// the safety tick is an hour away.
+func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
+	t.Parallel()
+	cluster.OnlyWithFaults(t)
+	c := cluster.New(t).StartEach(cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
+	hang := make(chan struct{})
+	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			<-hang
+		}
+	})
+	t.Cleanup(func() { close(hang) })
+	secret := c.AddEndpoint(shop.URL).Secret
+	finished := c.FinishTasks(1)
+	first := shop.Event(t, 1, secret)
+	killed := time.Now()
+	require.NoError(t, c.Process("deliver").Kill())
+	c.StartFunctions("deliver")
+	cluster.Eventually(t, func() bool { return shop.Calls() == 2 }, "delivered again")
+	t.Logf("delivered again %v after the kill", time.Since(killed).Round(time.Millisecond))
+	require.Equal(t, first, shop.Event(t, 2, secret))
+	cluster.WaitAllDelivered(c, 1)
+	require.Equal(t, 2, shop.Calls())
+	require.Equal(t, finished[0], first.Subject)
+}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net/http"
 	"testing"
 	"time"
 
@@ -36,7 +35,7 @@ func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	require.Equal(t, len(finished)-1, c.WaitingEvents(), "all wait")
 	c.StartNATS()
 	back := time.Now()
-	waitDelivered(c, len(finished))
+	cluster.WaitAllDelivered(c, len(finished))
 	t.Logf("%d outcomes waited when NATS came back, delivered %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
 	shop.RequireEachOnce(t, finished)
 }
@@ -48,7 +47,7 @@ func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
 	c.AddEndpoint(shop.URL)
 	c.AddEndpoint(bank.URL)
 	finished := c.FinishTasks(1)
-	waitDelivered(c, 2) // all is up
+	cluster.WaitAllDelivered(c, 2) // all is up
 	held, release := cluster.HoldChange(c.Admin, "delete on event_outbox")
 	finished = append(finished, c.FinishTasks(3)...)
 	held()
@@ -63,7 +62,7 @@ func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
 	require.Equal(t, 4, undeliveredEvents(c), "the same again is the same to the broker")
 	repeatEvents(c)
 	require.Equal(t, 8, undeliveredEvents(c), "but not once the stream has forgotten their ids")
-	waitDelivered(c, 2*4)
+	cluster.WaitAllDelivered(c, 2*4)
 	shop.RequireEachOnce(t, finished)
 	bank.RequireEachOnce(t, finished)
 }
@@ -95,31 +94,4 @@ func repeatEvents(c *cluster.Cluster) {
 		record, err := stream.Consumer(c.T.Context(), "record")
 		return err == nil && record.CachedInfo().AckFloor.Stream == 2*last
 	})
-}
-
-// A killed deliver leaves only its lease. The wake-up at its end repeats the delivery, as
-// the safety tick is an hour away.
-func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
-	t.Parallel()
-	cluster.OnlyWithFaults(t)
-	c := cluster.New(t).StartEach(cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
-	hang := make(chan struct{})
-	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-		if n == 1 {
-			<-hang
-		}
-	})
-	t.Cleanup(func() { close(hang) })
-	secret := c.AddEndpoint(shop.URL).Secret
-	finished := c.FinishTasks(1)
-	first := shop.Event(t, 1, secret)
-	killed := time.Now()
-	require.NoError(t, c.Process("deliver").Kill())
-	c.StartFunctions("deliver")
-	cluster.Eventually(t, func() bool { return shop.Calls() == 2 }, "delivered again")
-	t.Logf("delivered again %v after the kill", time.Since(killed).Round(time.Millisecond))
-	require.Equal(t, first, shop.Event(t, 2, secret))
-	waitDelivered(c, 1)
-	require.Equal(t, 2, shop.Calls())
-	require.Equal(t, finished[0], first.Subject)
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -72,44 +71,6 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	require.NoError(t, l.CheckReceivedOnce())
 	require.Empty(t, l.Overtaken(), "each sender's messages are in their order")
 	require.NoError(t, l.CheckTasks(t.Context(), o.Admin.Owner))
-}
-
-func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.StartRelay()
-	id := o.Save("msg.orders.paid")
-	for left := o.Message(id).MaxSends - 1; left > 0; left-- {
-		cluster.Eventually(t, func() bool { return o.Message(id).RemainingSends <= left }, left)
-		o.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
-		_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
-		require.NoError(t, err)
-	}
-	stuck := func() []any {
-		return o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sent").Data("items").([]any)
-	}
-	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
-	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
-	require.Equal(t, "sent", o.Message(id).State)
-	require.Empty(t, o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sending").Data("items"))
-	cluster.StoredMessages(o, 5)
-
-	points, effects := cluster.NewPointsService(o)
-	cluster.Consume(o, points, jetstream.DeliverNewPolicy)
-	require.Equal(t, 200, o.At(o.Client.BaseURL).Post("/api/v1/messages/"+id+"/redrive", "").Status)
-	received := o.WaitMessage(id, "received")
-	require.Equal(t, 2, received.Epoch)
-	require.Equal(t, "points", received.FinishedBy)
-	require.Empty(t, stuck())
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, cluster.StoredMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive uses new Nats-Msg-Ids")
-
-	again := cluster.Consume(o, points, jetstream.DeliverAllPolicy)
-	cluster.Eventually(t, func() bool {
-		info, err := again.Info(t.Context())
-		return err == nil && info.AckFloor.Stream == 6
-	}, "the earlier sends are received too")
-	require.Equal(t, 1, effects())
-	require.Equal(t, received, o.Message(id))
 }
 
 func TestTwoOfEachProcessDoubleNothing(t *testing.T) {

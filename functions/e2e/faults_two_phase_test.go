@@ -299,14 +299,3 @@ func leaderOf(w *cluster.Cluster, servers sandbox.NATSCluster) (leader *sandbox.
 	})
 	return leader
 }
-
-func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
-	t.Parallel()
-	cluster.OnlyWithFaults(t)
-	w := cluster.OpenTwoPhase(t)
-	ack := w.Accept("lost", `1`)
-	require.Equal(t, 204, w.Admin.Tick("save").Status)
-	require.Zero(t, w.SavedMessages(), "it is too young to be missed")
-	require.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 }, time.Minute, time.Second)
-	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
-}

@@ -114,7 +114,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 
 	finished := c.FinishTasks(3)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
-	waitDelivered(c, 2+3)
+	cluster.WaitAllDelivered(c, 2+3)
 	calls := waitIdle(c, asked)
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
@@ -123,7 +123,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	require.Equal(t, 2, ops.Calls())
 
 	finished = append(finished, c.FinishTasks(1)...)
-	waitDelivered(c, 2+4) // it still works
+	cluster.WaitAllDelivered(c, 2+4) // it still works
 	shop.RequireEachOnce(t, finished)
 }
 

@@ -73,6 +73,6 @@ func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(20)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
-	waitDelivered(c, 20)
+	cluster.WaitAllDelivered(c, 20)
 	shop.RequireEachOnce(t, finished)
 }

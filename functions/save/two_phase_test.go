@@ -295,3 +295,40 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	require.Equal(t, "rejected", ack.AckType)
 	require.Equal(t, saved.ServerMsgID, ack.ServerMsgID)
 }
+
+// One submitter fills the stream of accepted messages with some that are rejected.
+// Those of another are accepted all the same, long before the next tick.
+func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1", "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_SAFETY_TICK=10m")
+	greedy, modest := w.Admin.NewCaller("greedy", "submitter"), w.Admin.NewCaller("modest", "submitter")
+	const accept = `{"client_msg_id":"m-%d","to":"user:bob","data":%q,"ack":"accepted"}`
+	large := strings.Repeat("x", 60_000)
+	n := 0
+	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
+		require.Equal(t, 200, cluster.SendTo(greedy, n, "user:bob", "x").Status)
+		status = greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n, large)).Status
+	}
+	require.Equal(t, 503, modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, 0, large)).Status, "it is full")
+	w.StartTrigger(w.Client.BaseURL)
+	cluster.Eventually(t, func() bool { return modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, 0, large)).Status == 202 })
+	for m := 1; m < 40; m++ { // more than the stream holds
+		cluster.Eventually(t, func() bool { return modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, m, "x")).Status == 202 })
+		require.Equal(t, 200, cluster.SendTo(greedy, n+m, "user:bob", "x").Status)
+		if r := greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n+m, large)); r.Status == 429 {
+			break // it has more than its share
+		}
+	}
+	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+}
+
+func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
+	t.Parallel()
+	cluster.OnlyWithFaults(t)
+	w := cluster.OpenTwoPhase(t)
+	ack := w.Accept("lost", `1`)
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Zero(t, w.SavedMessages(), "it is too young to be missed")
+	require.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 }, time.Minute, time.Second)
+	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -141,4 +142,39 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("u-%d", i), e.NextMessage())
 	}
 	require.Equal(t, before, o.Admin.LastStatement())
+}
+
+// A user whose inbox was flooded while it was away learns that something may be
+// missing, and where it is.
+func TestStreamReportsAGap(t *testing.T) {
+	t.Parallel()
+	o := cluster.OpenMessages(t)
+	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // of the trigger too, which makes the stream
+	o.StartAll()
+	s := o.Admin
+	first := o.Save("user:bob")
+	o.WaitMessage(first, "sent")
+	inbox := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0")
+	require.Equal(t, first, inbox.NextMessage())
+	last := inbox.Last
+	inbox.Close()
+	for range 150 {
+		o.Save("user:bob")
+	}
+	ann := o.Save("user:ann")
+	cluster.WaitAllSent(o, func() {})
+	require.Equal(t, 101, o.MessagesIn("USERS"))
+	again := cluster.OpenStream(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
+	gap := again.Event()
+	require.Equal(t, "gap", gap.Kind)
+	data := cluster.DecodeStrictly[api.StreamGapData](t, []byte(gap.Data))
+	require.Equal(t, last, fmt.Sprint(data.After))
+	require.Equal(t, gap.ID, fmt.Sprint(data.Next-1))
+	require.Contains(t, data.Message, "GET /api/v1/messages?between=")
+	for range 100 {
+		again.NextMessage()
+	}
+	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
+	fresh := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0").Event()
+	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
 }

@@ -2,7 +2,6 @@ package submit_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,17 +38,6 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 		require.EqualValues(t, 200, item.(map[string]any)["code"], "item %d of %d bytes: %v", i, len(items[i]), item)
 	}
 	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
-}
-
-// Only the length of the whole batch is bounded: error_message is cut, never refused.
-func TestBatchOfLongReportsIsAccepted(t *testing.T) {
-	t.Parallel()
-	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
-	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
-	answer := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
-	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
-	one := s.Post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
-	require.Equal(t, 200, one.Status, "%.300s", one.Text)
 }
 
 // Whatever an item is, it is refused alone.

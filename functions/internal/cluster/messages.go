@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -112,4 +113,9 @@ func (c *Cluster) MessagesIn(stream string) int {
 	s, err := c.JetStream().Stream(c.T.Context(), stream)
 	require.NoError(c.T, err)
 	return int(s.CachedInfo().State.Msgs)
+}
+
+// SendTo submits a message to an address under the client_msg_id m-<key>.
+func SendTo(s *Client, key int, to, data string) Reply {
+	return s.Post(MessagesPath, fmt.Sprintf(`{"client_msg_id":"m-%d","to":%q,"data":%q}`, key, to, data))
 }

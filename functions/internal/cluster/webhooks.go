@@ -80,3 +80,14 @@ func RequireSame(t *testing.T, want, got []string, what string) {
 	t.Helper()
 	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
 }
+
+// WaitAllDelivered waits until n deliveries have succeeded, none is pending and no event
+// waits to become one: a duplicate would have arrived by then.
+func WaitAllDelivered(c *Cluster, n int) {
+	c.T.Helper()
+	Eventually(c.T, func() bool {
+		return c.WaitingEvents() == 0 &&
+			c.Admin.Count(`select count(*) from webhook_deliveries where state = 0`) == 0 &&
+			c.Admin.Count(`select count(*) from webhook_deliveries where state = 1`) == n
+	}, "all are delivered")
+}

@@ -1,0 +1,67 @@
+package claim_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	all, arrived, left := cluster.Handler(t, proxy.URL()), make(chan struct{}), make(chan struct{})
+	s := cluster.ServeHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("app_id") == "leaver" {
+			context.AfterFunc(r.Context(), func() { close(left) })
+			close(arrived)
+		}
+		all.ServeHTTP(w, r)
+	})).Connect(url)
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+
+	proxy.Stall()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+"/api/v1/sms/tasks/pending?app_id=leaver", nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", "secret")
+	gone := make(chan error, 1)
+	go func() {
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		gone <- err
+	}()
+	<-arrived
+	leave()
+	require.Error(t, <-gone)
+	<-left
+	proxy.Resume()
+	cluster.Eventually(t, func() bool {
+		return s.Count(`select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`) == 1
+	})
+	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=stayer").List()
+	require.Len(t, fresh, 1)
+	require.EqualValues(t, 0, fresh[0]["retry_count"], "it cost no retry")
+}
+
+func TestWaitingClaimSendsNoStatementsAndWakes(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	empty := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=1")
+	before := s.LastStatement()
+	got := <-empty
+	require.Equal(t, 200, got.Status)
+	require.Empty(t, got.List())
+	require.Equal(t, before, s.LastStatement())
+	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	cluster.RequireClaimed(t, woken, 20*time.Second, s.SubmitTo(task.DefaultQueue))
+}

@@ -1,0 +1,115 @@
+package messages_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t)
+	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	s, p := o.Admin, o.Process(cluster.All)
+	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
+	for n := range 5 {
+		require.Equal(t, 200, cluster.SendTo(greedy, n, "msg.orders.paid", "x").Status, "to a subject whose messages nobody confirms")
+	}
+	refused := cluster.SendTo(greedy, 5, "msg.orders.paid", "x")
+	require.Equal(t, http.StatusTooManyRequests, refused.Status, refused.Text)
+	require.Equal(t, "quota_exceeded", refused.Body["error"])
+	require.Equal(t, "5", refused.Header.Get("Retry-After"))
+	require.Contains(t, refused.Body["message"], "this caller has 5 messages with 15 bytes waiting")
+	again := cluster.SendTo(greedy, 4, "msg.orders.paid", "x")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, 422, cluster.SendTo(greedy, 4, "msg.orders.paid", "y").Status)
+
+	socket := cluster.OpenSocket(greedy, "greedy", nil)
+	socket.Send(cluster.TextMessage("frame", "user:bob", `1`))
+	frame := socket.Refusal()
+	require.Equal(t, []any{429, "quota_exceeded", 5, "frame"}, []any{frame.Code, frame.Error, frame.RetryAfterSeconds, frame.ClientMsgID})
+	require.Equal(t, 200, cluster.SendTo(modest, 0, "msg.orders.paid", "x").Status)
+
+	require.NoError(t, p.Kill())
+	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	s = o.Admin
+	greedy.URL, modest.URL = s.URL, s.URL
+	require.Equal(t, 429, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status, "the database knows what waits")
+	require.Equal(t, 200, cluster.SendTo(modest, 1, "msg.orders.paid", "x").Status)
+
+	at := fmt.Sprintf("/api/v1/admin/callers/%d", o.Admin.Count(`select id from callers where name = 'greedy'`))
+	require.EqualValues(t, 6, s.Do("PUT", at, `{"max_waiting_messages":6}`).Data("max_waiting_messages"))
+	require.Equal(t, 200, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status)
+	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)
+	require.Nil(t, s.Do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).Data("max_waiting_messages"), "what the settings say")
+	require.Equal(t, []string{"max_waiting_messages", "max_waiting_bytes"}, s.Do("PUT", at, `{"max_waiting_messages":-1,"max_waiting_bytes":-1}`).Fields())
+	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)
+	for n := range 2 {
+		id := cluster.SendTo(greedy, n, "msg.orders.paid", "x").Data("server_msg_id")
+		require.Equal(t, 200, s.Post(fmt.Sprint(cluster.MessagesPath, "/", id, "/abandon"), `{"reason":"x"}`).Status)
+	}
+	cluster.Eventually(t, func() bool { return cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
+}
+
+// A stream that one caller alone fills takes the messages of others all the time.
+func TestOneCallerCannotFillInboxStream(t *testing.T) {
+	t.Parallel()
+	o := cluster.OpenMessages(t)
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
+	o.StartAll()
+	s := o.Admin
+	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
+	large := strings.Repeat("x", 60_000)
+	inbox := cluster.OpenStream(s, cluster.StreamsPath+"bob")
+	refused := 0
+	for n := range 300 { // 18 MB to as many inboxes
+		r := cluster.SendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
+		if r.Status == 200 {
+			o.WaitMessage(r.Data("server_msg_id").(string), "sent") // the relay keeps up
+			continue
+		}
+		require.Equal(t, 429, r.Status, r.Text)
+		require.Equal(t, "60", r.Header.Get("Retry-After"))
+		if refused++; refused == 3 {
+			break
+		}
+	}
+	require.Equal(t, 3, refused)
+	for n := range 5 {
+		sent := cluster.SendTo(modest, n, "user:bob", "x")
+		require.Equal(t, 200, sent.Status, sent.Text)
+		require.Equal(t, sent.Data("server_msg_id"), inbox.NextMessage())
+	}
+	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`), "it was never full")
+}
+
+// One sender floods an inbox. What others sent to it stays, and they send on.
+func TestOneSenderEmptiesNoInbox(t *testing.T) {
+	t.Parallel()
+	o := cluster.OpenMessages(t)
+	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100")
+	o.StartAll()
+	s := o.Admin
+	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
+	first := cluster.SendTo(modest, 0, "user:vic", "important").Data("server_msg_id")
+	refused := 0
+	for n := range 110 {
+		r := cluster.SendTo(greedy, n, "user:vic", "x")
+		if r.Status == 429 {
+			require.Equal(t, []any{"quota_exceeded", "60"}, []any{r.Body["error"], r.Header.Get("Retry-After")})
+			refused++
+		}
+	}
+	require.InDelta(t, 85, refused, 1)
+	again := cluster.SendTo(greedy, 0, "user:vic", "x")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, 200, cluster.SendTo(greedy, 200, "user:zoe", "x").Status)
+	require.Equal(t, 200, cluster.SendTo(modest, 1, "user:vic", "x").Status)
+	cluster.WaitAllSent(o, func() {})
+	require.Equal(t, first, cluster.OpenStream(s, cluster.StreamsPath+"vic?after=0").NextMessage())
+}

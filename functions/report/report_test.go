@@ -1,0 +1,80 @@
+package report_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+func TestLateReportAfterExpiredLeaseIsRefused(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	old := s.Get("/api/v1/sms/tasks/pending?app_id=a&lease_seconds=10").List()[0]
+	longer := s.Post("/api/v1/sms/tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":"a","claim_id":%v,"lease_seconds":60,"sending":true}`, old["claim_id"]))
+	require.Equal(t, 200, longer.Status, longer.Text)
+	require.Greater(t, longer.Data("lease_until").(string), old["lease_until"].(string))
+	s.Exec(`update task_live set due_at = now() - interval '1 minute'`)
+
+	swept := s.Do("POST", "/events/sweep", `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "sendonce.tick.sweep.v1")
+	require.Equal(t, http.StatusNoContent, swept.Status, swept.Text)
+	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=b").List()
+	require.Len(t, fresh, 1)
+	require.EqualValues(t, 1, fresh[0]["retry_count"])
+	zombie := s.Get("/api/v1/sms/task/" + id)
+	require.Equal(t, "处理超时，自动重试", zombie.Data("result"))
+	require.Equal(t, "timeout_retry", zombie.Data("error_code"))
+	late := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","status":2,"claim_id":%v}`, id, old["claim_id"]))
+	require.Equal(t, 409, late.Status)
+	require.Equal(t, "stale_claim", late.Body["error"])
+	require.Equal(t, 409, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"a"}`).Status)
+	require.Equal(t, 200, s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"b","status":3,"error_code":"E7","error_message":"no signal"}`, id)).Status)
+	got := s.Get("/api/v1/sms/task/" + id)
+	require.Equal(t, "rejected", got.Data("reason"))
+	require.Equal(t, "E7", got.Data("error_code"))
+	require.Equal(t, "no signal", got.Data("result"))
+}
+
+func TestReportBatchAnswersEachItem(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for range 3 {
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","on_unknown":"hold"}`)
+	}
+	c := s.Get("/api/v1/sms/tasks/pending?app_id=a").List()
+	got := s.Post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[
+		{"task_id":%q,"status":2}, {"task_id":%q,"outcome":"unknown"}, {"task_id":%q,"outcome":"released","retry_after_seconds":60},
+		{"task_id":"nope","status":2}, {"task_id":%q,"status":7}, {"task_id":%q,"status":3}]}`,
+		c[0]["task_id"], c[1]["task_id"], c[2]["task_id"], c[0]["task_id"], c[0]["task_id"]))
+	require.Equal(t, 200, got.Status, got.Text)
+	var seen []string
+	for _, item := range got.Data("items").([]any) {
+		m := item.(map[string]any)
+		state := ""
+		if d, ok := m["data"].(map[string]any); ok {
+			state = d["state"].(string)
+		}
+		seen = append(seen, fmt.Sprint(m["code"], " ", state))
+	}
+	require.Equal(t, []string{"200 succeeded", "200 held", "200 scheduled", "404 ", "400 ", "409 "}, seen, got.Text)
+}
+
+// Only the length of the whole batch is bounded: error_message is cut, never refused.
+func TestBatchOfLongReportsIsAccepted(t *testing.T) {
+	t.Parallel()
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
+	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
+	answer := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
+	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
+	one := s.Post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
+	require.Equal(t, 200, one.Status, "%.300s", one.Text)
+}
