@@ -219,7 +219,9 @@ func (l *Ledger) CheckMessages(ctx context.Context, conn *pgx.Conn) error {
 	}
 	slices.Sort(senders)
 	senders = slices.Compact(senders)
-	const sql = `select count(*) filter (where id in (select unnest($1::text[]::uuid[]))), count(*) from messages where sender = any($2)`
+	const sql = `
+select count(e.id), count(*) from messages m left join (select distinct unnest($1::text[]::uuid[])) e (id) using (id)
+where sender = any($2)`
 	var entered, all int
 	if err := conn.QueryRow(ctx, sql, ids, senders).Scan(&entered, &all); err != nil {
 		return fmt.Errorf("compare messages with the database: %w", err)
