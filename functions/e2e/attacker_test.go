@@ -161,8 +161,8 @@ func unread(path string) func(o *attacker, worker int) error {
 		if err := req.Write(conn); err != nil {
 			return err
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		time.Sleep(time.Second) // the reader that does not read
+		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
 		if err != nil {
 			o.answers[0].Add(1)

@@ -56,6 +56,7 @@ type attack struct {
 	together []string                            // other attacks that are made at the same time instead
 	quiet    func(t *target) (want int, c call)  // of a neighbour, and how it is answered
 
+	answer     int  // a status that it gets at least once, or it is refused before it uses memory; 0 = none, for a connection that it holds
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
@@ -107,6 +108,9 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, answers)
 			require.Less(t, peak, int64(maxResident), "resident memory of %s", a.function)
 			require.Zero(t, answers[http.StatusInternalServerError])
+			if a.together == nil {
+				require.Positive(t, answers[a.answer], "no call was answered %d: it is not the attack that its name says", a.answer)
+			}
 			if wholeAttack && !a.memoryOnly {
 				require.LessOrEqual(t, busy.p50, max(5*idle, 5*time.Millisecond), "the neighbour's calls")
 			}

@@ -58,7 +58,7 @@ type eventRoute struct {
 func (t eventRoute) route() Route {
 	r := newRoute(Trigger, t.serve).MaxBody(eventMaxBody).Timeout(eventTimeout)
 	if t.batch != nil {
-		r = r.MaxBody(batchMaxBody)
+		r = r.MaxBody(MaxEventBatch)
 		r.batch = true
 	}
 	r.event = true

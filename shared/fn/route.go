@@ -8,10 +8,13 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 )
 
+// MaxEventBatch is the longest batch of events that a function accepts, in bytes: 1 MiB of data,
+// perhaps as base64, and the attributes of 500 events.
+const MaxEventBatch = 2 << 20
+
 const (
 	defaultMaxBody = 64 << 10
 	eventMaxBody   = 1 << 20
-	batchMaxBody   = 2 << 20 // 1 MiB of data, perhaps as base64, and the attributes of 500 events
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
 	// maxTimeout leaves 10 s of the server's WriteTimeout for writing the answer.
