@@ -47,12 +47,12 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if err != nil {
 		return err
 	}
-	t.Show(env.Metrics())
+	t.CollectState(env.Metrics())
 	probes, err := fn.ListenForProbes(ctx, env, t.Alive, t.Ready)
 	if err != nil {
 		return err
 	}
-	// Probes are answered until the last event is settled; without an answer to them no
+	// Probes are answered until the last event is settled; without a response to them no
 	// events are carried.
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

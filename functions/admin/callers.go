@@ -167,7 +167,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 }
 
 // changedWith publishes the change of a caller and of the callers that it made, and
-// returns the answer.
+// returns the response.
 func (h *handlers) changedWith(ctx context.Context, row callers.StoredCaller, also []callers.StoredCaller) api.CallerResponse {
 	answer := callerResponse(row)
 	for _, made := range also {
@@ -187,7 +187,7 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	}
 }
 
-// withToken is the only answer that shows a token.
+// withToken is the only response that shows a token.
 func withToken(row callers.StoredCaller, token string) api.CallerResponse {
 	answer := callerResponse(row)
 	answer.Token = token

@@ -35,7 +35,7 @@ func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscript
 	return nc, wakeUps
 }
 
-// awaitTask returns the answer to a waiting claim once it is woken.
+// awaitTask returns the response to a waiting claim once it is woken.
 func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
 	select {
@@ -127,7 +127,7 @@ func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {
 	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
-	proxy.LoseAnswer(sandbox.Containing("update task_live"))
+	proxy.LoseResponse(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.Tick("sweep").Status)
 	require.Len(t, awaitTask(s, waits).List(), 1)
 }
@@ -143,7 +143,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
-	proxy.LoseAnswer(sandbox.Containing("update task_live"))
+	proxy.LoseResponse(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=30").Status)
 	require.Len(t, awaitTask(s, waits).List(), 1)
 }
@@ -216,7 +216,7 @@ func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
 	submit("before")
 	<-wakeUps
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
-	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
+	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	submit("lost")
 	<-fired
 	select {

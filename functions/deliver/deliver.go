@@ -74,7 +74,7 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 			env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error(), "unlogged", unlogged)
 		}
 	}
-	telemetry.Show(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, n webhooks.UnhealthyEndpoints) {
+	telemetry.CollectValue(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, n webhooks.UnhealthyEndpoints) {
 		for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
 			s.Gauge("webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), "state", state)
 		}

@@ -137,7 +137,7 @@ func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	shaky := cluster.NewReceiver(t, cluster.Answers(500, 302, 200))
+	shaky := cluster.NewReceiver(t, cluster.RespondWith(500, 302, 200))
 	secret := w.AddEndpoint(shaky.URL).Secret
 	w.FinishTask()
 	first := shaky.Event(t, 1, secret)
@@ -167,7 +167,7 @@ func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	gone, other, all := cluster.NewReceiver(t, cluster.Answers(410)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	gone, other, all := cluster.NewReceiver(t, cluster.RespondWith(410)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(gone.URL)
 	secret, everything := w.AddEndpoint(other.URL, "webhook.disabled").Secret, w.AddEndpoint(all.URL).Secret
 	first := w.FinishTask()
@@ -219,7 +219,7 @@ func TestHangingReceiverDelaysNoOther(t *testing.T) {
 func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	shop := cluster.NewReceiver(t, cluster.Answers(503, 200))
+	shop := cluster.NewReceiver(t, cluster.RespondWith(503, 200))
 	signing, err := w.Client.SigningSecret(t.Context())
 	require.NoError(t, err)
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{

@@ -66,7 +66,7 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
-	broken, other, witness := cluster.NewReceiver(t, cluster.Answers(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	broken, other, witness := cluster.NewReceiver(t, cluster.RespondWith(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(broken.URL)
 	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret
 	w.AddEndpoint(witness.URL, "task.succeeded")

@@ -94,8 +94,8 @@ func attackMain(name string) error {
 	}
 }
 
-// call makes a call and counts its answer. A connection that the server closes on a
-// body that it refuses is an answer too.
+// call makes a call and counts its response. A connection that the server closes on a
+// body that it refuses is a response too.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.as)
 	if err != nil {
@@ -194,7 +194,7 @@ func replay(o *attacker, _ int) error {
 	return nil
 }
 
-// largeFrames sends the largest messages over a WebSocket and reads no answer meanwhile.
+// largeFrames sends the largest messages over a WebSocket and reads no response meanwhile.
 func largeFrames(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -105,7 +105,7 @@ func (s story) runAll() {
 	s.refusals()
 }
 
-// The story calls every operation and gets every answer that the contract lists for it,
+// The story calls every operation and gets every response that the contract lists for it,
 // except failures of the service itself and answers that need a flood of calls.
 func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 	t.Parallel()

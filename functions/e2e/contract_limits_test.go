@@ -116,7 +116,7 @@ func limits(name string, schema contract.Object) (all []limit) {
 	return all
 }
 
-// complaints returns what a call's answer says about one field.
+// complaints returns what a call's response says about one field.
 func complaints(s *cluster.Client, example *http.Request, query, body, name string) (all []string) {
 	s.T.Helper()
 	got := s.Do(example.Method, example.URL.Path+"?"+query, body)

@@ -104,7 +104,7 @@ func (s story) conversations() {
 	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, said))
 }
 
-// accepting gets the answers of a service that accepts messages before it saves them.
+// accepting gets the responses of a service that accepts messages before it saves them.
 func (s story) accepting() {
 	s.T.Helper()
 	other, _ := s.Host.ServeWithNATS(s.T)

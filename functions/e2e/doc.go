@@ -1,4 +1,4 @@
-// Package e2e tests what needs several functions, processes or NATS: every answer of
+// Package e2e tests what needs several functions, processes or NATS: every response of
 // the contract, access, wake-ups, outages, kills and failovers. Tests of one function are
 // beside it. functions/internal/cluster starts every scenario, shared/sandbox/load makes
 // the calls during faults and keeps the ledger.

@@ -133,7 +133,7 @@ type statements struct {
 
 func watch(p *sandbox.Proxy) *statements {
 	s := &statements{}
-	p.LoseAnswer(func(sql string) bool {
+	p.LoseResponse(func(sql string) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.all++

@@ -148,7 +148,7 @@ func start(t *testing.T, a attack) *target {
 	return o
 }
 
-// do makes the call as somebody and reads its answer.
+// do makes the call as somebody and reads its response.
 func (c call) do(client *http.Client, url, as string) (status int, err error) {
 	req, err := http.NewRequestWithContext(context.Background(), c.method, url+c.path, strings.NewReader(c.body))
 	if err != nil {

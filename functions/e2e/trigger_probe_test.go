@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// probed is a trigger as a process, with functions whose answers the test chooses.
+// probed is a trigger as a process, with functions whose responses the test chooses.
 type probed struct {
 	*cluster.Client // its probes
 	process         *sandbox.Process

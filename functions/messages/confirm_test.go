@@ -119,7 +119,7 @@ func TestReceiverOfURLMayConfirmBeforeAnswering(t *testing.T) {
 	door := w.Admin.NewMessageReceiver("door")
 	statuses := make(chan int, 1)
 	web := cluster.NewReceiver(t, nil)
-	web.Answer = func(_ int, answer http.ResponseWriter, _ *http.Request) {
+	web.Respond = func(_ int, answer http.ResponseWriter, _ *http.Request) {
 		var e struct{ ID, ConfirmToken string }
 		web.Mu.Lock()
 		err := json.Unmarshal(web.Bodies[0], &e)

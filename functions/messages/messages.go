@@ -48,7 +48,7 @@ var Function = fn.HTTP("messages", New)
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
-		telemetry.Show(env.Metrics(), "the stream of accepted messages", env.Bus().AcceptState, showAccepted)
+		telemetry.CollectValue(env.Metrics(), "the stream of accepted messages", env.Bus().AcceptState, showAccepted)
 	}
 	const root = "/api/v1/messages"
 	return fn.Routes{

@@ -18,9 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// errDestination means that only a function that was taken over can have written the row: submit
-// accepts no such destination.
-var errDestination = errors.New("the relay does not publish to this destination: it")
+// errBadDestination means that a compromised function wrote the row.
+var errBadDestination = errors.New("submit accepts no such destination")
 
 // errEndpointChanged means that an endpoint was deleted or enabled again before the event that it was
 // disabled was published. The reason is not stored any more, so there is nothing to publish.
@@ -30,10 +29,10 @@ var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 func messageEvent(d messages.Due) (bus.Message, error) {
 	to := d.To()
 	if err := to.Check(); err != nil {
-		return bus.Message{}, fmt.Errorf("%w %w", errDestination, err)
+		return bus.Message{}, fmt.Errorf("%w: %w", errBadDestination, err)
 	}
 	if to.Kind == message.URL {
-		return bus.Message{}, fmt.Errorf("%w is a URL", errDestination)
+		return bus.Message{}, fmt.Errorf("%w: relay sends nothing to a URL", errBadDestination)
 	}
 	subject := d.Destination
 	if d.Kind == message.User {

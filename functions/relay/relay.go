@@ -39,7 +39,7 @@ var Function = fn.Event("relay", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	r := &relayer{events: env.Events, messages: env.Messages, env: env}
-	telemetry.Show(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
+	telemetry.CollectValue(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
 		for _, name := range paused {
 			s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not answer.", 1, "stream", name)
 		}
@@ -186,7 +186,7 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 // logBadDestination logs, at most once a minute, that a message was refused because submit accepts no
 // such destination. The row has the reason.
 func (r *relayer) logBadDestination(err error) {
-	if !errors.Is(err, errDestination) {
+	if !errors.Is(err, errBadDestination) {
 		return
 	}
 	if unlogged, log := r.destinationLog.Next(); log {

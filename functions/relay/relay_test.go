@@ -93,7 +93,7 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	forge(2, "b*b", "t", "{}", 1)
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	cluster.Eventually(t, func() bool {
-		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'the relay does not publish to this destination: it %'`) == 304
+		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'submit accepts no such destination: %'`) == 304
 	})
 	require.EqualValues(t, 1, stored(), "nothing was purged or added")
 	require.Empty(t, o.Inbox("bob"))

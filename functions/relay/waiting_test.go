@@ -32,7 +32,7 @@ func messageUpdates(s *cluster.Client) int {
 }
 
 // sendToUsers sends messages to a user for d, one after the other, and gives the
-// median time from the answer that one is saved until it is sent.
+// median time from the response that one is saved until it is sent.
 func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
 	o.T.Helper()
 	var took []time.Duration

@@ -36,7 +36,7 @@ func TestTwoUsersChatOverSockets(t *testing.T) {
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
 		annSocket.Send(cluster.TextMessage(fmt.Sprint("c-", n), "user:bob", text))
-		ack := annSocket.Answer()
+		ack := annSocket.Ack()
 		require.Equal(t, []any{"saved", "ann", fmt.Sprint("c-", n), "sending", false}, []any{ack.AckType, ack.From, ack.ClientMsgID, ack.State, ack.Replayed})
 		require.WithinDuration(t, time.Now(), *ack.SavedAt, time.Minute)
 		id, event := bobSocket.Message()
@@ -80,24 +80,24 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	accepted.Ack = "accepted"
 
 	c.Send(saved)
-	first := c.Answer()
+	first := c.Ack()
 	require.Equal(t, "saved", first.AckType)
 	posted := ann.Post(cluster.MessagesPath, string(mustJSON(t, saved)))
 	require.Equal(t, first.ServerMsgID, posted.Data("server_msg_id"))
 	require.Equal(t, "true", posted.Header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
 	c.Send(saved)
-	again := c.Answer()
+	again := c.Ack()
 	require.True(t, again.Replayed)
 	require.Equal(t, []any{first.ServerMsgID, first.SavedAt}, []any{again.ServerMsgID, again.SavedAt})
 
 	c.Send(accepted)
-	fast := c.Answer()
+	fast := c.Ack()
 	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{fast.AckType, fast.Durability, fast.State})
 	require.Positive(t, fast.AcceptSeq)
 	require.Nil(t, fast.SavedAt, "nobody has saved it yet")
 	require.Zero(t, s.Count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
 	c.Send(accepted)
-	require.True(t, c.Answer().Replayed)
+	require.True(t, c.Ack().Replayed)
 
 	other := saved
 	other.Data = api.JSON(`"ho"`)
@@ -120,7 +120,7 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	}())
 	admin := cluster.OpenSocket(s, "ann", nil)
 	admin.Send(cluster.TextMessage("of-the-admin", "user:bob", `1`))
-	require.Equal(t, "ann", admin.Answer().From, "whose socket it is")
+	require.Equal(t, "ann", admin.Ack().From, "whose socket it is")
 
 	_, err := api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "bob", api.StreamRequest{})
 	var refused *api.Error
@@ -140,7 +140,7 @@ type socketLoad struct {
 	toSend []api.MessageRequest
 
 	mu       sync.Mutex
-	ids      map[string]map[string]bool // server_msg_id of the answers, by client_msg_id
+	ids      map[string]map[string]bool // server_msg_id of the responses, by client_msg_id
 	late     map[string]string          // ack_type, by client_msg_id
 	messages map[string]int             // how often each came, by id
 	broken   int
@@ -297,7 +297,7 @@ func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	c := cluster.OpenSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
 	c.Send(message)
-	first := c.Answer()
+	first := c.Ack()
 	require.False(t, first.Archived)
 	require.Equal(t, 204, s.Tick("relay").Status)
 	require.Equal(t, 1, s.Count(`select count(*) from message_done`))
@@ -306,7 +306,7 @@ func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	s.RunMaintenance()
 	require.Equal(t, 1, s.Count(`select count(*) from archived_messages`))
 	c.Send(message)
-	again := c.Answer()
+	again := c.Ack()
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
 	require.True(t, again.Replayed)
 	require.True(t, again.Archived)

@@ -57,7 +57,7 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 	})
 }
 
-// underLoad disrupts one service after another during traffic, and compares the answers
+// underLoad disrupts one service after another during traffic, and compares the responses
 // with what the service did. Calls of every function must succeed before
 // the first and after each.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {

@@ -24,11 +24,11 @@ const maxTries = 10
 type tally struct {
 	calls    atomic.Int64
 	refused  atomic.Int64 // answers of 500 and above
-	broken   atomic.Int64 // calls without an answer
+	broken   atomic.Int64 // calls without a response
 	repeated atomic.Int64 // calls that succeeded when they were repeated
 }
 
-// traffic calls functions through the gateway, and enters the answers in its ledger.
+// traffic calls functions through the gateway, and enters the responses in its ledger.
 type traffic struct {
 	number  int // of this traffic in the run
 	client  *api.Client
@@ -187,7 +187,7 @@ func (l *traffic) submit(g *load.Generator, who int) {
 }
 
 // leaseSeconds is longer than a killed service is away, and short enough to wait for
-// the tasks of a claim whose answer was lost.
+// the tasks of a claim whose response was lost.
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
@@ -196,7 +196,7 @@ func (l *traffic) claim(g *load.Generator, who int) {
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
 		l.call(ctx, "claim", func(ctx context.Context) (err error) {
-			// The client repeats no claim whose answer was lost; a sender may.
+			// The client repeats no claim whose response was lost; a sender may.
 			for range maxTries {
 				tasks, err = l.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
 				if !repeatable(err) || ctx.Err() != nil {

@@ -44,7 +44,7 @@ func (o callerAdmin) find(ctx context.Context, name string) (api.CallerResponse,
 	}
 }
 
-// call makes one call and decodes the data of its answer.
+// call makes one call and decodes the data of its response.
 func (o callerAdmin) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
 	var raw []byte
 	if body != nil {

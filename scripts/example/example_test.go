@@ -40,7 +40,7 @@ type restartableProcess struct {
 	killPoint atomic.Pointer[killPoint]
 }
 
-// killPoint is one call during which a process is killed: its caller never gets the answer.
+// killPoint is one call during which a process is killed: its caller never gets the response.
 type killPoint struct {
 	path    string // how the call's path ends
 	served  bool   // the call was done before the kill; false = it did not reach the process

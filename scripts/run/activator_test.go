@@ -299,7 +299,7 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 }
 
 // rawCall sends the beginning of a call over a connection of its own, and returns a function that
-// returns the status of its answer, 0 if there is none, and how long it took.
+// returns the status of its response, 0 if there is none, and how long it took.
 func (h testRun) rawCall(t *testing.T, text string) func() (status int, took time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))

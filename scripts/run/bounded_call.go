@@ -15,10 +15,10 @@ import (
 const (
 	bodyLimit       = 12 * time.Second
 	unreadBodyLimit = time.Second // for the rest of a body once the call is answered
-	writeLimit      = time.Minute // for each part of an answer
+	writeLimit      = time.Minute // for each part of a response
 )
 
-// boundedCall is a call that the activator forwards, and the writer of its answer. Its connection is
+// boundedCall is a call that the activator forwards, and the writer of its response. Its connection is
 // kept open once its body has arrived: a call without credentials is then answered at once.
 type boundedCall struct {
 	http.ResponseWriter
@@ -81,7 +81,7 @@ func (c *boundedCall) WriteHeader(status int) {
 	c.ResponseWriter.WriteHeader(status)
 }
 
-// Write is http.ResponseWriter's. An answer may take longer than all of its parts may.
+// Write is http.ResponseWriter's. A response may take longer than all of its parts may.
 func (c *boundedCall) Write(p []byte) (int, error) {
 	_ = c.connection.SetWriteDeadline(time.Now().Add(writeLimit)) // fails on a connection that has ended
 	return c.ResponseWriter.Write(p)

@@ -56,8 +56,8 @@ func NewClient(baseURL, user, password string) *Client {
 // one per try, and keep it where it survives a restart of the caller.
 func NewKey() string { return crand.Text() }
 
-// Error is an answer of the service that is no success. Every method returns
-// it as *Error; other errors mean that no answer was received or understood.
+// Error is a response of the service that is no success. Every method returns
+// it as *Error; other errors mean that no response was received or understood.
 type Error struct {
 	Status     int    // the HTTP status
 	Code       string // the stable word, as "stale_claim"; "" when something in between answered
@@ -80,7 +80,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Result is the answer to one item of a batch: Data, or Err when the service
+// Result is the response to one item of a batch: Data, or Err when the service
 // refused that item.
 type Result[T any] struct {
 	Data     T
@@ -106,7 +106,7 @@ func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Resul
 	if err != nil {
 		return nil, err
 	}
-	out, err := post[batchAnswer[SendResponse]](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, repeatIf(keyed))
+	out, err := post[batchResponse[SendResponse]](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, repeatIf(keyed))
 	return out.results(), err
 }
 
@@ -116,7 +116,7 @@ func (c *Client) Task(ctx context.Context, taskID string) (TaskResponse, error) 
 }
 
 // TaskByKey reads the task that this caller's key stands for: the way to learn
-// whether a call was taken whose answer was lost. The error's code is not_found
+// whether a call was taken whose response was lost. The error's code is not_found
 // when it was not.
 func (c *Client) TaskByKey(ctx context.Context, key string) (TaskResponse, error) {
 	return get[TaskResponse](ctx, c, "/api/v1/sms/by-key/"+url.PathEscape(key))
@@ -129,7 +129,7 @@ func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error
 
 // Claim claims tasks. It is repeated only when no connection came about, or
 // when the service said that it is busy and for how long. Tasks handed out in
-// an answer that was lost come back when their lease ends.
+// a response that was lost come back when their lease ends.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
 	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, claimable)
 }
@@ -158,7 +158,7 @@ func (c *Client) ReportBatch(ctx context.Context, appID string, reports []Report
 	if err != nil {
 		return nil, err
 	}
-	out, err := post[batchAnswer[ReportResponse]](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, repeatIf(fenced))
+	out, err := post[batchResponse[ReportResponse]](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, repeatIf(fenced))
 	return out.results(), err
 }
 
@@ -179,15 +179,15 @@ func rawItems[T any](values []T) ([]json.RawMessage, error) {
 	return items, nil
 }
 
-// batchAnswer is BatchResponse with the type of its items' data.
-type batchAnswer[T any] struct {
+// batchResponse is BatchResponse with the type of its items' data.
+type batchResponse[T any] struct {
 	Items []struct {
 		BatchItem
 		Data T `json:"data"` // hides BatchItem.Data
 	} `json:"items"`
 }
 
-func (b batchAnswer[T]) results() []Result[T] {
+func (b batchResponse[T]) results() []Result[T] {
 	results := make([]Result[T], len(b.Items))
 	for i, item := range b.Items {
 		results[i] = Result[T]{Data: item.Data, Replayed: item.Replayed}
@@ -198,7 +198,7 @@ func (b batchAnswer[T]) results() []Result[T] {
 	return results
 }
 
-// lost means that a call was made and its answer was not received: nobody
+// lost means that a call was made and its response was not received: nobody
 // knows whether it took effect.
 type lost struct{ error }
 
@@ -320,7 +320,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	return nil
 }
 
-// refusal is the error in an answer that is no success. What is not the
+// refusal is the error in a response that is no success. What is not the
 // service's envelope was said by something in between.
 func refusal(res *http.Response, raw []byte) *Error {
 	e := &Error{Status: res.StatusCode, Message: http.StatusText(res.StatusCode)}

@@ -51,7 +51,7 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 	return nil, refusal(res, raw)
 }
 
-// Send sends a message. The answer is a frame that Next returns: an ack without
+// Send sends a message. The response is a frame that Next returns: an ack without
 // ID, or an error. Answers come in the order of the messages.
 func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	text, err := json.Marshal(r)

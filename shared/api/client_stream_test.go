@@ -16,7 +16,7 @@ import (
 // streams answers one call after the other, each with the next body, and keeps
 // where they went on and when.
 type streams struct {
-	bodies []any // a string, which breaks off when it does not end with a blank line; an answer; an error
+	bodies []any // a string, which breaks off when it does not end with a blank line; a response; an error
 	after  []string
 	at     []time.Duration
 	began  time.Time

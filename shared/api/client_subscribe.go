@@ -15,8 +15,8 @@ func (c *Client) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeRe
 }
 
 // RecordSubscribe claims a message that the caller is about to send itself; when
-// the answer is Skipped it must not. It is repeated as Claim is, as a repeat after
-// a lost answer would find the message claimed.
+// the response is Skipped it must not. It is repeated as Claim is, as a repeat after
+// a lost response would find the message claimed.
 func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) (SubscribeRecordResponse, error) {
 	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, claimable)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// script is a service that answers one call after the other as it is told, and
-// its last answer for ever.
+// script is a service that returns these responses one after the other, and
+// then the last one again and again.
 type script struct {
 	answers []answer
 	calls   []call
@@ -25,7 +25,7 @@ type answer struct {
 	status int
 	body   string
 	retry  string // Retry-After
-	err    error  // instead of an answer
+	err    error  // instead of a response
 	broken bool   // the connection ends within the body
 }
 

@@ -33,7 +33,7 @@ func (c *Client) Endpoint(ctx context.Context, id string) (EndpointResponse, err
 
 // DeleteEndpoint ends an endpoint for good, with the deliveries that are still
 // to be tried. The error's code is not_found when it is gone already, as it may
-// be after an answer that was lost.
+// be after a response that was lost.
 func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, endpointPath(id, ""), nil, nil, repeatable)
 }

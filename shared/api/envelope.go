@@ -1,6 +1,6 @@
 package api
 
-// Envelope is the shape of every answer with a body.
+// Envelope is the shape of every response with a body.
 type Envelope struct {
 	Code    int     `json:"code"` // the HTTP status
 	Message string  `json:"message"`

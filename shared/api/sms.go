@@ -46,7 +46,7 @@ type SendBatchRequest struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// BatchItem is the answer to one item, shaped as if it had been sent alone.
+// BatchItem is the response to one item, shaped as if it had been sent alone.
 type BatchItem struct {
 	Code     int     `json:"code"`
 	Message  string  `json:"message"`

@@ -11,7 +11,7 @@ const (
 
 // SocketFrame is one text frame from the service, over the WebSocket that
 // GET /api/v1/stream/{user} is upgraded to. What has an ID is an event of the
-// user's stream; what has none answers the client's oldest frame without answer.
+// user's stream; what has none answers the client's oldest frame without response.
 // A frame of the client is a MessageRequest.
 type SocketFrame struct {
 	Event string `json:"event"`

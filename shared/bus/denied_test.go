@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// NATS denies a publication beside the request, which it leaves without an answer.
+// NATS denies a publication beside the request, which it leaves without a response.
 // However many of a caller are denied, those of its neighbours are published
 // meanwhile.
 func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {

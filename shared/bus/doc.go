@@ -15,7 +15,7 @@
 //	MESSAGES     msg.>            reliable messages to subjects
 //	USERS        inbox.>          reliable messages to users
 //	DEADLETTERS  dlq.>            events that a function refused
-//	ACCEPTED     acc.>            messages whose senders got the answer that they will be saved
+//	ACCEPTED     acc.>            messages whose senders got the response that they will be saved
 //
 // All but WAKE and ACCEPTED deduplicate by Nats-Msg-Id. After a restart a stream knows
 // only the ids of messages that it still has. So the streams keep acknowledged messages

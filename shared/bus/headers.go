@@ -190,14 +190,14 @@ func (l *Connection) answerHeaders(ctx context.Context, m *nats.Msg, fetches int
 	}
 	ctx, cancel := context.WithTimeout(ctx, headersTimeout)
 	defer cancel()
-	answer := &headersAnswer{publish: func(body []byte) error { return l.nats().Publish(m.Reply, body) }, maxSize: int(l.nats().MaxPayload()) / headersPart}
+	answer := &headersReply{publish: func(body []byte) error { return l.nats().Publish(m.Reply, body) }, maxSize: int(l.nats().MaxPayload()) / headersPart}
 	if err := l.listHeaders(ctx, stream, wants, fetches, answer); err != nil {
 		_ = answer.send(headersPage{Error: err.Error(), Last: true}) // the other side times out without it
 	}
 }
 
-// headersAnswer is the reply to one request.
-type headersAnswer struct {
+// headersReply is the reply to one request.
+type headersReply struct {
 	publish func([]byte) error
 	maxSize int
 	sent    int
@@ -205,7 +205,7 @@ type headersAnswer struct {
 	size    int
 }
 
-func (a *headersAnswer) add(m messageHeader) error {
+func (a *headersReply) add(m messageHeader) error {
 	size := headersSize + len(m.Subject) + len(m.ID) + len(m.Source) + len(m.MsgID)
 	if len(a.page.Messages) > 0 && a.size+size > a.maxSize {
 		if err := a.flush(); err != nil {
@@ -216,13 +216,13 @@ func (a *headersAnswer) add(m messageHeader) error {
 	return nil
 }
 
-func (a *headersAnswer) flush() error {
+func (a *headersReply) flush() error {
 	page := a.page
 	a.page, a.size = headersPage{}, 0
 	return a.send(page)
 }
 
-func (a *headersAnswer) send(page headersPage) error {
+func (a *headersReply) send(page headersPage) error {
 	page.Number = a.sent
 	a.sent++
 	body, err := json.Marshal(page)
@@ -233,7 +233,7 @@ func (a *headersAnswer) send(page headersPage) error {
 }
 
 // listHeaders reads with a consumer of its own.
-func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, answer *headersAnswer) error {
+func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, answer *headersReply) error {
 	s, err := l.js.Stream(ctx, stream)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 const (
 	maxDepth  = 20
 	tooDeep   = "must not be nested deeper than 20 levels"
-	maxFields = 200 // bad fields in one answer: a caller can cause one with a few bytes
+	maxFields = 200 // bad fields in one response: a caller can cause one with a few bytes
 
 	maxElements = 10_000 // of one list or object
 	tooMany     = "must have at most 10000 elements"

@@ -19,7 +19,7 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 }
 
 // ScheduleAlertCheck wakes sweep to check the queues at the end of the current interval
-// (see task.AlertRules.Every). Intervals are the same in all processes, so sweep is woken
+// (see task.AlertRules.CheckInterval). Intervals are the same in all processes, so sweep is woken
 // once, however many call this. It never blocks.
 //
 // For half of the time that is left, this process does not schedule the check again. After
@@ -38,6 +38,6 @@ func (e *Env) ScheduleAlertCheck() {
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
 func (e *Env) nextAlertCheck(now time.Time) time.Time {
-	every := e.alerts.Every()
+	every := e.alerts.CheckInterval()
 	return now.Truncate(every).Add(every)
 }

@@ -53,7 +53,7 @@ func (req *request) fail(err error) {
 	}
 }
 
-// encode writes an answer as JSON, or nothing when that fails. < > & stay as they
+// encode writes a response as JSON, or nothing when that fails. < > & stay as they
 // are: answers are read by people too and are never HTML.
 func (req *request) encode(status int, envelope api.Envelope) error {
 	e := json.NewEncoder(bodyWriter(func(body []byte) { req.write(status, body) }))

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxBatchFields bounds the invalid fields in the answer to one batch.
+	// maxBatchFields bounds the invalid fields in the response to one batch.
 	maxBatchFields = 2000
 
 	// maxItemErrors bounds the errors in the log line of one batch.
@@ -44,7 +44,7 @@ func CheckItem(item json.RawMessage) *task.Error {
 	return nil
 }
 
-// Item returns the answer to one item of a batch, with the code and fields that a request with
+// Item returns the response to one item of a batch, with the code and fields that a request with
 // this item alone would get. The first maxItemErrors server errors (5xx) of a batch are added to
 // the call's log line, and their number: they are usually the same.
 func (c *Call) Item(data any, err error) api.BatchItem {

@@ -15,7 +15,7 @@ import (
 )
 
 // trickle sends the head of a request and then a byte of its body every 20 ms. It
-// returns the answer and how long the server kept the connection.
+// returns the response and how long the server kept the connection.
 func trickle(t *testing.T, url, head string) (answer string, held time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

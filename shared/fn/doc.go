@@ -24,7 +24,7 @@
 // that was cancelled before it began, handlers can hang, healthy ones after it
 // included. Events are decoded by the binding of the CloudEvents SDK alone.
 //
-// The framework recovers http.ErrAbortHandler like any panic and ends the answer
+// The framework recovers http.ErrAbortHandler like any panic and ends the response
 // as if it were whole, so no function may use it to break one off.
 //
 // Each function has full paths in a ServeMux, so that it answers alike alone
@@ -38,7 +38,7 @@
 //
 // # Invariants
 //
-//   - An answer with a 2xx status comes from a function that returned no error,
+//   - A response with a 2xx status comes from a function that returned no error,
 //     or is a stream that has begun; a call whose client left is never answered
 //     200 by default.
 //   - What a caller sees of an error that is not a *task.Error is its request

@@ -147,7 +147,7 @@ func header(name, value string) func(*http.Request) {
 }
 
 // calls gives the log lines of calls once there are n of them: a line is
-// written after its answer was sent.
+// written after its response was sent.
 func (h *testServer) calls(n int) []map[string]any {
 	h.t.Helper()
 	var calls []map[string]any

@@ -23,7 +23,7 @@ const (
 	smallHeader     = 4 << 10
 )
 
-// errHeaderLines is a net.OpError, to which net/http sends no answer itself.
+// errHeaderLines is a net.OpError, to which net/http sends no response itself.
 var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a header of too many lines")}
 
 const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
@@ -134,7 +134,7 @@ func (c *headerConn) state(s http.ConnState) {
 }
 
 // Read is net.Conn's. A client that sends too many lines is answered, and cut off a moment
-// later: if a connection is closed while there is something to read, the answer is lost.
+// later: if a connection is closed while there is something to read, the response is lost.
 func (c *headerConn) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {
 		p = p[:min(len(p), maxRead)]
@@ -158,7 +158,7 @@ func (c *headerConn) Read(p []byte) (int, error) {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeDelay)) // fails on a connection that has ended, as the next does
 	if _, err := io.WriteString(c.Conn, headerRefusal); err == nil {
 		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite() // net/http's own answer does not follow
+			_ = half.CloseWrite() // net/http's own response does not follow
 		}
 		time.Sleep(closeDelay)
 	}

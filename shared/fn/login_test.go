@@ -107,7 +107,7 @@ func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
 	apps.Wait()
 }
 
-// A name that nobody has fails as one that somebody has: with the same answers, and not
+// A name that nobody has fails as one that somebody has: with the same responses, and not
 // before the same time.
 func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 // ChunkBytes is how many bytes of a batch are decoded and worked on at a time.
 const ChunkBytes = 512 << 10
 
-// What calls are charged, in bytes. The factors are measured (see
-// TestMemoryStaysBoundedUnderAttack in package functions).
+// The memory that is counted for a call, in bytes. The factors are measured (see
+// TestMemoryStaysBoundedUnderAttack in package functions/e2e).
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
@@ -28,12 +28,11 @@ const (
 
 const (
 	maxMemoryWaiters = 512              // calls of one caller that wait for memory
-	memoryWait       = 2 * time.Second  // how long they do
-	eventWait        = 20 * time.Second // how long events do, which come again if refused
-	mebibyte         = 1 << 20
+	memoryWait       = 2 * time.Second  // how long a call waits
+	eventWait        = 20 * time.Second // how long a batch of events waits; it is delivered again if refused
 
-	// minShare of one caller leaves room for the largest batch.
-	minShare = settings.MinMemoryMB / 2 * mebibyte
+	mebibyte = 1 << 20
+	minShare = settings.MinMemoryMB / 2 * mebibyte // of one caller: enough for the largest batch
 )
 
 // chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
@@ -41,14 +40,14 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, ChunkBytes) }
 
 // memoryBudget shares out the memory that calls hold. A call takes the memory of its body
 // before it reads it, and what it will need beside that before it works on it, or at once
-// where the body is large; rows of pages and answers are added as they are made.
+// where the body is large; rows of pages and responses are added as they are made.
 //
 // One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
-// large calls get half the processors; further ones wait for a moment with their bodies
+// large calls use half the processors; further ones wait up to memoryWait with their bodies
 // unread, and are then refused with 503. All large calls together leave a quarter to
-// small ones, and these leave an eighth to admins and the trigger. Events are of all
-// callers: they may take half of the whole, at any number of processors, and wait for
-// longer.
+// small ones, and these leave an eighth to admins and the trigger. A batch of events has
+// rows of many callers: all batches together may hold half of the whole, use any number of
+// processors, and wait up to eventWait.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -59,10 +58,10 @@ type memoryBudget struct {
 	waiting []*memoryWaiter // in order of arrival
 }
 
-// callerUse is what the calls of one caller hold.
+// callerUse is the memory that the calls of one caller hold.
 type callerUse struct {
 	calls   int64 // callCharge for each
-	bytes   int64 // what they have taken beside that
+	bytes   int64 // beside that
 	large   int   // large calls at work
 	waiting int
 }
@@ -75,7 +74,7 @@ type memoryWaiter struct {
 	granted chan struct{}
 }
 
-// newMemoryBudget is a budget of which one caller may hold the part callerShare.
+// newMemoryBudget returns a budget of which one caller may hold the part callerShare.
 func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	total := int64(megabytes) * mebibyte
 	return &memoryBudget{
@@ -83,11 +82,11 @@ func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	}
 }
 
-// callMemory is what one call holds. Its zero value holds nothing and may be released.
+// callMemory is the memory of one call. Its zero value holds nothing and may be released.
 type callMemory struct {
 	budget     *memoryBudget
 	caller     string
-	privileged bool // may use what is kept for admins and the trigger
+	privileged bool // may use what is reserved for admins and the trigger
 	event      bool // carries events of all callers
 
 	calls, bytes int64 // under budget.mu
@@ -112,7 +111,7 @@ func errNoMemory() *task.Error {
 	return Busy("this instance has no memory left for this call, try again")
 }
 
-// limit is how much may be in use after a call has taken more.
+// limit is how much may be in use after a reservation of a call.
 func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	switch {
 	case m.privileged:
@@ -226,14 +225,15 @@ func (b *memoryBudget) charge(m *callMemory, n int64) {
 }
 
 // chargeCall is charge for the call itself. A caller is refused further calls by the sum
-// of both, but calls that wait leave its share to what it takes: the largest batch fits.
+// of both. Its reservations are limited without the charges for calls, so calls that wait do
+// not keep the largest batch out.
 func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
 	m.calls += n
 	b.used += n
 	b.usage(m.caller).calls += n
 }
 
-// usage returns what a caller holds; mu is held, and tidy must follow a release.
+// usage returns what a caller holds; mu is held, and dropUnused must follow a release.
 func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -301,7 +301,7 @@ func (b *memoryBudget) grantWaiting() {
 	b.waiting = left
 }
 
-// inUse is how much is charged, for the metrics.
+// inUse returns the bytes that are charged, for the metrics.
 func (b *memoryBudget) inUse() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -103,7 +103,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites gives an answer the time that our server gives each, where the
+// boundWrites gives a response the time that our server gives each, where the
 // server that r came to sets no limit.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
@@ -142,7 +142,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		req.fail(Busy("this instance is about to end, try again"))
 		return
 	}
-	defer req.releaseSlot() // not before the answer is written, which a client may read slowly
+	defer req.releaseSlot() // not before the response is written, which a client may read slowly
 	data, err := req.run(r.Context(), p)
 	req.answer(data, err)
 }

@@ -23,7 +23,7 @@ import (
 const (
 	recheckInterval = 10 * time.Second
 	recheckRetry    = time.Second // when the database did not answer
-	publishTimeout  = time.Second // what the answer to an operator waits for NATS at most
+	publishTimeout  = time.Second // what the response to an operator waits for NATS at most
 )
 
 // CallersChanged makes every process look these callers up anew: call it after the

@@ -260,7 +260,7 @@ func (p *pipes) beginCall(t *testing.T, name string) slowCall {
 	return slowCall{conn}
 }
 
-// finish sends the last byte and returns the answer.
+// finish sends the last byte and returns the response.
 func (c slowCall) finish(t *testing.T) (status int, body string) {
 	_, err := io.WriteString(c.conn, "}")
 	require.NoError(t, err)

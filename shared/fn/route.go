@@ -17,7 +17,7 @@ const (
 	eventMaxBody   = 1 << 20
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
-	// maxTimeout leaves 10 s of the server's WriteTimeout for writing the answer.
+	// maxTimeout leaves 10 s of the server's WriteTimeout for writing the response.
 	maxTimeout = writeTimeout - 10*time.Second
 )
 
@@ -56,7 +56,7 @@ func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), rol
 func (r Route) Changes() Route { r.changesState = true; return r }
 
 // WithinQueues also allows admins who are limited to some queues. The handler must then limit
-// the call to these queues (Call.MayUseQueue, Call.Operator), unless its answer belongs to no
+// the call to these queues (Call.MayUseQueue, Call.Operator), unless its response belongs to no
 // queue and no caller. Without WithinQueues, a route for admins refuses every caller who is
 // limited to queues, so a new route is safe by default.
 func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
@@ -66,7 +66,7 @@ func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
 // JSON returns a route for requests whose body is one JSON object. It is decoded strictly into
-// Req (see decode.Object). The value that handle returns is the answer's data; nil omits it.
+// Req (see decode.Object). The value that handle returns is the response's data; nil omits it.
 func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {

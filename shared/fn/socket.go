@@ -59,7 +59,7 @@ func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Cont
 type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 
 // Socket is one WebSocket of text frames in JSON. The client's frames are worked
-// on one at a time, in their order, and each gets one answer; what a client sends
+// on one at a time, in their order, and each gets one response; what a client sends
 // faster than that waits in its connection, as it does while framesAtOnce frames of
 // the same caller are worked on. Each frame to the client is sent at once; one that
 // the client does not take within 10 s ends the socket, so nothing piles up for a

@@ -8,7 +8,7 @@ import (
 )
 
 // standardLog writes what libraries write to the standard log. net/http writes there, for each
-// connection, what a receiver sends after its answer: of that only the fact is logged, once a minute.
+// connection, what a receiver sends after its response: of that only the fact is logged, once a minute.
 type standardLog struct {
 	log         *slog.Logger
 	unsolicited loglimit.Limit

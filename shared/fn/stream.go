@@ -142,7 +142,7 @@ func (w *EventWriter) within(deadline time.Time) error {
 }
 
 // end lets nothing more be written, and gives what ended the writing before. What
-// the server still has to write, and the answers that follow on the connection,
+// the server still has to write, and the responses that follow on the connection,
 // have its usual time.
 func (w *EventWriter) end() error {
 	w.mu.Lock()

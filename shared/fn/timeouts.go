@@ -13,6 +13,6 @@ const (
 	maxHeaderBytes    = 16 << 10
 	drainGrace        = 100 * time.Millisecond
 
-	closeDelay         = 500 * time.Millisecond // before a connection is closed, so that the client reads the last answer
+	closeDelay         = 500 * time.Millisecond // before a connection is closed, so that the client reads the last response
 	refusedBodyTimeout = time.Second            // for a body that is not read
 )

@@ -45,7 +45,7 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 	return accepted(m, durability, stored.Seq, m.AcceptedAt), nil
 }
 
-// replayed returns the answer for a message whose id is already in the stream, accepted at the time
+// replayed returns the response for a message whose id is already in the stream, accepted at the time
 // at. It refuses another message with the same id.
 func replayed(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
 	if fingerprint != streamevent.FingerprintText(m.Fingerprint) {
@@ -63,7 +63,7 @@ func accepted(m *messages.Submission, durability bus.Durability, seq uint64, at 
 	}}
 }
 
-// answerRefused returns the answer for a message that has a refusal: the first answer if the message
+// answerRefused returns the response for a message that has a refusal: the first response if the message
 // was accepted before, else the refusal.
 func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	found, err := in.env.Bus().LookUp(ctx, m.ID.String())

@@ -45,7 +45,7 @@ func New(env *fn.Env) *Intake {
 	return in
 }
 
-// Submitted is the answer to a valid request.
+// Submitted is the result of a valid request.
 type Submitted struct {
 	Ack      api.MessageAck
 	SavedAt  time.Time // by the database's clock; zero while the message is only accepted

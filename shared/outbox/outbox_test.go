@@ -79,7 +79,7 @@ type ledger struct {
 	posts  []string                    // client_msg_id of each POST
 	kept   map[string]string           // client_msg_id -> body
 	answer func(id string, n int) int  // the status of the n-th POST of id, 0 = take it; nil = take all
-	after  func(w http.ResponseWriter) // called when a message is kept, before the answer; nil = nothing
+	after  func(w http.ResponseWriter) // called when a message is kept, before the response; nil = nothing
 }
 
 func newLedger(t *testing.T) *ledger {

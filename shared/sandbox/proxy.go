@@ -34,7 +34,7 @@ type Proxy struct {
 	running sync.WaitGroup
 }
 
-// loss is one answer to lose.
+// loss is one response to lose.
 type loss struct {
 	match func(statement string) bool
 	fired chan struct{}
@@ -138,11 +138,11 @@ func (p *Proxy) Resume() {
 	p.gate.Broadcast()
 }
 
-// LoseAnswer loses the answer to the next statement whose SQL text satisfies match: it
+// LoseResponse loses the response to the next statement whose SQL text satisfies match: it
 // forwards the statement, lets the server finish the whole exchange, a commit included,
 // and closes the connection. Then it closes fired. A prepared statement counts when it
 // is executed.
-func (p *Proxy) LoseAnswer(match func(statement string) bool) (fired <-chan struct{}) {
+func (p *Proxy) LoseResponse(match func(statement string) bool) (fired <-chan struct{}) {
 	l := loss{match, make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +239,7 @@ type proxyConn struct {
 
 	mu      sync.Mutex
 	open    int   // exchanges sent and not yet answered by ReadyForQuery
-	loss    *loss // set once an answer is to be lost; nothing is sent to the client then
+	loss    *loss // set once a response is to be lost; nothing is sent to the client then
 	lossEnd int   // how many of open must be answered until the loss is complete; 0 = its end is not sent yet
 }
 
@@ -299,7 +299,7 @@ func (c *proxyConn) fromServer() {
 		if err != nil {
 			return
 		}
-		lost, complete := c.observeAnswer(kind)
+		lost, complete := c.observeResponse(kind)
 		to := out
 		if lost {
 			to = bufio.NewWriter(io.Discard)
@@ -392,9 +392,9 @@ func (c *proxyConn) exchangeSent(n int) {
 	}
 }
 
-// observeAnswer is called for each message of the server: lost means that the client must
+// observeResponse is called for each message of the server: lost means that the client must
 // not receive it, complete is the loss that this message ends.
-func (c *proxyConn) observeAnswer(kind byte) (lost bool, complete *loss) {
+func (c *proxyConn) observeResponse(kind byte) (lost bool, complete *loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lost = c.loss != nil

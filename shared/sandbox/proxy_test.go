@@ -112,7 +112,7 @@ func TestLostAnswerIsCommitted(t *testing.T) {
 			require.NoError(t, err)
 
 			conn := newConn(t, proxy.URL())
-			fired := proxy.LoseAnswer(Containing(exchange.lose))
+			fired := proxy.LoseResponse(Containing(exchange.lose))
 			err = exchange.run(t.Context(), conn)
 			require.Error(t, err)
 			var answered *pgconn.PgError
@@ -138,7 +138,7 @@ func TestLostAnswerClosesOneConnection(t *testing.T) {
 	require.NoError(t, err)
 	defer other.Release()
 
-	fired := proxy.LoseAnswer(Containing("lose me"))
+	fired := proxy.LoseResponse(Containing("lose me"))
 	_, err = pool.Exec(t.Context(), "SELECT 1 -- lose me")
 	require.Error(t, err)
 	<-fired

@@ -153,7 +153,7 @@ func (w *WeChat) counted(next http.Handler) http.Handler {
 		w.mu.Lock()
 		if w.stopped {
 			w.mu.Unlock()
-			panic(http.ErrAbortHandler) // no answer
+			panic(http.ErrAbortHandler) // no response
 		}
 		w.calls.Add(1)
 		w.mu.Unlock()
@@ -332,7 +332,7 @@ func badKeyword(raw json.RawMessage) (name, why string) {
 	return "", ""
 }
 
-// wechatRefusal is an answer with an errcode; 0 is success.
+// wechatRefusal is a response with an errcode; 0 is success.
 type wechatRefusal struct {
 	code    int
 	message string

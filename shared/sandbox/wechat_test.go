@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wechatAnswer is what a call got; status 0 = nothing.
-type wechatAnswer struct {
+// wechatResponse is what a call got; status 0 = nothing.
+type wechatResponse struct {
 	status  int
 	Errcode int
 	Errmsg  string
@@ -25,7 +25,7 @@ type wechatAnswer struct {
 	text    string
 }
 
-func callWeChat(ctx context.Context, t *testing.T, url, body string) (a wechatAnswer) {
+func callWeChat(ctx context.Context, t *testing.T, url, body string) (a wechatResponse) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func callWeChat(ctx context.Context, t *testing.T, url, body string) (a wechatAn
 	return a
 }
 
-func (w *WeChat) tokenFor(t *testing.T, force bool) wechatAnswer {
+func (w *WeChat) tokenFor(t *testing.T, force bool) wechatResponse {
 	t.Helper()
 	return callWeChat(t.Context(), t, w.URL()+"/cgi-bin/stable_token", fmt.Sprintf(
 		`{"grant_type":"client_credential","appid":%q,"secret":%q,"force_refresh":%t}`, WeChatAppID, WeChatSecret, force))
@@ -52,7 +52,7 @@ func (w *WeChat) tokenFor(t *testing.T, force bool) wechatAnswer {
 
 const tea = `{"touser":"ann","template_id":"T1","page":"pages/a?b=c","data":{"thing1":{"value":"Tea <b>"}},"miniprogram_state":"trial","lang":"en_US"}`
 
-func (w *WeChat) sendWith(t *testing.T, token, body string) wechatAnswer {
+func (w *WeChat) sendWith(t *testing.T, token, body string) wechatResponse {
 	t.Helper()
 	return callWeChat(t.Context(), t, w.URL()+"/cgi-bin/message/subscribe/send?access_token="+token, body)
 }

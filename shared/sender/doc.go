@@ -21,7 +21,7 @@
 //
 // # What cannot be promised
 //
-//   - That a provider delivers a message only once, and whether it delivered it if its answer is lost: the
+//   - That a provider delivers a message only once, and whether it delivered it if its response is lost: the
 //     policy on_unknown decides that. Use the task id as idempotency key with providers that support one.
 //   - Outcomes after the loss of the journal's disk. Each such task is settled by on_unknown when its lease
 //     ends; with resend a message that was sent is sent again.

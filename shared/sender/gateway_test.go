@@ -143,7 +143,7 @@ var badGateways = map[string]struct {
 		<-ctx.Done()
 		return sender.Result{Outcome: sender.Released}
 	}},
-	"never returns": {gatewaytest.NoAnswer, func(context.Context, sender.Message, *ledger) sender.Result {
+	"never returns": {gatewaytest.NoResponse, func(context.Context, sender.Message, *ledger) sender.Result {
 		select {}
 	}},
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// HTTPConfig configures the request to a provider and what its answers mean.
+// HTTPConfig configures the request to a provider and what its responses mean.
 //
 // URL, the values of Header, and Body are templates of package text/template with the fields of Message:
 // {{.TaskID}}, {{.ClaimID}}, {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. The values are escaped:
@@ -50,8 +50,8 @@ type HTTPConfig struct {
 
 const (
 	unreachable       = "unreachable"
-	defaultRetryAfter = 30 * time.Second // if the answer has no Retry-After
-	maxAnswer         = 1 << 20          // bytes
+	defaultRetryAfter = 30 * time.Second // if the response has no Retry-After
+	maxResponse       = 1 << 20          // bytes
 )
 
 // httpGateway calls a provider over HTTP.
@@ -61,7 +61,7 @@ type httpGateway struct {
 	client  *http.Client
 }
 
-// NewHTTP makes a Gateway that calls a provider once for each message. Of requests without an answer only those
+// NewHTTP makes a Gateway that calls a provider once for each message. Of requests without a response only those
 // of which a part was sent are Unknown. The error names everything that is wrong with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
@@ -99,16 +99,16 @@ func (g *httpGateway) Send(ctx context.Context, m Message) Result {
 	}
 	res, err := g.client.Do(req)
 	if err != nil {
-		return g.noAnswer(err, written.Load())
+		return g.noResponse(err, written.Load())
 	}
 	defer res.Body.Close()
 	// If the status alone decides, an incomplete body is no error.
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	return g.rules.result(res, body, err)
 }
 
-// noAnswer is the result of a request without an answer.
-func (g *httpGateway) noAnswer(err error, written bool) Result {
+// noResponse is the result of a request without a response.
+func (g *httpGateway) noResponse(err error, written bool) Result {
 	// The URL in a url.Error may contain a phone number and a token.
 	var withURL *url.Error
 	if errors.As(err, &withURL) {
@@ -128,7 +128,7 @@ func withRetryAfter(r Result, after time.Duration) Result {
 	return r
 }
 
-// excerpt returns the beginning of an answer, for people.
+// excerpt returns the beginning of a response, for people.
 func excerpt(body []byte) string {
 	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*maxMessage)]), ' '), maxMessage))
 }

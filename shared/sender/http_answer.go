@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-// answerRules decides the outcome of an answer.
+// answerRules decides the outcome of a response.
 type answerRules struct {
 	outcomes map[string]Outcome
 	path     []string // of the field that must have value; empty = the status alone decides
@@ -61,7 +61,7 @@ func (r answerRules) outcome(res *http.Response, retryAfter time.Duration) Outco
 	return outcome
 }
 
-// result returns the result of an answer; readErr is the error of reading its body.
+// result returns the result of a response; readErr is the error of reading its body.
 func (r answerRules) result(res *http.Response, body []byte, readErr error) Result {
 	retryAfter := retry.After(res.Header, time.Now(), maxRetryAfter)
 	outcome := r.outcome(res, retryAfter)

@@ -27,7 +27,7 @@ const (
 // way. It takes few rows, so a single row never waits for a large flush of others. A flush
 // that fails is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
-	// flush commits all rows or none, and returns their answers in order. An error means that
+	// flush commits all rows or none, and returns their results in order. An error means that
 	// none is known to be committed. alone means that the row failed together with others: it,
 	// or one of them, is at fault, and it has already waited for locks.
 	flush  func(ctx context.Context, rows []In, alone bool) ([]Out, error)
@@ -54,7 +54,7 @@ func NewCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Con
 }
 
 // Do commits the rows, all of one caller, and returns when each is committed or refused, with
-// an answer or error for each in order. It does not stop when the call is cancelled: queued
+// a result or error for each in order. It does not stop when the call is cancelled: queued
 // rows are committed.
 func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	var done sync.WaitGroup
@@ -196,7 +196,7 @@ func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In,
 	}
 }
 
-// try flushes rows once and keeps their answers. A panic becomes an error of these rows.
+// try flushes rows once and keeps their results. A panic becomes an error of these rows.
 func (c *Coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -32,7 +32,7 @@
 // waited for a lock would miss the newer version of the row.
 //
 // Calls of tasks.Submit, tasks.Report and messages.Submit share transactions (Coalescer). When
-// the answer to a COMMIT is lost, the call is repeated and finds out what happened: ids are
+// the response to a COMMIT is lost, the call is repeated and finds out what happened: ids are
 // made before the commit, so a submission finds its own primary key, a claim its own claim_id
 // and a report its row in report_logs.
 //

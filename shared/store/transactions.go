@@ -13,14 +13,14 @@ const (
 	retryLongest = 500 * time.Millisecond
 )
 
-// RetryLostCommit runs a transaction. While the answer to its commit is lost, it runs the
+// RetryLostCommit runs a transaction. While the response to its commit is lost, it runs the
 // transaction again until ctx ends. run must be able to recognise the effects of an earlier
 // try: again says that one may be committed, or may still be committed. When retryLostCommit
 // returns without an error, what run saw is durable.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
-		if lost { // the try with the lost answer may have written events
+		if lost { // the try with the lost response may have written events
 			db.OnEvents()
 			db.onFailed()
 		}

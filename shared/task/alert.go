@@ -103,8 +103,8 @@ func (r AlertRules) On() bool { return r.FailureRate.On() || r.Backlog.On() }
 // maxAlertInterval is the longest time between two checks.
 const maxAlertInterval = 30 * time.Second
 
-// Every returns the check interval: a tenth of the window, within bounds.
-func (r AlertRules) Every() time.Duration {
+// CheckInterval is a tenth of the window, within bounds.
+func (r AlertRules) CheckInterval() time.Duration {
 	return max(min(r.Window/10, maxAlertInterval), time.Second)
 }
 
@@ -138,9 +138,9 @@ func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 // threshold raises one alert.
 const clearRatio = 0.8
 
-// Judge returns the alerts to raise, and the open ones to clear with their values. Too few results
+// CheckQueues returns the alerts to raise, and the open ones to clear with their values. Too few results
 // raise nothing but do clear: an alert ends when its window is empty.
-func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
+func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
 	type incident struct {
 		kind  AlertKind
 		queue string
@@ -169,9 +169,9 @@ func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cl
 // streamClearMargin is how far below its threshold a stream's alert clears.
 const streamClearMargin = 0.1
 
-// JudgeStreams is Judge for streams. used is the used part of each stream's bytes. A stream that is
+// CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. A stream that is
 // missing in used keeps its alert, since its state is unknown.
-func (r AlertRules) JudgeStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
+func (r AlertRules) CheckStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
 	isOpen := map[string]bool{}
 	for _, a := range open {
 		isOpen[a.Queue] = true

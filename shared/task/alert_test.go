@@ -26,10 +26,10 @@ func TestAlertIsRaisedOnce(t *testing.T) {
 		"both above":                    {QueueLoad{Pending: 500, Finished: 50, Failed: 50}, []Alert{{AlertFailureRate, "q", 1, 0.2}, {AlertBacklog, "q", 500, 100}}},
 	} {
 		queues := map[string]QueueLoad{"q": c.load}
-		raised, cleared := alertRules().Judge(queues, nil)
+		raised, cleared := alertRules().CheckQueues(queues, nil)
 		require.Equal(t, c.want, raised, name)
 		require.Empty(t, cleared, name)
-		again, cleared := alertRules().Judge(queues, raised)
+		again, cleared := alertRules().CheckQueues(queues, raised)
 		require.Empty(t, again, name)
 		require.Empty(t, cleared, name)
 	}
@@ -54,7 +54,7 @@ func TestAlertClearsBelowThreshold(t *testing.T) {
 		"pending tasks do not keep a rate alert open":       {rate, QueueLoad{Pending: 80}, true, 0},
 		"finished tasks do not clear a backlog alert":       {backlog, QueueLoad{Pending: 99, Finished: 9}, false, 0},
 	} {
-		_, cleared := alertRules().Judge(map[string]QueueLoad{"q": c.load}, []Alert{c.open})
+		_, cleared := alertRules().CheckQueues(map[string]QueueLoad{"q": c.load}, []Alert{c.open})
 		if !c.clears {
 			require.Empty(t, cleared, name)
 			continue
@@ -70,10 +70,10 @@ func TestZeroThresholdDisablesAlert(t *testing.T) {
 	busy := map[string]QueueLoad{"q": {Pending: 1000, Finished: 100, Failed: 100}}
 	rules := AlertRules{FailureRate: Limits{"*": 0}, MinFinished: 20, Backlog: Limits{"*": 100, "q": 0}}
 	open := []Alert{{AlertFailureRate, "q", 1, 0.2}, {AlertBacklog, "q", 1000, 100}}
-	raised, cleared := rules.Judge(busy, nil)
+	raised, cleared := rules.CheckQueues(busy, nil)
 	require.Empty(t, raised)
 	require.Empty(t, cleared)
-	_, cleared = rules.Judge(busy, open)
+	_, cleared = rules.CheckQueues(busy, open)
 	require.Equal(t, open, cleared)
 	require.True(t, rules.On(), "other queues have a backlog threshold")
 	require.False(t, AlertRules{FailureRate: Limits{"*": 0}}.On())
@@ -84,7 +84,7 @@ func TestThresholdPerQueue(t *testing.T) {
 	var limits Limits
 	require.NoError(t, limits.Decode(" wechat = 10 ; *=100 "))
 	rules := AlertRules{Backlog: limits}
-	raised, _ := rules.Judge(map[string]QueueLoad{"wechat": {Pending: 50}, "sms": {Pending: 50}}, nil)
+	raised, _ := rules.CheckQueues(map[string]QueueLoad{"wechat": {Pending: 50}, "sms": {Pending: 50}}, nil)
 	require.Equal(t, []Alert{{AlertBacklog, "wechat", 50, 10}}, raised)
 }
 
@@ -112,7 +112,7 @@ func TestAlertCheckInterval(t *testing.T) {
 	for window, interval := range map[time.Duration]time.Duration{
 		0: time.Second, 5 * time.Second: time.Second, 2 * time.Minute: 12 * time.Second, 5 * time.Minute: 30 * time.Second, time.Hour: 30 * time.Second,
 	} {
-		require.Equal(t, interval, AlertRules{Window: window}.Every(), window)
+		require.Equal(t, interval, AlertRules{Window: window}.CheckInterval(), window)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestFailureCounts(t *testing.T) {
 	}
 }
 
-func TestJudgeStreams(t *testing.T) {
+func TestCheckStreams(t *testing.T) {
 	t.Parallel()
 	rules := AlertRules{StreamFull: 0.8}
 	full := Alert{AlertStreamFull, "USERS", 0.9, 0.8}
@@ -150,7 +150,7 @@ func TestJudgeStreams(t *testing.T) {
 		"another stream above it":          {0.8, map[string]float64{"USERS": 0.9, "EVENTS": 1}, []Alert{full}, []Alert{{AlertStreamFull, "EVENTS", 1, 0.8}}, nil},
 	} {
 		rules.StreamFull = c.limit
-		raised, cleared := rules.JudgeStreams(c.used, c.open)
+		raised, cleared := rules.CheckStreams(c.used, c.open)
 		require.Equal(t, c.raised, raised, name)
 		require.Equal(t, c.cleared, cleared, name)
 	}

@@ -148,10 +148,10 @@ func (m *Metrics) TriggerDeliveries() Timer {
 	}
 }
 
-// Show has each scrape show a value, which read reads at most once a second and for at most
-// 1 s. While read fails the value is not shown, and what, which names it, is logged. A later
-// call with the same what replaces an earlier one.
-func Show[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
+// CollectValue adds a value to each scrape. read is called at most once a second and has 1 s. While it
+// fails, the value is missing and a warning names what. A later call with the same what replaces
+// an earlier one.
+func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
 	value := Cached(m, what, read)
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -97,9 +97,9 @@ func TestShownValueIsLeftOutWhileItCannotBeRead(t *testing.T) {
 	t.Parallel()
 	m, log := newTest()
 	show := func(s *metrics.Scrape, n int) { s.Gauge("length", "Messages.", float64(n)) }
-	Show(m, "the stream", func(context.Context) (int, error) { return 9, errors.New("NATS away") }, show)
+	CollectValue(m, "the stream", func(context.Context) (int, error) { return 9, errors.New("NATS away") }, show)
 	require.NotContains(t, scrape(t, m), "length", "rather than an old number")
 	require.Contains(t, log.String(), `msg="the stream cannot be read" cause="NATS away"`)
-	Show(m, "the stream", func(context.Context) (int, error) { return 7, nil }, show)
+	CollectValue(m, "the stream", func(context.Context) (int, error) { return 7, nil }, show)
 	requireLines(t, scrape(t, m), "length 7")
 }

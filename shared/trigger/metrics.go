@@ -5,9 +5,9 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Show has scrapes show the state of the trigger, and what NATS has for it, which is read
-// only while there is a connection.
-func (t *Trigger) Show(m *telemetry.Metrics) {
+// CollectState adds to each scrape the state of the trigger and of its streams in NATS, which is
+// read only while there is a connection.
+func (t *Trigger) CollectState(m *telemetry.Metrics) {
 	backlogs := telemetry.Cached(m, "the backlog of the functions", t.Backlog)
 	usage := telemetry.Cached(m, "the sizes of the streams", t.StreamUsage)
 	m.Registry.Collect(func(s *metrics.Scrape) {

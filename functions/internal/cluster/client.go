@@ -55,7 +55,7 @@ func (s *Client) Connect(databaseURL string) *Client {
 	return s
 }
 
-// Reply is an answer, decoded if it is JSON.
+// Reply is a response, decoded if it is JSON.
 type Reply struct {
 	T      *testing.T
 	Status int
@@ -64,7 +64,7 @@ type Reply struct {
 	Body   map[string]any
 }
 
-// Data returns a field of the answer's data.
+// Data returns a field of the response's data.
 func (r Reply) Data(name string) any {
 	r.T.Helper()
 	data, ok := r.Body["data"].(map[string]any)

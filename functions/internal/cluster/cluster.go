@@ -342,7 +342,7 @@ func ClaimAll(c *api.Client) (ids []string, err error) {
 // WithoutConfirm makes a message final when it is sent.
 func WithoutConfirm(r *api.MessageRequest) { r.Confirm = new(bool) }
 
-// Save submits a message that is saved before the answer, and returns its id.
+// Save submits a message that is saved before the response, and returns its id.
 func (c *Cluster) Save(to string, change ...func(*api.MessageRequest)) string {
 	c.T.Helper()
 	req := api.MessageRequest{ClientMsgID: api.NewKey(), To: to, Data: []byte(`{"order":4711}`)}

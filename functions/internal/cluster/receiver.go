@@ -19,19 +19,19 @@ import (
 type Receiver struct {
 	*httptest.Server
 	Mu      sync.Mutex
-	Answer  func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil answers 204
+	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil answers 204
 	Headers []http.Header
 	Bodies  [][]byte
 }
 
 func NewReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *Receiver {
 	t.Helper()
-	v := &Receiver{Answer: answer}
+	v := &Receiver{Respond: answer}
 	v.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		v.Mu.Lock()
 		v.Headers, v.Bodies = append(v.Headers, r.Header.Clone()), append(v.Bodies, body)
-		n, answer := len(v.Bodies), v.Answer
+		n, answer := len(v.Bodies), v.Respond
 		v.Mu.Unlock()
 		if answer == nil {
 			w.WriteHeader(http.StatusNoContent)
@@ -43,8 +43,8 @@ func NewReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http
 	return v
 }
 
-// Answers gives each call the next status; the last is repeated.
-func Answers(status ...int) func(int, http.ResponseWriter, *http.Request) {
+// RespondWith gives each call the next status; the last is repeated.
+func RespondWith(status ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status[min(n, len(status))-1]) }
 }
 

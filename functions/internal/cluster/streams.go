@@ -148,8 +148,8 @@ func DecodeStrictly[T any](t *testing.T, data []byte) (v T) {
 	return v
 }
 
-// Answer waits for the answer to a frame.
-func (c *SocketClient) Answer() api.SocketAck {
+// Ack waits for the response to a frame.
+func (c *SocketClient) Ack() api.SocketAck {
 	c.T.Helper()
 	f := c.Next()
 	require.Equal(c.T, api.StreamAck, f.Event, "%s", f.Data)
@@ -157,7 +157,7 @@ func (c *SocketClient) Answer() api.SocketAck {
 	return DecodeStrictly[api.SocketAck](c.T, f.Data)
 }
 
-// Refusal waits for the answer to a frame that is refused.
+// Refusal waits for the response to a frame that is refused.
 func (c *SocketClient) Refusal() api.SocketFailure {
 	c.T.Helper()
 	f := c.Next()

@@ -193,7 +193,7 @@ func (c *Contract) find(r *http.Request) (pattern string, operation, answer Plac
 	return "", Place{}, answer
 }
 
-// ErrorCodes returns the error codes that an answer may have; "" for a success.
+// ErrorCodes returns the error codes that a response may have; "" for a success.
 func (c *Contract) ErrorCodes(answer Place) []string {
 	content, ok := c.Child(answer, "content", "application/json")
 	if !ok {

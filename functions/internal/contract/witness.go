@@ -36,7 +36,7 @@ func NewWitness(t testing.TB) *Witness {
 	return &Witness{t: t, Contract: Read(t), Seen: map[string]bool{}}
 }
 
-// RoundTrip makes the call and checks its request and its answer.
+// RoundTrip makes the call and checks its request and its response.
 func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	var sent bytes.Buffer
 	if r.Body != nil && r.ContentLength < 1<<20 {
@@ -64,7 +64,7 @@ func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// Problems returns how a call breaks the contract, and enters its answer in Seen.
+// Problems returns how a call breaks the contract, and enters its response in Seen.
 func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
 	c := w.Contract
 	pattern, operation, answer := c.find(r)

@@ -1,5 +1,5 @@
 // Command cold is `make bench-cold`: how long each function takes from its start to
-// its first answer, with a login to Postgres and a query, and how much memory it
+// its first response, with a login to Postgres and a query, and how much memory it
 // keeps. Each start is followed by one of the baseline: net/http and pgx alone.
 package main
 

@@ -182,7 +182,7 @@ func appendMessage(body []byte, number int64) []byte {
 	return append(body, `","content":"Your verification code is 285713"`...)
 }
 
-// claim claims up to n tasks. An empty answer is no failure: other claims may have locked
+// claim claims up to n tasks. An empty response is no failure: other claims may have locked
 // the rest.
 func (t *tasks) claim(c *bench.Client, n int) (int, error) {
 	answer, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)

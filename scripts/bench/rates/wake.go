@@ -77,7 +77,7 @@ func poll(ctx context.Context, s *bench.Stack) (<-chan answered, error) {
 		return nil, err
 	}
 	path := fmt.Sprintf("/api/v1/sms/tasks/pending?app_id=bench&wait=%d", pollWait)
-	claims := make(chan answered, 2*pollers) // the last answer of each poll has no reader
+	claims := make(chan answered, 2*pollers) // the last response of each poll has no reader
 	for range pollers {
 		c, err := bench.Dial(address)
 		if err != nil {

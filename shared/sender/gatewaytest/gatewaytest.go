@@ -42,7 +42,7 @@ const (
 	AnyContent       = "any content is sent as data"
 	CancelledBefore  = "the outcome is true if ctx has ended before"
 	CancelledDuring  = "the outcome is true whenever ctx ends"
-	NoAnswer         = "Send returns when ctx ends without an answer"
+	NoResponse       = "Send returns when ctx ends without an answer"
 )
 
 // Run tests each rule with a new subject.
@@ -53,7 +53,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		AnyContent:       sendsAnything,
 		CancelledBefore:  startsAfterCancel,
 		CancelledDuring:  cancelledAnytime,
-		NoAnswer:         returnsAfterContext,
+		NoResponse:       returnsAfterContext,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

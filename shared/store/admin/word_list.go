@@ -60,20 +60,20 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 	if r == nil {
 		r = &wordReading{began: time.Now(), done: make(chan struct{})}
 		b.reading = r
-		// Others wait for this list too, so it outlives the call that asked.
+		// Other calls wait for this list too, so it outlives the call that began to read it.
 		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), from, r)
 	}
 	b.mu.Unlock()
 
-	var patience <-chan time.Time
+	var timeout <-chan time.Time
 	if known {
 		timer := time.NewTimer(time.Until(r.began.Add(blockedWaitLimit)))
 		defer timer.Stop()
-		patience = timer.C
+		timeout = timer.C
 	}
 	select {
 	case <-r.done:
-	case <-patience:
+	case <-timeout:
 		return words, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

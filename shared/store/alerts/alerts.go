@@ -80,7 +80,7 @@ const alertCheckShare = 20
 
 // Check reads the queues, raises the alerts that are due and clears those that are over, each
 // with its event in the same commit. Any number of instances may call it; each alert is raised
-// once. At most three checks run within task.AlertRules.Every. again means that another check
+// once. At most three checks run within task.AlertRules.CheckInterval. again means that another check
 // is needed: an alert is open, results fail, or this call came too early. Without thresholds
 // Check does nothing; maintenance clears open alerts. Its cost grows with the pending tasks
 // and, after failures, with the results of the window, never with the history.
@@ -88,7 +88,7 @@ func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.alerts.On() {
 		return false, nil
 	}
-	pause := st.alerts.Every() / 3
+	pause := st.alerts.CheckInterval() / 3
 	began := time.Now()
 	after := st.nextAlertCheck.Load()
 	if began.UnixNano() < after || !st.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
@@ -244,7 +244,7 @@ insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', ar
 // decideAlerts writes what the domain makes of a look, and tells whether there
 // will be more to see.
 func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
-	raised, cleared := st.alerts.Judge(s.queues, s.open)
+	raised, cleared := st.alerts.CheckQueues(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
 	return again, st.writeAlerts(ctx, s, raised, cleared)
 }
@@ -294,7 +294,7 @@ func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (m
 	if st.alerts.StreamFull > 0 {
 		parts, askErr = used(ctx)
 	}
-	raised, cleared := st.alerts.JudgeStreams(parts, s.open)
+	raised, cleared := st.alerts.CheckStreams(parts, s.open)
 	open = len(raised)+len(s.open) > len(cleared)
 	if err := st.writeAlerts(ctx, s, raised, cleared); err != nil {
 		return open, store.Wrap("watch streams", err)

@@ -338,7 +338,7 @@ func TestSweepWithLostAnswerStillNotifies(t *testing.T) {
 	db.Claim(t)
 	db.ExpireLeases(t)
 	require.Zero(t, notified)
-	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into task_done"))
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	<-fired
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
@@ -372,7 +372,7 @@ func TestCancelledClaimStillNotifies(t *testing.T) {
 	notified := make(chan bool, 100)
 	db.OnEvents = func() { notified <- true }
 	ctx, leave := context.WithCancel(t.Context())
-	proxy.LoseAnswer(func(sql string) bool {
+	proxy.LoseResponse(func(sql string) bool {
 		found := sandbox.Containing("for update skip locked")(sql)
 		if found {
 			leave()

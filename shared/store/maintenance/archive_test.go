@@ -107,7 +107,7 @@ func TestARetriedSubmissionFindsItsArchivedTask(t *testing.T) {
 	finished(t, db, 99)
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 2, moved)
-	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the answer to their COMMIT had been lost
+	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
 		require.Equal(t, task.Succeeded, out.State)
 		require.True(t, out.Archived)
 		require.False(t, out.Replayed, "it is the first call itself")

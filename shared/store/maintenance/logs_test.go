@@ -118,7 +118,7 @@ func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	close(stop)
 	worst := <-done
 	t.Logf("the slowest submission took %v", worst)
-	require.Less(t, worst, 1500*time.Millisecond, "the role's patience would be 2 s")
+	require.Less(t, worst, 1500*time.Millisecond, "the role's lock timeout is 2 s")
 	require.NotEmpty(t, inUse)
 	require.Len(t, dropped, 2*len(inUse), "the other logs are free")
 	require.NoError(t, tx.Rollback(t.Context()))

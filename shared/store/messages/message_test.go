@@ -176,7 +176,7 @@ func TestASavedMessageWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	require.NoError(t, db.Ping(t.Context()))
 	db.MustSave(t, storetest.Message("known"))
 
-	fired := proxy.LoseAnswer(sandbox.Containing("insert into messages"))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into messages"))
 	outs := db.MustSave(t, storetest.Message("k"), storetest.Message("known"))
 	<-fired
 	require.Equal(t, messages.Submitted{State: "sending"}, outs[0], "the caller made one call")
@@ -191,7 +191,7 @@ func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
 	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Accepted))
-	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
+	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.NoError(t, err)
 	<-fired

@@ -28,7 +28,7 @@ func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Unavailable)) // it was stored, and the answer lost
+	db.Relay(t, storetest.Always(storetest.Unavailable)) // it was stored, and the response lost
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")

@@ -61,7 +61,7 @@ func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 
 const (
 	sharesEvery = 2 * time.Second
-	sharesDelay = 500 * time.Millisecond // of a look, so that the first answer of a process waits for no second login
+	sharesDelay = 500 * time.Millisecond // of a look, so that the first response of a process waits for no second login
 	shareRetry  = time.Minute
 )
 

@@ -46,7 +46,7 @@ type Submission struct {
 	Refused *task.Error
 }
 
-// Submitted is the answer to a Submission.
+// Submitted is the result of a Submission.
 type Submitted struct {
 	State    string // of this moment, as msg.Message.State
 	Status   msg.Status
@@ -111,7 +111,7 @@ left join message_live l on l.id = m.id
 left join message_done d on d.id = m.id
 where m.id = any($1::uuid[])`
 
-// flushMessages commits the rows in one transaction. When the answer to the
+// flushMessages commits the rows in one transaction. When the response to the
 // commit is lost they are run again, and their calls tell whose they are. What
 // follows the commit can fail only the rows that it did not save.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {

@@ -94,7 +94,7 @@ func (db *DB) MustMessage(t *testing.T, id task.ID) messages.Detail {
 	return m
 }
 
-// MustSave gives the answers without their times, which it holds to the rows.
+// MustSave saves rows and returns the results without their times, which it compares with the rows.
 func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Submitted {
 	t.Helper()
 	outs, errs := db.Messages.Submit(rows)

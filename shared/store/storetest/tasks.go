@@ -47,7 +47,7 @@ func (db *DB) MustTask(t *testing.T, id task.ID) tasks.Detail {
 	return d
 }
 
-// Count is the answer to a counting query.
+// Count is the result of a counting query.
 func (db *DB) Count(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	var n int

@@ -17,7 +17,7 @@ import (
 // Submission is an order to send one subscribe message. Business, type of
 // template and receiver together name the message: there is at most one row for them.
 type Submission struct {
-	TaskID task.ID // made before the commit, so that a commit whose answer was lost is recognised
+	TaskID task.ID // made before the commit, so that a commit whose response was lost is recognised
 
 	TemplateID       string
 	TemplateType     string
@@ -52,7 +52,7 @@ type Submission struct {
 	OwnOnly bool
 }
 
-// Submitted is the answer to a Submission.
+// Submitted is the result of a Submission.
 type Submitted struct {
 	ID          int64 // of the row
 	TaskID      task.ID
@@ -128,18 +128,18 @@ const subscribeEvent = `, e as (
     where $12 is not null or ` + store.HasEndpoint + `
 )`
 
-const subscribeAnswer = `
+const selectResult = `
 select id, state, lease_until from w`
 
 const (
-	newLogSQL                 = newLog + subscribeBody + subscribeAnswer
-	newLogWithEventsSQL       = newLog + subscribeBody + subscribeEvent + subscribeAnswer
-	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + subscribeAnswer
-	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeEvent + subscribeAnswer
-	againLogSQL               = againLog + subscribeBody + subscribeAnswer
-	againLogWithEventsSQL     = againLog + subscribeBody + subscribeEvent + subscribeAnswer
-	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + subscribeAnswer
-	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeEvent + subscribeAnswer
+	newLogSQL                 = newLog + subscribeBody + selectResult
+	newLogWithEventsSQL       = newLog + subscribeBody + subscribeEvent + selectResult
+	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + selectResult
+	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeEvent + selectResult
+	againLogSQL               = againLog + subscribeBody + selectResult
+	againLogWithEventsSQL     = againLog + subscribeBody + subscribeEvent + selectResult
+	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + selectResult
+	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeEvent + selectResult
 )
 
 func (s *Submission) newSQL(m store.EventMode) string {
@@ -300,7 +300,7 @@ func (s *Submission) isRefused(owner int64) bool {
 	return s.OwnOnly && !s.AllowOtherCallers && owner != s.CallerID
 }
 
-// mayCompare reports whether the answer may show that owner's message has other data. Otherwise
+// mayCompare reports whether the response may show that owner's message has other data. Otherwise
 // a caller could guess the data of another.
 func (s *Submission) mayCompare(owner int64) bool { return s.AllowOtherCallers || owner == s.CallerID }
 

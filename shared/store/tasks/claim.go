@@ -67,7 +67,7 @@ const claimEvents = `, e as (
     where callback_url is not null or ` + store.HasEndpoint + ` group by kind, caller_id
 )`
 
-const claimAnswer = `
+const selectClaimed = `
 select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
 
 // claimRows selects from the head of the index task_live_ready: new tasks first, then retries
@@ -101,10 +101,10 @@ with c as materialized (
 )`
 
 const (
-	claimSQL                = claimRows + claimBody + claimAnswer
-	claimWithEventsSQL      = claimRows + claimBody + claimEvents + claimAnswer
-	claimAboveSQL           = claimRowsAbove + claimBody + claimAnswer
-	claimAboveWithEventsSQL = claimRowsAbove + claimBody + claimEvents + claimAnswer
+	claimSQL                = claimRows + claimBody + selectClaimed
+	claimWithEventsSQL      = claimRows + claimBody + claimEvents + selectClaimed
+	claimAboveSQL           = claimRowsAbove + claimBody + selectClaimed
+	claimAboveWithEventsSQL = claimRowsAbove + claimBody + claimEvents + selectClaimed
 )
 
 // Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
@@ -251,14 +251,14 @@ func (st *Store) claimFound(ctx context.Context, req ClaimRequest, limit int) ([
 // claimIDAt is the index of the claim id among the arguments of claimBody.
 const claimIDAt = 6
 
-// ownClaimSQL finds the tasks of a claim. It is used only after a lost answer, so it has no
+// ownClaimSQL finds the tasks of a claim. It is used only after a lost response, so it has no
 // index.
 const ownClaimSQL = `
 select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
 from task_live l join tasks t on t.id = l.id
 where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.claimed_by = $3 and l.state = 2`
 
-// runClaim runs one claim and returns how long the statement took. If its answer is lost, the
+// runClaim runs one claim and returns how long the statement took. If its response is lost, the
 // claim is looked up by its id, so that a broken connection costs the tasks neither a lease
 // nor a retry. Each try has its own id: after a failover another app may have the one before.
 func (st *Store) runClaim(ctx context.Context, sql string, req ClaimRequest, args []any) (claimed []Claimed, took time.Duration, err error) {

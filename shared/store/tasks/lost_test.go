@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Regressions: lost answers and locked rows.
+// Regressions: lost responses and locked rows.
 
 func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 	t.Parallel()
@@ -35,7 +35,7 @@ func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 			if first := direct.MustClaim(t, "app", 1)[0]; withID {
 				r.ClaimID = first.ClaimID
 			}
-			fired := proxy.LoseAnswer(sandbox.Containing("update task_live"))
+			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
 			answered := make(chan tasks.Reported, 1)
 			go func() {
 				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
@@ -100,7 +100,7 @@ func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
 		claim = db.MustClaim(t, "app", 1)[0]
 	})
 	db := storetest.OpenAt(t, proxy.URL())
-	fired := proxy.LoseAnswer(sandbox.Containing("insert into report_logs"))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
 	answered := make(chan tasks.Reported, 1)
 	go func() {
 		outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
@@ -122,7 +122,7 @@ func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	t.Parallel()
 	url, proxy, failOver := failingOver(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
 	db := storetest.OpenAt(t, proxy.URL())
-	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed := make(chan []tasks.Claimed, 1)
 	go func() {
 		defer close(claimed)
@@ -144,7 +144,7 @@ func TestClaimWithLostAnswerIsReturned(t *testing.T) {
 	db := storetest.OpenAt(t, proxy.URL())
 	a, b := storetest.Submission(), storetest.Submission()
 	db.MustSubmit(t, a, b)
-	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed := db.MustClaim(t, "app", 2)
 	<-fired
 	require.Len(t, claimed, 2)
@@ -161,7 +161,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	db := storetest.OpenAt(t, proxy.URL())
 	db.MustSubmit(t, storetest.Submission())
-	fired := proxy.LoseAnswer(sandbox.Containing("insert into tasks"))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
 	s := storetest.Submission()
 	answered := make(chan error, 1)
 	go func() {
@@ -374,7 +374,7 @@ func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
 	record := func() subscribe.Submitted {
 		s := storetest.Booking(1, `{"a":1}`)
 		s.Queue, s.AppID, s.Lease = task.RecordedQueue, "shop", time.Minute
-		fired := proxy.LoseAnswer(sandbox.Containing("insert into subscribe_message_sends"))
+		fired := proxy.LoseResponse(sandbox.Containing("insert into subscribe_message_sends"))
 		out := db.MustSubscribe(t, s)
 		<-fired
 		require.Equal(t, s.TaskID, out.TaskID)

@@ -14,7 +14,7 @@ import (
 // index entries of tasks claimed long ago cannot be removed, and every claim scans them. A
 // process that notices slow claims keeps in memory how far it has come in each priority
 // bucket. It claims from these low-water marks for a short time and then scans from the start
-// again. When a claim above the marks finds nothing, a plain claim follows, so an empty answer
+// again. When a claim above the marks finds nothing, a plain claim follows, so an empty response
 // is always correct. A task that enters below a mark is late by that time at most, and only
 // while other tasks come. No mark is stored.
 const (

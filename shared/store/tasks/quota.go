@@ -47,7 +47,7 @@ func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Wa
 
 // SubmitWithinQuota is Submit for a caller that may have a limited number of tasks
 // waiting: not final, whatever their queue and state. The rows beyond that are refused
-// with task.CodeQuota, each by itself; a replay gets its answer all the same.
+// with task.CodeQuota, each by itself; a replay gets its response all the same.
 //
 // No submission waits for a count (see quotas), and one process spends at most a
 // twentieth of the time on counting. So a caller may exceed its quota by what a process

@@ -18,7 +18,7 @@ type Report struct {
 	Request []byte   // the report as received, for report_logs
 }
 
-// Reported is the answer to a Report.
+// Reported is the result of a Report.
 type Reported struct {
 	Task    task.Task // after the report
 	Verdict task.Verdict

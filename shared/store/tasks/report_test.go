@@ -138,7 +138,7 @@ func TestAReportWhoseAnswerWasLostIsAppliedOnce(t *testing.T) {
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
 	db.Claim(t)
-	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into task_done"))
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	<-fired
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_done`))

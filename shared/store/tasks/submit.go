@@ -13,7 +13,7 @@ import (
 )
 
 // Submission is one task to create, or one refused request to log. Its ID is made before the
-// commit, so that a transaction whose answer was lost can be run again.
+// commit, so that a transaction whose response was lost can be run again.
 type Submission struct {
 	ID          task.ID
 	Key         *task.Hash // of caller, resource and key; nil = no key given
@@ -57,7 +57,7 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 	}
 }
 
-// Submitted is the answer to a Submission.
+// Submitted is the result of a Submission.
 type Submitted struct {
 	ID       task.ID
 	State    task.State
@@ -90,7 +90,7 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	return outs, errs
 }
 
-// flushSubmissions commits the rows in one transaction. If the answer to the commit is lost,
+// flushSubmissions commits the rows in one transaction. If the response to the commit is lost,
 // the same ids are inserted again and the primary key decides. An error after the commit fails
 // only rows that are replays.
 func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {

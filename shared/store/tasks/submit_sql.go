@@ -206,7 +206,7 @@ with i as materialized (
 const insertPlain = insertInput + insertTimes + insertRows
 
 // insertKeyed also writes the keys and marks default content as sent. A row whose key exists
-// is left out, in the answer too. Rows are sorted by key, so that two flushes never deadlock.
+// is left out, in the response too. Rows are sorted by key, so that two flushes never deadlock.
 const insertKeyed = insertInput + `, k as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from i where key is not null
@@ -226,19 +226,19 @@ const insertTaskEvents = `, e as (
     group by kind, caller_id
 )`
 
-const insertAnswer = `
+const selectInserted = `
 select id, state from l`
 
 // inserts are the statements without and with events. A flush without keys and default
 // content, as the first one of a process often is, does not plan them.
 var (
 	plainInserts = [2]store.Bulk[readyRow]{
-		{Columns: plainColumns, Text: insertPlain + insertAnswer},
-		{Columns: plainColumns, Text: insertPlain + insertTaskEvents + insertAnswer},
+		{Columns: plainColumns, Text: insertPlain + selectInserted},
+		{Columns: plainColumns, Text: insertPlain + insertTaskEvents + selectInserted},
 	}
 	keyedInserts = [2]store.Bulk[readyRow]{
-		{Columns: keyedColumns, Text: insertKeyed + insertAnswer},
-		{Columns: keyedColumns, Text: insertKeyed + insertTaskEvents + insertAnswer},
+		{Columns: keyedColumns, Text: insertKeyed + selectInserted},
+		{Columns: keyedColumns, Text: insertKeyed + insertTaskEvents + selectInserted},
 	}
 )
 

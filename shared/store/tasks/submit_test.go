@@ -189,7 +189,7 @@ func TestACommitWhoseAnswerWasLostIsRecognised(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, db.Ping(t.Context()))
 
-			fired := proxy.LoseAnswer(sandbox.Containing("insert into tasks"))
+			fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
 			s := submission()
 			out := db.MustSubmit(t, s)[0]
 			<-fired

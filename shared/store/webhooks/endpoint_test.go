@@ -458,7 +458,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	for name, held := range map[string]struct {
 		sql    string
 		args   []any
-		status int // of the answers
+		status int // of the responses
 	}{
 		"settling":               {sql: webhooks.LockHealthSQL, args: []any{[]task.ID{busy.ID}, []task.ID{busy.ID}}, status: 500},
 		"a change":               {sql: strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), args: []any{busy.ID}, status: 500},
