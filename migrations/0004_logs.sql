@@ -11,7 +11,7 @@ CREATE TABLE receive_logs (
     use_template  boolean,
     source_ip     varchar(45),
     user_agent    varchar(500),
-    request_data  jsonb,
+    request_data  json, -- jsonb costs a fifth of a large flush more, and nothing reads into it
     response_data jsonb,
     status_code   integer NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now()
@@ -44,7 +44,7 @@ CREATE TABLE report_logs (
     verdict       text NOT NULL,
     error_code    varchar(50),
     error_message varchar(500),
-    request_data  jsonb,
+    request_data  json,
     created_at    timestamptz NOT NULL DEFAULT now(),
     caller_id     bigint
 ) PARTITION BY RANGE (created_at);

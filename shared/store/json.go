@@ -38,8 +38,8 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// LogJSON turns a request body into text that the type jsonb accepts: the body itself if jsonb
-// can store it, else its text as a JSON string.
+// LogJSON turns a request body into what the logs keep of it: the body itself if the type jsonb
+// accepts it, so that Postgres can read each value of it, else its text as a JSON string.
 func LogJSON(request []byte) string {
 	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
 		return string(request)

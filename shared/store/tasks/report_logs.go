@@ -44,7 +44,7 @@ func verdictColumns() []store.BulkColumn[VerdictLog] {
 		store.Array("verdict text", func(l VerdictLog) string { return string(l.Verdict) }),
 		store.Array("error_code text", func(l VerdictLog) *string { return store.OrNull(l.errorCode) }),
 		store.Array("error_message text", func(l VerdictLog) *string { return store.OrNull(task.Cut(l.Message, task.MaxResult)) }),
-		store.Array("request_data jsonb", func(l VerdictLog) *string { return store.OrNull(l.request) }),
+		store.Array("request_data json", func(l VerdictLog) *string { return store.OrNull(l.request) }),
 	}
 }
 

@@ -157,7 +157,7 @@ func plainColumns() []store.BulkColumn[readyRow] {
 		store.Array("use_template boolean", func(s r) bool { return s.UseTemplate }),
 		store.Array("source_ip text", func(s r) string { return s.SourceIP }),
 		store.Array("user_agent text", func(s r) string { return s.loggedAgent() }),
-		store.Array("request_data jsonb", func(s r) string { return store.LogJSON(s.Request) }),
+		store.Array("request_data json", func(s r) string { return store.LogJSON(s.Request) }),
 	}
 }
 
