@@ -12,7 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// defaultRequest adds validation to api.DefaultSMSRequest.
+// defaultRequest adds validation to api.DefaultSMSRequest. A default SMS is the content that is sent once to a phone number
+// whose submission has no content.
 type defaultRequest api.DefaultSMSRequest
 
 func (r *defaultRequest) Validate() []task.Field {
@@ -22,8 +23,8 @@ func (r *defaultRequest) Validate() []task.Field {
 	return bad
 }
 
-// checkDefaultContent checks that the content can be submitted. The result of a template cannot be checked, as the
-// template may change until then.
+// checkDefaultContent checks that the content can be sent. With useTemplate the content is the parameters of a template.
+// The rendered text is not checked here, because the template may change before the message is sent.
 func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
 	bad.When(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
 	bad.When(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
@@ -39,7 +40,7 @@ func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultReques
 	return defaultResponse(row), err
 }
 
-// phone returns the stored form of a valid number, or "".
+// phone returns the form in which a phone number is stored, or "" if text is not a phone number.
 func (h *handlers) phone(text string) string {
 	number, _ := h.phones.Phone(text)
 	return number
@@ -65,7 +66,8 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struc
 	return defaultResponse(row), err
 }
 
-// defaultChange adds validation to api.DefaultSMSChange. The content is checked together with the stored row.
+// defaultChange adds validation to api.DefaultSMSChange. editDefault checks the content, because its rules depend on
+// use_template, which may be in the stored row only.
 type defaultChange api.DefaultSMSChange
 
 func (r *defaultChange) Validate() []task.Field {

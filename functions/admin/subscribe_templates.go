@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxTemplateID = 100
+const maxTemplateID = 100 // characters
 
 // pausedTemplatesRequest adds validation to api.SubscribeTemplatesRequest.
 type pausedTemplatesRequest api.SubscribeTemplatesRequest
@@ -28,8 +28,8 @@ func (r *pausedTemplatesRequest) Validate() []task.Field {
 	return bad
 }
 
-// templateCursor is the next_after of a page: the time of the pause or nothing, the caller, and the template, which may
-// contain any character.
+// templateCursor returns the next_after of a page: "paused_at.caller_id.template_id". paused_at is in microseconds, and
+// empty for a template that is not paused. template_id is last because it may contain dots.
 func templateCursor(t subscribe.Template) string {
 	at := ""
 	if t.PausedAt != nil {
@@ -63,29 +63,30 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateID
 }
 
-// subscribeTemplates lists the paused templates, which are those of queue wechat.
+// subscribeTemplates lists the templates with errors: the paused ones first, then those with too few errors for a pause.
+// Only the queue wechat has templates of this kind.
 func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
-	after, _ := parseTemplateCursor(req.After) // valid
+	after, _ := parseTemplateCursor(req.After) // Validate has checked it
 	templates, more, err := h.subscribeStore.Templates(ctx, after, decode.PageLimit(req.Limit))
 	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
 func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.SubscribeTemplate {
-	answer := api.SubscribeTemplate{
+	response := api.SubscribeTemplate{
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.HasQueues(): // an admin with queues may not see other callers
-	case t.CallerID == 0:
-		answer.CallerName = h.username
+	case c.HasQueues(): // an admin who is limited to queues may not see the names of callers
+	case t.CallerID == 0: // the built-in admin, which is not in the database
+		response.CallerName = h.username
 	default:
-		answer.CallerName = t.CallerName
+		response.CallerName = t.CallerName
 	}
-	return answer
+	return response
 }
 
 // resumeTemplateRequest adds validation to api.ResumeTemplateRequest.

@@ -13,14 +13,14 @@ import (
 )
 
 // errNotPublic is shown to the caller that registered the URL. It is the same for an address that is not public and for a
-// name that does not resolve: else a caller could find the names of the internal network.
+// name that does not resolve. Two different errors would reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard decides which addresses may be called: public addresses that are not this host's, and those in networks that an
-// operator allows. This host's own addresses are refused, also public ones, as services on it may trust local callers.
+// guard decides which addresses may be called: all in the networks that the operator allows, and all other public
+// addresses except those of this host. Services on this host may trust calls from it, even to its public address.
 type guard struct {
 	allowed    config.Networks
-	interfaces func() ([]net.Addr, error) // of this host, as net.InterfaceAddrs
+	interfaces func() ([]net.Addr, error) // net.InterfaceAddrs, except in tests
 
 	mu    sync.Mutex
 	own   map[netip.Addr]bool
@@ -34,8 +34,8 @@ func newGuard(allowed config.Networks) *guard {
 	return &guard{allowed: allowed, interfaces: net.InterfaceAddrs}
 }
 
-// control is the ControlContext of a net.Dialer, which calls it with each address before it connects: after DNS, so that
-// the checked address is the one that is called.
+// control is the ControlContext of a net.Dialer. The dialer calls it with each resolved address just before it connects,
+// so DNS cannot return another address between the check and the connection.
 func (g *guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !g.permits(to.Addr()) {
@@ -56,7 +56,8 @@ func (g *guard) permits(addr netip.Addr) bool {
 	return addr.IsValid() && !NotPublic.Contains(addr) && !g.isOwn(addr)
 }
 
-// isOwn reports whether addr is one of this host's, and true if they cannot be read.
+// isOwn reports whether addr is an address of this host. It returns true if the addresses of this host cannot be read, so
+// that addr is refused.
 func (g *guard) isOwn(addr netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,19 +78,19 @@ func (g *guard) isOwn(addr netip.Addr) bool {
 	return g.own[addr]
 }
 
-// nat64 is the prefix by which a network without IPv4 reaches IPv4 hosts.
+// nat64 is the well-known prefix of NAT64. The last 32 bits of such an address are the IPv4 address that is reached.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// NotPublic has the networks that are not globally reachable by the IANA registries of special-purpose addresses, and all
-// of 6to4 and Teredo, which embed an IPv4 address and have no public servers. The network policy of the deployment has the
-// same list.
+// NotPublic is the list of networks whose addresses are not public: those that the IANA special-purpose address registries
+// list as not globally reachable, unassigned ones, and all of 6to4 and Teredo, which embed an IPv4 address and have no
+// public servers. deploy/knative/base/network.yaml has the same list.
 var NotPublic = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
 	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT
 	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
-	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent, in spite of its public address
-	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, and the metadata of most clouds
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent, which has a public address
+	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, and the metadata service of most clouds
 	netip.MustParsePrefix("172.16.0.0/12"),    // private
 	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments
 	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
@@ -100,7 +101,7 @@ var NotPublic = config.Networks{
 	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
 	netip.MustParsePrefix("224.0.0.0/3"),      // multicast, reserved, broadcast
 
-	// All but 2000::/3, the only IPv6 addresses that are assigned as global unicast.
+	// All of IPv6 except 2000::/3, the only block that is assigned for global unicast.
 	netip.MustParsePrefix("::/3"),
 	netip.MustParsePrefix("4000::/2"),
 	netip.MustParsePrefix("8000::/1"),

@@ -13,25 +13,26 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// trim removes messages from the streams that no consumer needs any more. If one stream cannot be trimmed, the others are,
-// and it is trimmed the next time. If a stream that refused messages has room again, the relay is woken at once.
+// trim removes old messages from the streams of events, messages and users if a trim is due. If one stream cannot be
+// trimmed, the others still are, and the next trim tries it again. If a stream that refused messages has room again, the
+// relay is woken at once.
 func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
 	}
-	now, due, err := d.messageStore.BeginTrim(ctx)
+	plan, due, err := d.messageStore.BeginTrim(ctx)
 	if err != nil || !due {
 		return err
 	}
-	failures := []error{d.checkStreamAlerts(ctx)} // before anything is removed, else the alert would not be raised
-	refused := func(stream string) bool { return slices.Contains(now.Refused, stream) }
+	failures := []error{d.checkStreamAlerts(ctx)} // before the trim, after which a stream may be too empty for an alert
+	refused := func(stream string) bool { return slices.Contains(plan.Refused, stream) }
 	var freed []string
 	events, err := d.env.Bus().TrimEvents(ctx, refused(bus.StreamEvents))
 	failures = append(failures, err)
 	if events > 0 {
 		freed = append(freed, bus.StreamEvents)
 	}
-	messages, err := d.env.Bus().TrimMessages(ctx, now.From, refused(bus.StreamMessages), d.verdicts)
+	messages, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.verdicts)
 	failures = append(failures, err)
 	if messages.Removed > 0 {
 		freed = append(freed, bus.StreamMessages)
@@ -51,18 +52,18 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if err := d.messageStore.EndTrim(ctx, messages.Next, freed); err != nil {
 		return err
 	}
-	if len(now.Refused) > 0 && len(freed) > 0 {
+	if len(plan.Refused) > 0 && len(freed) > 0 {
 		d.env.WakeRelayAt(time.Time{})
 	}
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// trimParts: the stream of events is checked each time this share of its size was recorded. A stream that is just not full
-// enough to be trimmed then has room until the next check.
+// trimParts is how many times the stream of events is checked while events of its whole size are recorded. The parts are
+// small, so a stream that is just below the threshold of a trim still has room until the next check.
 const trimParts = 16
 
-// trimEventsIfNeeded trims the stream of events each time the events recorded here add up to a part of its size: one caller
-// can fill all of it within a minute.
+// trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimParts of its size. The
+// regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
@@ -73,7 +74,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 		return
 	}
 	d.recorded.Store(0)
-	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // it is trimmed the next time
+	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // the next trim tries again
 		d.env.Log.Info("trim events", "function", "deliver", "error", err)
 	}
 }
@@ -87,7 +88,7 @@ func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	return err
 }
 
-// verdicts returns which messages in the stream were sent or are finished.
+// verdicts returns the states of those messages that are final. A message that is missing in the result is not final.
 func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {
@@ -99,12 +100,12 @@ func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make(map[string]bus.MessageState, len(finished))
+	states := make(map[string]bus.MessageState, len(finished))
 	for id, confirmed := range finished {
-		verdicts[id.String()] = bus.Sent
+		states[id.String()] = bus.Sent
 		if confirmed {
-			verdicts[id.String()] = bus.Finished
+			states[id.String()] = bus.Finished
 		}
 	}
-	return verdicts, nil
+	return states, nil
 }

@@ -13,17 +13,17 @@
 //	GET  /api/v1/messages/peers
 //	POST /api/v1/messages/read
 //
-// An operator lists stuck messages, sends them again or gives them up:
+// An operator lists stuck messages, sends them again (redrive) or stops sending them (abandon):
 //
 //	GET  /api/v1/messages/stuck
 //	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
-// A 200 means that the message is committed and will be sent until its receiver has confirmed it
-// or its sends are used up. A 202 (ack accepted) means that the message is stored in a stream and
-// will be committed later; until then it can be lost by a failure that the durability in the
-// response does not cover. The message's id is sent as the id of the CloudEvent, not as part of
-// the text.
+// A 200 means that the message is committed to the database and will be sent until its receiver has
+// confirmed it or it was sent max_sends times. A 202 (ack accepted) means that the message is stored
+// in a stream and will be committed later. Until then a failure can lose it; the field durability of
+// the response says which failures it survives. A receiver gets the message's id as the id of the
+// CloudEvent, not as part of the data.
 package messages
 
 import (
@@ -41,7 +41,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function is the function messages.
+// Function is this package's entry in functions.Catalogue.
 var Function = fn.HTTP("messages", New)
 
 // New returns the routes. It runs once per cold start and makes no network calls.
@@ -76,7 +76,7 @@ func showAccepted(s *metrics.Scrape, state bus.AcceptState) {
 	}
 }
 
-// resourceName is what {id} identifies, for error messages.
+// resourceName is what error texts call the resource that {id} identifies.
 const resourceName = "message"
 
 // handlers has the handlers of all routes.
@@ -127,7 +127,9 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any,
 	m, err := h.messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
-		return h.acceptedMessage(ctx, c, id) // for another caller's message too: the response time must not reveal that it exists
+		// A message of another caller takes the same path as a message that does not exist. Otherwise the
+		// response time would reveal that it exists.
+		return h.acceptedMessage(ctx, c, id)
 	case err != nil:
 		return nil, err
 	}

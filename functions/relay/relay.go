@@ -3,9 +3,9 @@
 //
 //	POST /events/relay
 //
-// It publishes rows while it holds their locks, so any number of relays may run at once. The rows of
-// a relay that dies stay due. A sender's messages to one receiver keep their order, even
-// while NATS is unavailable.
+// A relay locks rows while it publishes them, so any number of relays may run at once. If a relay
+// dies, its rows stay due. A sender's messages to one receiver keep their order, even while NATS is
+// unavailable.
 //
 // A stream that is full, has no leader or does not answer is paused for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their
@@ -33,7 +33,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function is this package's line in the catalogue.
+// Function is this package's entry in functions.Catalogue.
 var Function = fn.Event("relay", New)
 
 // New runs once per cold start and does not touch the network.
@@ -53,14 +53,14 @@ const (
 	publishTimeout   = 2 * time.Second // bounds how long the rows stay locked
 	unavailablePause = 2 * time.Second
 	maxBatchTime     = 10 * time.Second // for one batch of messages and one of events
-	reservedBytes    = 16 << 20         // for the up to 4 MiB of messages or events that the store returns at a time
+	reservedBytes    = 16 << 20         // of memory: the store returns up to about 4 MiB of messages or events at a time
 )
 
 type relayer struct {
 	events         *events.Store
 	messages       *messages.Store
 	env            *fn.Env
-	destinationLog loglimit.Limit // log lines of messages with a destination that submit does not accept
+	destinationLog loglimit.Limit // limits the log lines of logBadDestination
 }
 
 // relay publishes all messages and events that are due, in alternating batches, and schedules the
@@ -97,7 +97,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 }
 
 // scheduleNext schedules the next relay: when a stream pause ends, or when sent messages are due
-// again. The relay that sent them may have died before it scheduled that.
+// again. finishBatch schedules that too, but a relay may die before it does.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -123,7 +123,7 @@ func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, 
 	return relayed, err
 }
 
-// logStreams logs each stream that was paused or resumed. Attempts during a pause are not logged.
+// logStreams logs each stream that was paused or resumed. Failed attempts in between are not logged.
 func (r *relayer) logStreams(changes []store.StreamChange) {
 	for _, c := range changes {
 		if c.Reason == "" {
@@ -154,7 +154,7 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 	messages, invalid := make([]bus.Message, n), make([]error, n)
 	for i := range messages {
 		if messages[i], invalid[i] = build(i); invalid[i] != nil {
-			messages[i] = bus.Message{} // Publish refuses it
+			messages[i] = bus.Message{} // Publish refuses a message without a subject
 		}
 	}
 	results := make([]message.Result, n)
@@ -167,7 +167,7 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 			logged = true
 		}
 		switch {
-		case errors.Is(invalid[i], errEndpointChanged):
+		case errors.Is(invalid[i], errEndpointChanged): // nothing to publish: the row is done
 			results[i] = message.Result{Outcome: message.Accepted}
 		case invalid[i] != nil:
 			r.logBadDestination(invalid[i])

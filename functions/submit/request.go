@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	maxMetadata    = 4 << 10
-	maxNumberChars = 40
-	maxExponent    = 300
+	maxMetadata    = 4 << 10 // bytes
+	maxNumberChars = 40      // of a number in the metadata
+	maxExponent    = 300     // likewise, positive or negative
 )
 
 // sendRequest adds validation to api.SendRequest.
@@ -27,15 +27,16 @@ type sendRequest api.SendRequest
 // batchRequest adds validation to api.SendBatchRequest.
 type batchRequest api.SendBatchRequest
 
-// Validate limits the number of items; each item is validated alone.
+// Validate checks only the number of items. Each item is validated separately, so that one bad item does not fail the
+// batch.
 func (r *batchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
 	return bad
 }
 
-// Validate names every field whose value is not acceptable. It does not compare times with the
-// present (checkTimes does): a replay must be accepted after its times have passed.
+// Validate returns all fields with an invalid value. It does not compare times with the current
+// time, because a replay must be accepted even after its times have passed. checkTimes does that.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -81,7 +82,7 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkTimes refuses what this moment makes senseless; nil when nothing does.
+// checkTimes returns an error if expires_at has passed or a time is too far ahead. A replay is accepted all the same.
 func (r *sendRequest) checkTimes(now time.Time) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
@@ -106,8 +107,7 @@ func (r *sendRequest) validateMetadata(bad *decode.Rules) {
 	}
 }
 
-// unstorable describes what the database cannot store of a JSON value, "" if it can store
-// all of it.
+// unstorable returns why a JSON value is refused as metadata, or "" if it is accepted.
 func unstorable(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -137,8 +137,8 @@ func unstorable(value any) string {
 	return ""
 }
 
-// outOfRange reports whether those who read the metadata might fail to read a number: it has a
-// large exponent, whatever its digits are, or too many digits.
+// outOfRange reports whether a number has too many characters or too large an exponent. Programs that
+// read the metadata might fail to parse it.
 func outOfRange(number string) bool {
 	_, exponent, given := strings.Cut(strings.ToLower(number), "e")
 	if !given {

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	tasksPerSend     = 3                // one is waiting, one is being sent, one is being reported
+	tasksPerSend     = 3                // per concurrent send: one waits, one is sent, one is reported
 	claimWaitSeconds = 20               // how long a claim waits for tasks
-	minPause         = time.Second / 2  // between claims without tasks, and after the first failed call
-	maxPause         = 10 * time.Second // between calls that fail repeatedly
+	minPause         = time.Second / 2  // between the starts of claims that return no tasks, and after the first failed call
+	maxPause         = 10 * time.Second // after repeatedly failed calls
 	finalReportTime  = 10 * time.Second // for reports after the last send
 	lateReturnTime   = 5 * time.Second  // for Send to return after its ctx has ended
-	maxDelay         = time.Minute      // of all sends, because of the RetryAfter of one
+	maxDelay         = time.Minute      // limit of RetryAfter, which delays all later sends
 )
 
 // run is the state of one Run of a sender.
@@ -25,16 +25,16 @@ type run struct {
 	reporter *reporter
 	lease    int // seconds
 
-	running     context.Context // ends when no more attempts are to begin
+	running     context.Context // ends when the run stops; then no new attempt begins
 	stop        context.CancelFunc
 	failed      chan error      // the error that ended the run
 	sending     context.Context // ends a grace period after running
 	cancelSends context.CancelCauseFunc
 
-	slots    chan struct{} // has an element for each task that may still be claimed
+	slots    chan struct{} // a semaphore: one element for each task that may still be claimed
 	queue    chan *attempt // claimed, in the server's order
-	markPace pace          // applies Interval before tasks are marked as sending
-	sendPace pace          // applies Interval again before the send, as marking takes varying time
+	markPace pace          // keeps Interval between the calls that mark tasks as sending
+	sendPace pace          // keeps Interval between the sends too, because marking takes a varying time
 	leases   sync.WaitGroup
 }
 
@@ -52,17 +52,18 @@ func newRun(ctx context.Context, cfg Config, j *journal) *run {
 	return r
 }
 
-// do runs until the run is stopped. It returns the journal's error if that stopped it.
+// do claims and sends tasks until the run stops, and reports them. left has the reports that the last run did not
+// deliver. The error is that of the journal if it stopped the run.
 func (r *run) do(left []api.ReportRequest) error {
 	defer r.stop()
 	defer r.cancelSends(nil)
-	grace := context.AfterFunc(r.running, func() { time.AfterFunc(r.Grace, func() { r.cancelSends(errStopped) }) })
-	defer grace()
+	unregister := context.AfterFunc(r.running, func() { time.AfterFunc(r.Grace, func() { r.cancelSends(errStopped) }) })
+	defer unregister()
 
-	mayReport, stopReports := context.WithCancel(context.WithoutCancel(r.running))
+	reportCtx, stopReports := context.WithCancel(context.WithoutCancel(r.running))
 	defer stopReports()
 	var reporting, workers sync.WaitGroup
-	reporting.Go(func() { r.reporter.run(mayReport) })
+	reporting.Go(func() { r.reporter.run(reportCtx) })
 	for _, report := range left {
 		r.reporter.add(pendingReport{report: report, journaled: true, done: r.trySlot()})
 	}
@@ -89,8 +90,8 @@ func (r *run) do(left []api.ReportRequest) error {
 	}
 }
 
-// trySlot takes a slot for a report of the last run, if one is free, and returns a function that frees it. It
-// limits the reports that accumulate over several runs without a server.
+// trySlot takes a slot for a report of the last run, if one is free, and returns a function that frees it. While
+// old reports occupy slots, fewer new tasks are claimed, so unreported tasks do not accumulate over several runs.
 func (r *run) trySlot() (free func()) {
 	select {
 	case <-r.slots:
@@ -116,7 +117,7 @@ func (r *run) claim() {
 	for slots := r.waitForSlots(0); slots > 0; slots = r.waitForSlots(slots) {
 		started, wait := time.Now(), claimWaitSeconds
 		if !connected {
-			wait = 0 // to log at once that the service can be reached
+			wait = 0 // an immediate response, to log that the service is available
 		}
 		tasks, err := r.Client.Claim(r.running, api.ClaimRequest{
 			AppID: r.AppID, Queue: r.Queue, Limit: &slots, LeaseSeconds: &r.lease, MarksSending: true, Wait: &wait,
@@ -154,8 +155,8 @@ func (r *run) logConnected(away time.Duration) {
 	r.Log.InfoContext(r.running, LogConnected, "away", away.Round(time.Second).String())
 }
 
-// waitForSlots takes all free slots and returns how many the caller has now, held of them from before. It waits
-// until there is one, and returns 0 when the run stops.
+// waitForSlots takes all free slots in addition to the held ones that the caller already has, and returns the
+// total. It waits until the total is at least 1. It returns 0 when the run stops.
 func (r *run) waitForSlots(held int) int {
 	if held == 0 {
 		select {

@@ -2,9 +2,9 @@ package task
 
 import "time"
 
-// Due decides what happens to a task whose DueAt has passed: a scheduled task becomes pending, an
-// expired task fails, and an expired lease makes the task a zombie, whose next try waits as backoff
-// says.
+// Due decides what happens to a task whose DueAt has passed. A claimed task is a zombie: its lease has
+// expired, see lapse. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff sets
+// how long a retry of a zombie waits.
 func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
@@ -16,8 +16,9 @@ func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// lapse ends a claim whose lease expired. A claim that promised to mark each send and marked none has
-// not sent, so another try is safe; otherwise the outcome is unknown.
+// lapse ends a claim whose lease has expired. If the claim's sender marks sends and has not marked this
+// task, it has not sent it, so another send is safe. Otherwise the outcome is unknown and OnUnknown
+// decides.
 func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	policy := t.OnUnknown
 	if t.MarksSending && t.SendingAt.IsZero() {
@@ -39,7 +40,7 @@ func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// withResult sets the original API's text as result and the verdict as error code.
+// withResult sets result, a text of the original SMS API, and the verdict as the error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
 	t.Attempt = Attempt{Result: result, ErrorCode: string(v)}
 	return t, v

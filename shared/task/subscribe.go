@@ -19,14 +19,14 @@ const (
 	SubscribeFailed
 )
 
-// The error of a report of failure without one.
+// The error code and text of a failed subscribe message that has none of its own.
 const (
 	SendFailedCode    = "SEND_FAILED"
 	SendFailedMessage = "消息发送失败"
 )
 
-// SendStatus is the status of the task's subscribe message. A task that waits for a retry counts as failed, so that a
-// new request replaces it.
+// SendStatus returns the status of the task's subscribe message. A task that was reported as failed and waits for a
+// retry counts as failed, so that a new request replaces it.
 func (t Task) SendStatus() SendStatus {
 	switch {
 	case t.State == Succeeded:
@@ -42,13 +42,15 @@ func (t Task) waitsAfterFailure() bool {
 	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
-// SendAgain reports whether another request for the same subscribe message replaces this task; else the request is
-// skipped. A recorded message that is not claimed is replaced too: only the next record can claim it.
+// SendAgain reports whether a new request for the same subscribe message replaces this task. If not, the new request
+// is skipped. An unclaimed task of RecordedQueue is replaced too, because only the request that records a message
+// claims its task.
 func (t Task) SendAgain() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }
 
-// Doubtful reports whether the newest try of the task may have been delivered.
+// Doubtful reports whether the last send may have been delivered although its outcome is unknown. A claim that marks
+// sends and expired without a mark has sent nothing.
 func (t Task) Doubtful() bool {
 	return t.Ended == EndedUnknown || t.Ended == EndedByTimeout && !(t.MarksSending && t.SendingAt.IsZero())
 }
