@@ -79,7 +79,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/outbox":      {ours: []string{"shared/api", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":      {ours: []string{"shared/api", "shared/retry", "shared/text"}},
 	"shared/sender/":     {ours: []string{"shared/sender"}},
-	"shared/bus":         {ours: []string{"shared/loglimit"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	"shared/bus":         {ours: []string{"shared/loglimit", "shared/task"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/bus/bustest": {ours: []string{"shared/sandbox"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
 	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
 	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},

@@ -71,7 +71,7 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 		webhooksInFlight: newInFlight[webhooks.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
 	d.poster.logHidden = func(host string, cause error) {
 		if unlogged, log := d.hidden.Next(host); log {
-			env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error(), "unlogged", unlogged)
+			env.Log.Info("no public address to deliver to", "host", task.MaskNumbers(host), "cause", task.MaskNumbers(cause.Error()), "unlogged", unlogged)
 		}
 	}
 	telemetry.CollectValue(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, n webhooks.UnhealthyEndpoints) {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/sendonce/sendonce/shared/loglimit"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // errDenied: the permissions of this NATS user do not include a subject.
@@ -53,7 +54,7 @@ func (b *Bus) onAsyncError(err error) {
 	unlogged, log := b.denied.lines.Next()
 	b.denied.mu.Unlock()
 	if log {
-		b.log.Warn("NATS", "error", err, "unlogged", unlogged)
+		b.log.Warn("NATS", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // it names the subject
 	}
 	b.denied.add(err)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,10 +62,22 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 // requestID keeps the caller's id when it is harmless, else makes one. An id that may contain a
 // phone number is not harmless, as it is logged.
 func requestID(given string) string {
-	if task.ValidName(given, 50) && (task.MaskNumbers(given) == given || isRandomID(given)) {
+	if task.ValidName(given, 50) && (!mayHoldNumber(given) || isRandomID(given)) {
 		return given
 	}
 	return rand.Text()
+}
+
+// mayHoldNumber reports whether an id contains digits that a log masks, or as many as a mobile number
+// has, with separators between them.
+func mayHoldNumber(id string) bool {
+	const mobile = 11 // digits
+	if task.MaskNumbers(id) != id {
+		return true
+	}
+	joined := strings.NewReplacer("-", "", ".", "", "_", "", ":", "").Replace(id)
+	runs := strings.FieldsFunc(joined, func(r rune) bool { return r < '0' || r > '9' })
+	return slices.ContainsFunc(runs, func(run string) bool { return len(run) >= mobile })
 }
 
 // isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits: its runs of digits are no
@@ -180,7 +193,7 @@ func (req *request) log() {
 	}
 	attrs := make([]slog.Attr, 0, 16)
 	attrs = append(attrs,
-		slog.String("request_id", req.call.RequestID), slog.String("function", req.function), slog.String("method", req.r.Method),
+		slog.String("request_id", req.call.RequestID), slog.String("function", req.function), slog.String("method", task.MaskNumbers(req.r.Method)),
 		slog.String("route", req.route), slog.Int("status", req.status),
 		slog.Float64("ms", float64(time.Since(req.start).Microseconds())/1000), slog.Int("bytes", req.bytes),
 		slog.String("caller", task.MaskNumbers(req.call.Caller.Name)), slog.String("source_ip", req.call.SourceIP))
