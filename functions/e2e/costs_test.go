@@ -49,7 +49,8 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	c.Admin.Exec(`create extension pg_stat_statements`)
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-24s %10s %10s %10s %12s\n", "each", "statements", "WAL bytes", "blocks", "allocations")
-	for _, w := range hotWork(c) {
+	all := hotWork(c)
+	for _, w := range all {
 		m := w.measure(c)
 		fmt.Fprintf(&table, "%-24s %10.3f %10.0f %10.1f %12.0f\n", w.name, m.statements, m.wal, m.blocks, m.allocations)
 	}
@@ -60,8 +61,8 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	require.NoError(t, err)
 	want, got := parseCosts(t, string(has)), parseCosts(t, table.String())
 	require.Len(t, want, len(got))
-	for name, m := range got {
-		if m.exceeds(want[name]) {
+	for _, w := range all {
+		if got[w.name].exceeds(want[w.name], w.units) {
 			sandbox.RequireGolden(t, costsFile, string(has), table.String(), updateCosts)
 		}
 	}
@@ -90,10 +91,11 @@ func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	return lowest
 }
 
-// exceeds reports whether a cost is more than a tenth above a limit, and by more than what
-// runs in the background.
-func (m cost) exceeds(limit cost) bool {
-	return m.statements > 1.1*limit.statements+0.001 || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 || m.allocations > 1.1*limit.allocations+2
+// exceeds reports whether a cost is more than a tenth above a limit. It allows for what may
+// run in the background of each round, such as four statements.
+func (m cost) exceeds(limit cost, units int) bool {
+	return m.statements > 1.1*limit.statements+4/float64(units) || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 ||
+		m.allocations > 1.1*limit.allocations+2
 }
 
 // hotWork is done in its order: what is submitted is claimed and then reported.
