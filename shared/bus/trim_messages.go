@@ -92,7 +92,8 @@ const noConsumer = ""
 
 // readByAll returns the sequence number up to which every consumer has everything, and the slowest
 // consumer. A consumer with nothing left to read is not behind, whatever its filter. Without consumers
-// it returns 0.
+// it returns 0. The server counts a new message for its consumers shortly after it has acknowledged
+// it; what a trim may remove is at least messagesKeptFull older.
 func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {

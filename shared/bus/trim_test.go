@@ -186,6 +186,10 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "elsewhere", FilterSubject: "msg.z.>"})
 	require.NoError(t, err)
 	publishAll(t, b, reliableMessage("1", "msg.a.x"), reliableMessage("2", "msg.a.x"), reliableMessage("3", "msg.b.x"))
+	bustest.Eventually(t, func() bool {
+		info, err := reader.Info(t.Context())
+		return err == nil && info.NumPending == 2
+	}, "the server counts messages for a consumer after it has acknowledged them")
 	verdicts := judged(map[string]MessageState{"1": Sent, "2": Sent, "3": Finished})
 	read := func(n int) {
 		t.Helper()
