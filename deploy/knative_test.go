@@ -379,7 +379,7 @@ func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
 	wants := map[string][]string{}
-	for _, p := range deliver.NotPublic {
+	for _, p := range deliver.NonPublicNetworks {
 		if p.Addr().Is6() {
 			wants["::/0"] = append(wants["::/0"], p.String())
 			continue

@@ -1,6 +1,6 @@
-// Package functions is the catalogue: every function of Sendonce, and the
-// commands beside them. Two programs serve it: functions/sendonce with our own
-// server, and functions/framework with the server of the functions framework.
+// Package functions lists every function of Sendonce, and the commands beside
+// them. Two programs serve them: functions/sendonce with our own server, and
+// functions/framework with the server of the functions framework.
 package functions
 
 import (

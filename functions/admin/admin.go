@@ -28,7 +28,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Function is this package's line in the catalogue.
+// Function serves the routes of operators.
 var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.

@@ -15,12 +15,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxTemplateID = 100 // characters
+const maxTemplateIDChars = 100 // characters
 
-// pausedTemplatesRequest adds validation to api.SubscribeTemplatesRequest.
-type pausedTemplatesRequest api.SubscribeTemplatesRequest
+// subscribeTemplatesRequest adds validation to api.SubscribeTemplatesRequest.
+type subscribeTemplatesRequest api.SubscribeTemplatesRequest
 
-func (r *pausedTemplatesRequest) Validate() []task.Field {
+func (r *subscribeTemplatesRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Page(r.Limit)
 	_, ok := parseTemplateCursor(r.After)
@@ -60,12 +60,12 @@ func parseTemplateCursor(text string) (cursor subscribe.TemplateCursor, ok bool)
 }
 
 func validTemplateID(id string) bool {
-	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateID
+	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateIDChars
 }
 
 // subscribeTemplates lists the templates with errors: the paused ones first, then those with too few errors for a pause.
 // Only the queue wechat has templates of this kind.
-func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTemplatesRequest) (any, error) {
+func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subscribeTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
@@ -106,7 +106,7 @@ func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTem
 	if !validTemplateID(id) {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
 	}
-	due, err := h.subscribeStore.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	due, err := h.subscribeStore.ResumeTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function serves the routes by which sender apps claim tasks and extend leases.
 var Function = fn.HTTP("claim", New)
 
 // New runs once per cold start and does not touch the network.

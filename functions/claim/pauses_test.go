@@ -229,14 +229,14 @@ func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	require.Equal(t, "0", shown["caller_id"])
 	require.Equal(t, "admin", shown["caller_name"])
 
-	lift := cluster.AdminPath + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
-	require.Equal(t, []string{"reason"}, s.Post(lift, `{}`).Fields())
-	require.Equal(t, []string{"caller_id"}, s.Post(lift, `{"reason":"corrected","caller_id":-1}`).Fields())
-	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected","caller_id":"7"}`).Status, "it is paused for another caller")
-	lifted := s.Post(lift, `{"reason":"corrected","caller_id":"0"}`)
-	require.Equal(t, 200, lifted.Status, lifted.Text)
-	require.EqualValues(t, 1, lifted.Data("due_tasks"))
+	resume := cluster.AdminPath + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
+	require.Equal(t, []string{"reason"}, s.Post(resume, `{}`).Fields())
+	require.Equal(t, []string{"caller_id"}, s.Post(resume, `{"reason":"corrected","caller_id":-1}`).Fields())
+	require.Equal(t, 404, s.Post(resume, `{"reason":"corrected","caller_id":"7"}`).Status, "it is paused for another caller")
+	resumed := s.Post(resume, `{"reason":"corrected","caller_id":"0"}`)
+	require.Equal(t, 200, resumed.Status, resumed.Text)
+	require.EqualValues(t, 1, resumed.Data("due_tasks"))
 	require.Empty(t, s.Get(cluster.AdminPath+"subscribe-templates").Data("templates"))
 	require.Equal(t, id, claim()[0].ID.String())
-	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected"}`).Status)
+	require.Equal(t, 404, s.Post(resume, `{"reason":"corrected"}`).Status)
 }

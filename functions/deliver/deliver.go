@@ -62,7 +62,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function posts webhooks and messages to URLs.
 var Function = fn.EventBatch("deliver", New)
 
 // New runs once per cold start and does not touch the network.
@@ -97,7 +97,7 @@ type deliverer struct {
 	changes       loglimit.ByKey[endpointState] // log lines
 	hidden        loglimit.ByKey[string]        // log lines of hosts without a public address
 	unsignedPosts loglimit.ByKey[secretOwner]   // log lines
-	recorded      atomic.Int64                  // bytes of events since their stream was last trimmed for them
+	recordedBytes atomic.Int64                  // bytes of events since their stream was last trimmed for them
 }
 
 func (d *deliverer) isDraining() bool {

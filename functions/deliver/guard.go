@@ -53,7 +53,7 @@ func (g *guard) permits(addr netip.Addr) bool {
 		embedded := addr.As16()
 		return g.permits(netip.AddrFrom4([4]byte(embedded[12:])))
 	}
-	return addr.IsValid() && !NotPublic.Contains(addr) && !g.isOwn(addr)
+	return addr.IsValid() && !NonPublicNetworks.Contains(addr) && !g.isOwn(addr)
 }
 
 // isOwn reports whether addr is an address of this host. It returns true if the addresses of this host cannot be read, so
@@ -81,10 +81,10 @@ func (g *guard) isOwn(addr netip.Addr) bool {
 // nat64 is the well-known prefix of NAT64. The last 32 bits of such an address are the IPv4 address that is reached.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// NotPublic is the list of networks whose addresses are not public: those that the IANA special-purpose address registries
-// list as not globally reachable, unassigned ones, and all of 6to4 and Teredo, which embed an IPv4 address and have no
-// public servers. deploy/knative/base/network.yaml has the same list.
-var NotPublic = config.Networks{
+// NonPublicNetworks is the list of networks whose addresses are not public: those that the IANA special-purpose address
+// registries list as not globally reachable, unassigned ones, and all of 6to4 and Teredo, which embed an IPv4 address and
+// have no public servers. deploy/knative/base/network.yaml has the same list.
+var NonPublicNetworks = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
 	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT

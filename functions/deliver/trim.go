@@ -32,7 +32,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if events > 0 {
 		freed = append(freed, bus.StreamEvents)
 	}
-	messages, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.verdicts)
+	messages, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
 	failures = append(failures, err)
 	if messages.Removed > 0 {
 		freed = append(freed, bus.StreamMessages)
@@ -58,9 +58,9 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// trimParts is how many times the stream of events is checked while events of its whole size are recorded. The parts are
-// small, so a stream that is just below the threshold of a trim still has room until the next check.
-const trimParts = 16
+// trimChecksPerStream is how many times the stream of events is checked while events of its whole size are recorded. It
+// is large, so a stream that is just below the threshold of a trim still has room until the next check.
+const trimChecksPerStream = 16
 
 // trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimParts of its size. The
 // regular trim alone is too rare: one caller can fill the stream within a minute.
@@ -69,11 +69,11 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 	for i := range events {
 		bytes += int64(len(events[i].Payload)) + messages.StreamOverhead
 	}
-	part := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimParts
-	if d.env.Bus() == nil || d.recorded.Add(bytes) < part {
+	bytesPerCheck := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimChecksPerStream
+	if d.env.Bus() == nil || d.recordedBytes.Add(bytes) < bytesPerCheck {
 		return
 	}
-	d.recorded.Store(0)
+	d.recordedBytes.Store(0)
 	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // the next trim tries again
 		d.env.Log.Info("trim events", "function", "deliver", "error", err)
 	}
@@ -88,8 +88,8 @@ func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	return err
 }
 
-// verdicts returns the states of those messages that are final. A message that is missing in the result is not final.
-func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
+// messageStates returns the states of those messages that are final. A message that is missing in the result is not final.
+func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {
 		if parsed, err := task.ParseID(id); err == nil {

@@ -225,8 +225,8 @@ func (h *senderRun) stop() {
 	require.Zero(h.t, code, h.process.Output())
 }
 
-// lapse ends the leases of claimed tasks.
-func (h *senderRun) lapse() {
+// expireLeases ends the leases of claimed tasks.
+func (h *senderRun) expireLeases() {
 	h.service.Exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
 }
 
@@ -309,7 +309,7 @@ func TestKilledSenderRepeatsNothingBegun(t *testing.T) {
 				if !c.journaled {
 					require.Equal(t, "processing", h.state(victim))
 				}
-				h.lapse()
+				h.expireLeases()
 				h.start("1")
 				h.settles()
 				h.keeps(tasks)
@@ -359,7 +359,7 @@ func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	}
 	h.start("5")
 	h.stop()
-	h.lapse()
+	h.expireLeases()
 	h.start("5")
 	h.settles()
 	h.keeps(tasks)

@@ -41,7 +41,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function is this package's entry in functions.Catalogue.
+// Function serves the routes of reliable messages.
 var Function = fn.HTTP("messages", New)
 
 // New returns the routes. It runs once per cold start and makes no network calls.

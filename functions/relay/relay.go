@@ -33,7 +33,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function is this package's entry in functions.Catalogue.
+// Function publishes the outbox to NATS.
 var Function = fn.Event("relay", New)
 
 // New runs once per cold start and does not touch the network.

@@ -21,7 +21,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Function is this package's line in the catalogue.
+// Function serves the routes by which sender apps report attempts.
 var Function = fn.HTTP("report", New)
 
 // New runs once per cold start and does not touch the network.

@@ -26,7 +26,7 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// Function is this package's line in the catalogue.
+// Function saves the messages that a stream has accepted.
 var Function = fn.EventBatch("save", New)
 
 // New runs once per cold start and does not touch the network.

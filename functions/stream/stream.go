@@ -39,7 +39,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function serves the stream of a user's messages.
 var Function = fn.HTTP("stream", New)
 
 // New runs once per cold start and does not touch the network.

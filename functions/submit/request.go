@@ -102,13 +102,13 @@ func (r *sendRequest) validateMetadata(bad *decode.Rules) {
 		bad.When(true, "metadata", "must be a JSON object of at most 4096 bytes")
 		return
 	}
-	if problem := unstorable(object); problem != "" {
+	if problem := metadataProblem(object); problem != "" {
 		bad.When(true, "metadata", problem)
 	}
 }
 
-// unstorable returns why a JSON value is refused as metadata, or "" if it is accepted.
-func unstorable(value any) string {
+// metadataProblem returns why a JSON value is refused as metadata, or "" if it is accepted.
+func metadataProblem(value any) string {
 	switch v := value.(type) {
 	case string:
 		if strings.ContainsRune(v, 0) {
@@ -120,16 +120,16 @@ func unstorable(value any) string {
 		}
 	case []any:
 		for _, element := range v {
-			if problem := unstorable(element); problem != "" {
+			if problem := metadataProblem(element); problem != "" {
 				return problem
 			}
 		}
 	case map[string]any:
 		for name, element := range v {
-			if problem := unstorable(name); problem != "" {
+			if problem := metadataProblem(name); problem != "" {
 				return problem
 			}
-			if problem := unstorable(element); problem != "" {
+			if problem := metadataProblem(element); problem != "" {
 				return problem
 			}
 		}

@@ -38,7 +38,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function serves the routes that submit, read and cancel tasks.
 var Function = fn.HTTP("submit", New)
 
 // New runs once per cold start and does not touch the network.

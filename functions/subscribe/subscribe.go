@@ -52,7 +52,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function serves the routes of WeChat subscribe messages.
 var Function = fn.HTTP("subscribe", New)
 
 // New runs once per cold start and does not touch the network.

@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// Function is this package's line in the catalogue.
+// Function does the work that is due.
 var Function = fn.Event("sweep", New)
 
 // New runs once per cold start and does not touch the network.

@@ -25,7 +25,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Function is the entry of this package in the list of functions.
+// Function serves the routes of webhook endpoints and their deliveries.
 var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.

@@ -11,14 +11,14 @@ import (
 
 const reportRetryDelay = 500 * time.Millisecond // between the tries to report while the database is unavailable
 
-// report is the report of an attempt. doubtful means that an earlier attempt of the message ended
+// report is the report of an attempt. mayHaveBeenSent means that an earlier attempt of the message ended
 // unknown.
-func (r *result) report(doubtful bool) task.Report {
+func (r *result) report(mayHaveBeenSent bool) task.Report {
 	switch r.class {
 	case sent:
 		return task.Report{Outcome: task.SentOK}
 	case noConsent:
-		if doubtful {
+		if mayHaveBeenSent {
 			return task.Report{Outcome: task.SentOK, ErrorCode: r.code, Message: "inferred: an earlier attempt without an answer used the user's consent: " + r.message}
 		}
 		return task.Report{Outcome: task.SentFailed, ErrorCode: r.code, Message: r.message}
@@ -44,7 +44,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 		b.fail(err)
 		return
 	}
-	report := &tasks.Report{Report: r.report(b.sends[t.ID].Doubtful), Request: request}
+	report := &tasks.Report{Report: r.report(b.sends[t.ID].MayHaveBeenSent), Request: request}
 	report.TaskID, report.AppID, report.CallerID, report.ClaimID = t.ID, b.app, task.ServiceCaller, t.ClaimID
 	retries, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(reportTime)))
 	defer cancel()

@@ -52,7 +52,7 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
-// Function is this package's line in the catalogue.
+// Function sends subscribe messages through WeChat.
 var Function = fn.Event("wechat", New)
 
 // New runs once per cold start and does not touch the network.

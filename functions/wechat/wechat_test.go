@@ -238,7 +238,7 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	s.run()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waits))
 
-	due, err := s.db.Subscribe.LiftTemplate(t.Context(), "T1", nil, store.Operator{Name: "op"})
+	due, err := s.db.Subscribe.ResumeTemplate(t.Context(), "T1", nil, store.Operator{Name: "op"})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
 	s.run()

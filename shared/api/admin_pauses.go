@@ -75,7 +75,7 @@ type SubscribeTemplate struct {
 	UpdatedAt  time.Time  `json:"updated_at"`
 }
 
-// ResumeTemplateRequest lifts the pause of a template: POST
+// ResumeTemplateRequest ends the pause of a template: POST
 // /api/v1/admin/subscribe-templates/{template_id}/resume.
 type ResumeTemplateRequest struct {
 	CallerID *ID    `json:"caller_id,omitempty"` // nil = every caller for which it is paused

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A Function is one line of the catalogue in functions/functions.go. Make it with
+// A Function is one function of Sendonce; functions/functions.go lists all. Make it with
 // HTTP or Event.
 type Function struct {
 	Name     string

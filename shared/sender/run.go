@@ -52,9 +52,9 @@ func newRun(ctx context.Context, cfg Config, j *journal) *run {
 	return r
 }
 
-// do claims and sends tasks until the run stops, and reports them. left has the reports that the last run did not
+// do claims and sends tasks until the run stops, and reports them. unreported has the reports that the last run did not
 // deliver. The error is that of the journal if it stopped the run.
-func (r *run) do(left []api.ReportRequest) error {
+func (r *run) do(unreported []api.ReportRequest) error {
 	defer r.stop()
 	defer r.cancelSends(nil)
 	unregister := context.AfterFunc(r.running, func() { time.AfterFunc(r.Grace, func() { r.cancelSends(errStopped) }) })
@@ -64,7 +64,7 @@ func (r *run) do(left []api.ReportRequest) error {
 	defer stopReports()
 	var reporting, workers sync.WaitGroup
 	reporting.Go(func() { r.reporter.run(reportCtx) })
-	for _, report := range left {
+	for _, report := range unreported {
 		r.reporter.add(pendingReport{report: report, journaled: true, done: r.trySlot()})
 	}
 	for range r.Concurrency {

@@ -30,12 +30,12 @@ func TestBackoffSchedule(t *testing.T) {
 			require.Equal(t, Applied, verdict, "%s: a late success ends the waiting", name)
 			require.Equal(t, Succeeded, late.State, name)
 		}
-		got, verdict := before.Due(slowly, now)
+		got, verdict := before.SettleDue(slowly, now)
 		require.Equal(t, TimeoutRetry, verdict)
 		require.Equal(t, Scheduled, got.State)
 		require.Equal(t, now.Add(wait), got.DueAt)
 		require.Equal(t, ResultTimeoutRetry, got.Result)
-		got, verdict = got.Due(slowly, got.DueAt)
+		got, verdict = got.SettleDue(slowly, got.DueAt)
 		require.Equal(t, Promoted, verdict)
 		require.Equal(t, Pending, got.State)
 		require.Zero(t, got.DueAt)
@@ -69,7 +69,7 @@ func TestBackoffPastExpiryExpiresOnTime(t *testing.T) {
 	got, _ := claimed(func(t *Task) { t.Queue, t.ExpiresAt = "q", soon }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowly, now)
 	require.Equal(t, Scheduled, got.State)
 	require.Equal(t, soon, got.DueAt)
-	got, verdict := got.Due(slowly, soon)
+	got, verdict := got.SettleDue(slowly, soon)
 	require.Equal(t, ExpiredVerdict, verdict)
 	require.Equal(t, Expired, got.Reason)
 }

@@ -7,7 +7,7 @@
 //	            send_at                      claim
 //	scheduled ----------> pending <------------------------> processing
 //	    |                 |  ^  ^    released, failed+retry,   |     |
-//	    | cancel, expiry  |  |  |    unknown or lapsed+resend  |     | unknown or lapsed,
+//	    | cancel, expiry  |  |  |    unknown or timeout+resend |     | unknown or timeout,
 //	    v                 v  |  +----------- resend -----+     |     | on_unknown hold
 //	  failed <---------------+ manual retry              |     |     v
 //	    ^  ^                                             +-----|-- held

@@ -2,13 +2,13 @@ package task
 
 import "time"
 
-// Due decides what happens to a task whose DueAt has passed. A claimed task is a zombie: its lease has
-// expired, see lapse. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff sets
+// SettleDue decides what happens to a task whose DueAt has passed. A claimed task is a zombie: its lease has
+// expired, see expireLease. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff sets
 // how long a retry of a zombie waits.
-func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
+func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
-		return t.lapse(backoff, now)
+		return t.expireLease(backoff, now)
 	case t.expired(now):
 		return t.fail(Expired, now).withResult(ResultExpired, ExpiredVerdict)
 	default:
@@ -16,10 +16,10 @@ func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// lapse ends a claim whose lease has expired. If the claim's sender marks sends and has not marked this
+// expireLease ends a claim whose lease has expired. If the claim's sender marks sends and has not marked this
 // task, it has not sent it, so another send is safe. Otherwise the outcome is unknown and OnUnknown
 // decides.
-func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
+func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
 	policy := t.OnUnknown
 	if t.MarksSending && t.SendingAt.IsZero() {
 		policy = Resend

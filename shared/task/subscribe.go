@@ -42,15 +42,15 @@ func (t Task) waitsAfterFailure() bool {
 	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
-// SendAgain reports whether a new request for the same subscribe message replaces this task. If not, the new request
+// Replaceable reports whether a new request for the same subscribe message replaces this task. If not, the new request
 // is skipped. An unclaimed task of RecordedQueue is replaced too, because only the request that records a message
 // claims its task.
-func (t Task) SendAgain() bool {
+func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }
 
-// Doubtful reports whether the last send may have been delivered although its outcome is unknown. A claim that marks
-// sends and expired without a mark has sent nothing.
-func (t Task) Doubtful() bool {
+// MayHaveBeenSent reports whether the last send may have been delivered although its outcome is unknown. A claim that
+// marks sends and expired without a mark has sent nothing.
+func (t Task) MayHaveBeenSent() bool {
 	return t.Ended == EndedUnknown || t.Ended == EndedByTimeout && !(t.MarksSending && t.SendingAt.IsZero())
 }

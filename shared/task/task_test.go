@@ -58,7 +58,7 @@ func TestDecisionsForgetTheAttemptBefore(t *testing.T) {
 	}
 	due := func(before Task) Task {
 		before.OnUnknown = Resend
-		after, _ := before.Due(nil, now)
+		after, _ := before.SettleDue(nil, now)
 		after.OnUnknown = Hold
 		return after
 	}

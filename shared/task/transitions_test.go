@@ -156,7 +156,7 @@ func TestDue(t *testing.T) {
 		{"an unmarked claim that marks is safe to resend", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
 		{"a marked claim is unknown", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 	} {
-		got, verdict := c.task.Due(nil, now)
+		got, verdict := c.task.SettleDue(nil, now)
 		require.Equal(t, c.state, got.State, c.name)
 		require.Equal(t, c.reason, got.Reason, c.name)
 		require.Equal(t, c.verdict, verdict, c.name)
@@ -228,7 +228,7 @@ func TestCutCountsCharacters(t *testing.T) {
 func TestResultErrorCode(t *testing.T) {
 	t.Parallel()
 	due := func(changes ...func(*Task)) Task {
-		after, _ := claimed(changes...).Due(nil, now)
+		after, _ := claimed(changes...).SettleDue(nil, now)
 		return after
 	}
 	report := func(r Report) Task {

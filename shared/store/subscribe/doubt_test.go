@@ -29,7 +29,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 			s = storetest.Booking(1, `{"a":1}`)
 			change(s)
 			again := db.MustSubscribe(t, s)
-			require.False(t, doubtful(t, db, again.TaskID), "what may have been delivered was another grant's")
+			require.False(t, mayHaveBeenSent(t, db, again.TaskID), "what may have been delivered was another grant's")
 		})
 	}
 	t.Run("a message that is sent once more", func(t *testing.T) {
@@ -40,21 +40,21 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 		first := db.MustSubscribe(t, s)
 		db.Try(t, task.Report{Outcome: task.SentUnknown})
 		second := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-		require.True(t, doubtful(t, db, second.TaskID))
+		require.True(t, mayHaveBeenSent(t, db, second.TaskID))
 		db.Try(t, task.Report{Outcome: task.SentOK})
 		out, err := db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann", Reason: "lost phone"})
 		require.NoError(t, err)
-		require.False(t, doubtful(t, db, out.TaskID))
+		require.False(t, mayHaveBeenSent(t, db, out.TaskID))
 	})
 }
 
-// doubtful returns Send.Doubtful, which the sender of the message gets.
-func doubtful(t *testing.T, db *storetest.DB, id task.ID) bool {
+// mayHaveBeenSent returns that field of the Send which the sender of the message gets.
+func mayHaveBeenSent(t *testing.T, db *storetest.DB, id task.ID) bool {
 	t.Helper()
 	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
 	require.NoError(t, err)
 	require.Contains(t, sends, id)
-	return sends[id].Doubtful
+	return sends[id].MayHaveBeenSent
 }
 
 func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
@@ -69,8 +69,8 @@ func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
 	_, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
-	require.False(t, doubtful(t, db, out.TaskID))
+	require.False(t, mayHaveBeenSent(t, db, out.TaskID))
 	_, err = db.Tasks.RetryFailed(t.Context(), out.TaskID, store.Operator{Name: "ann"})
 	require.NoError(t, err)
-	require.False(t, doubtful(t, db, out.TaskID), "no try of it ever left")
+	require.False(t, mayHaveBeenSent(t, db, out.TaskID), "no try of it ever left")
 }

@@ -164,8 +164,8 @@ type Send struct {
 	MiniprogramState string
 	CreatedAt        time.Time
 
-	Doubtful bool // it is unknown whether an earlier try was delivered
-	Sent     bool // the message is sent: nothing is left to do
+	MayHaveBeenSent bool // it is unknown whether an earlier try was delivered
+	Sent            bool // the message is sent: nothing is left to do
 }
 
 // CallerTemplate is the template of a send that BeginSends gave.
@@ -219,7 +219,7 @@ func scanClaimedSend(row pgx.CollectableRow) (s Send, err error) {
 func (s *Send) scan(row pgx.CollectableRow, more ...any) error {
 	var data string
 	err := row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
-		&s.Doubtful, &s.Sent}, more...)...)
+		&s.MayHaveBeenSent, &s.Sent}, more...)...)
 	s.Data = json.RawMessage(data)
 	return err
 }

@@ -33,8 +33,8 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 			store.Array("task_id uuid", func(c change) task.ID { return c.After.ID }),
 			store.Array("send_status smallint", func(c change) int16 { return int16(c.After.SendStatus()) }),
 			store.Array("retry_count smallint", func(c change) int16 { return c.After.RetryCount }),
-			// Only the end of a claim raises a doubt.
-			store.Array("doubtful boolean", func(c change) bool { return c.Before.State == task.Processing && c.After.Doubtful() }),
+			// Only the end of a claim sets it.
+			store.Array("doubtful boolean", func(c change) bool { return c.Before.State == task.Processing && c.After.MayHaveBeenSent() }),
 			store.Array("error_code text", func(c change) string {
 				if failed(c.After) && (c.After.ErrorCode == "" || c.After.ErrorCode == c.After.Reason.String()) {
 					return task.SendFailedCode

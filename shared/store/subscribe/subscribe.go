@@ -284,7 +284,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, store.Commit(ctx, conn)
 	case s.isRefused(owner):
 		return Submitted{}, ErrOthersMessage()
-	case out.Status == task.SubscribeSent, found && !before.SendAgain():
+	case out.Status == task.SubscribeSent, found && !before.Replaceable():
 		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same && s.mayCompare(owner)
 		return out, store.Commit(ctx, conn)
 	case s.Refused != nil:
@@ -402,7 +402,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 		return out, err
 	case newest != l.TaskID, !found && l.Status == task.SubscribeSending:
 		return out, store.Busy()
-	case found && !before.State.Final() && !before.SendAgain():
+	case found && !before.State.Final() && !before.Replaceable():
 		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")
 	case l.Status == task.SubscribeSent && !force:
 		return out, task.Refuse(task.CodeConflict, `the message was sent; give "force": true to send it twice`)

@@ -46,7 +46,7 @@ func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason st
 const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
 
 // ClearTemplate resets the errors of a template after a success. A pause stays until an
-// operator lifts it.
+// operator resumes the template.
 func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 	_, err := st.db.Hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
 	return store.Wrap("clear template", err)
@@ -92,8 +92,8 @@ func (st *Store) Templates(ctx context.Context, after TemplateCursor, limit int)
 	return page, more, store.Wrap("subscribe templates", err)
 }
 
-// liftTemplateSQL writes what it lifts as JSON, for operator_actions.
-const liftTemplateSQL = `
+// resumeTemplateSQL returns the pauses it deletes as JSON, for operator_actions.
+const resumeTemplateSQL = `
 with p as (
     delete from template_pauses where template_id = $1 and ($2::bigint is null or caller_id = $2) and paused_at is not null returning *
 )
@@ -115,22 +115,22 @@ update task_live set due_at = now() where id = any(array(select id from c))`
 // releasedRows bounds one statement.
 const releasedRows = 5000
 
-// LiftTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
+// ResumeTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
 // for all. It makes the released tasks due and returns their number. task.CodeNotFound when
 // there is no such pause. Wake sweep afterwards.
-func (st *Store) LiftTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
+func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		lift, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, callerID)
+		ended, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", resumeTemplateSQL, templateID, callerID)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		due, err = lifted(ctx, tx, templateID, callerID)
-		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + lift.Pauses + `}`, After: ""}, err
+		due, err = rescheduleReleased(ctx, tx, templateID, callerID)
+		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + ended.Pauses + `}`, After: ""}, err
 	})
-	return due, store.Wrap("lift template", err)
+	return due, store.Wrap("resume template", err)
 }
 
-func lifted(ctx context.Context, tx pgx.Tx, templateID string, callerID *int64) (due int64, err error) {
+func rescheduleReleased(ctx context.Context, tx pgx.Tx, templateID string, callerID *int64) (due int64, err error) {
 	for {
 		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, callerID, releasedRows)
 		if due += done.RowsAffected(); err != nil || done.RowsAffected() < releasedRows {

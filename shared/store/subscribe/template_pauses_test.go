@@ -58,7 +58,7 @@ func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
 	require.True(t, strike(t, db, 7, "a"), "the success of another caller wipes out nothing")
 	require.True(t, strike(t, db, 7, "a"), "and stays so")
 	clear(7)
-	require.Equal(t, map[subscribe.CallerTemplate]bool{of(7, "a"): true}, mustPausedTemplates(t, db, all...), "a late success lifts nothing")
+	require.Equal(t, map[subscribe.CallerTemplate]bool{of(7, "a"): true}, mustPausedTemplates(t, db, all...), "a late success ends nothing")
 	require.Empty(t, mustPausedTemplates(t, db))
 
 	list, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplateCursor{}, 10)
@@ -112,7 +112,7 @@ func TestStrikesAtTheSameTimeAreAllCounted(t *testing.T) {
 	require.Equal(t, 20, db.Count(t, `select strikes from template_pauses where paused_at is not null`))
 }
 
-func TestLiftMakesOnlyReleasedTasksDue(t *testing.T) {
+func TestResumeMakesOnlyReleasedTasksDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	release := task.Report{Outcome: task.Released, RetryAfter: time.Hour, Message: "the template is paused"}
@@ -134,7 +134,7 @@ func TestLiftMakesOnlyReleasedTasksDue(t *testing.T) {
 
 	by, seven := storetest.Tester, int64(7)
 	by.Reason = "the template was corrected"
-	due, err := db.Subscribe.LiftTemplate(t.Context(), "a", &seven, by)
+	due, err := db.Subscribe.ResumeTemplate(t.Context(), "a", &seven, by)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
 	require.Equal(t, map[subscribe.CallerTemplate]bool{of(8, "a"): true}, mustPausedTemplates(t, db, of(7, "a"), of(8, "a")))
@@ -148,7 +148,7 @@ func TestLiftMakesOnlyReleasedTasksDue(t *testing.T) {
 	require.Equal(t, task.Failed, db.MustTask(t, failed.TaskID).State)
 
 	require.False(t, strike(t, db, 7, "a"), "the strikes begin anew")
-	_, err = db.Subscribe.LiftTemplate(t.Context(), "a", &seven, by)
+	_, err = db.Subscribe.ResumeTemplate(t.Context(), "a", &seven, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "it has a strike, and is not paused")
 	log := db.Actions(t, "subscribe_template/a")
 	require.Equal(t, []string{"subscribe_template.resume"}, storetest.ActionNames(log))
@@ -157,7 +157,7 @@ func TestLiftMakesOnlyReleasedTasksDue(t *testing.T) {
 	require.Equal(t, "the template was corrected", log[0].Reason)
 }
 
-func TestLiftingTakesAllTasksHoweverMany(t *testing.T) {
+func TestResumeMakesAllReleasedTasksDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	pauseTemplate(t, db, 7, "a")
@@ -166,7 +166,7 @@ func TestLiftingTakesAllTasksHoweverMany(t *testing.T) {
 			insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, ended)
 			select gen_random_uuid(), 0, 5, 3, 0, 'wechat', now() + interval '1 hour', 3 from generate_series(1, $1) returning id
 		) insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data) select id, 1, 'a', 'o', '{}' from t`, many)
-	due, err := db.Subscribe.LiftTemplate(t.Context(), "a", nil, storetest.Tester)
+	due, err := db.Subscribe.ResumeTemplate(t.Context(), "a", nil, storetest.Tester)
 	require.NoError(t, err)
 	require.EqualValues(t, many, due)
 	require.Equal(t, many, db.Count(t, `select count(*) from task_live where due_at <= now()`))

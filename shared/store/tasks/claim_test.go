@@ -182,7 +182,7 @@ func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
 	require.Equal(t, 3, swept.Rows)
 	require.Equal(t, task.Pending, db.MustTask(t, unmarked.ID).State)
 	require.Equal(t, task.Held, db.MustTask(t, marked.ID).State)
-	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise every lapse is unknown")
+	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise the outcome of every expired lease is unknown")
 }
 
 func TestLowWaterMarksNeverHideTasks(t *testing.T) {

@@ -226,8 +226,8 @@ func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Backoff = task.Backoff{"slow": {time.Hour, 2 * time.Hour}} })
 	slow := func(s *tasks.Submission) { s.Queue = "slow" }
 	fromSlow := func(r *tasks.ClaimRequest) { r.Queue = "slow" }
-	failed, lapsed, quick := storetest.Submission(slow), storetest.Submission(slow), storetest.Submission()
-	db.MustSubmit(t, failed, lapsed, quick)
+	failed, timedOut, quick := storetest.Submission(slow), storetest.Submission(slow), storetest.Submission()
+	db.MustSubmit(t, failed, timedOut, quick)
 	require.Len(t, db.Claim(t, fromSlow), 2)
 	require.Len(t, db.Claim(t), 1)
 	again := func(s *tasks.Submission) task.Report {
@@ -238,8 +238,8 @@ func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
 	require.Equal(t, task.Scheduled, waits.State)
 	require.WithinDuration(t, time.Now().Add(time.Hour), waits.DueAt, 10*time.Second)
 	db.ExpireLeases(t)
-	require.Empty(t, db.Claim(t, fromSlow), "what a claim finds lapsed waits as well")
-	swept := db.MustTask(t, lapsed.ID)
+	require.Empty(t, db.Claim(t, fromSlow), "a task whose lease expired waits as well")
+	swept := db.MustTask(t, timedOut.ID)
 	require.Equal(t, task.Scheduled, swept.State)
 	require.Equal(t, task.ResultTimeoutRetry, swept.Result)
 	require.WithinDuration(t, time.Now().Add(time.Hour), swept.DueAt, 10*time.Second)

@@ -143,7 +143,7 @@ func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending
 	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
 		for _, t := range found {
-			after, verdict := t.Due(st.backoff, t.Now)
+			after, verdict := t.SettleDue(st.backoff, t.Now)
 			changes = append(changes, Change{t.Task, after})
 			if verdict != task.Promoted {
 				logs = append(logs, VerdictLog{ID: t.ID, claimID: t.ClaimID, appID: t.AppID, Verdict: verdict, Message: after.Result})
