@@ -43,6 +43,7 @@ type Env struct {
 	reads            *callerSemaphores // of events, for streams and sockets
 	database         *cache.Value[struct{}]
 	metrics          func() *telemetry.Metrics
+	snapshots        *snapshots // nil without DATABASE_URL
 	alerts           task.AlertRules
 
 	failures loglimit.ByKey[failureKind]
@@ -84,6 +85,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		return nil, err
 	}
 	env.db, env.Stores = db, all
+	env.snapshots = newSnapshots(env.readSnapshot)
 	env.auth = auth.New(cfg.Username, cfg.Password, hash, all.Callers, env.watchCallers, log)
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/overview"
 	"github.com/sendonce/sendonce/shared/store/quota"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -51,6 +52,7 @@ type Stores struct {
 	Events      *events.Store
 	Maintenance *maintenance.Store
 	Messages    *messages.Store
+	Overview    *overview.Store
 	Subscribe   *subscribe.Store
 	Tasks       *tasks.Store
 	Webhooks    *webhooks.Store
@@ -66,7 +68,7 @@ func Open(cfg Config) (*store.DB, Stores, error) {
 	}
 	s := Stores{
 		Admin: admin.New(db, cfg.PhoneCountry), Alerts: alerts.New(db, cfg.Alerts, cfg.OnAlert), Callers: callers.New(db, cfg.OperatorCallers), Events: events.New(db),
-		Messages: messages.New(db, messages.Config{Waiting: cfg.Waiting, StreamBytes: cfg.StreamBytes, Inbox: cfg.Inbox}), Webhooks: webhooks.New(db),
+		Messages: messages.New(db, messages.Config{Waiting: cfg.Waiting, StreamBytes: cfg.StreamBytes, Inbox: cfg.Inbox}), Overview: overview.New(db), Webhooks: webhooks.New(db),
 	}
 	s.Tasks = tasks.New(db, tasks.Config{
 		StatusOf: cfg.StatusOf, Backoff: cfg.Backoff, PhoneCountry: cfg.PhoneCountry, Waiting: cfg.WaitingTasks, Hooks: subscribe.TaskHooks(), BlockedWords: s.Admin.WordMatcher,

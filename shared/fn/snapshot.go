@@ -1,0 +1,71 @@
+package fn
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/store/overview"
+)
+
+const (
+	snapshotKeep    = 5 * time.Second
+	snapshotTimeout = 10 * time.Second
+	countTimeout    = 4 * time.Second // of the counters, before the rest is read
+	snapshotShare   = 20              // reading may take a twentieth of the time, whatever it costs
+)
+
+// snapshots reads the state of everything for all callers of this process.
+type snapshots struct {
+	read func(context.Context) (overview.Snapshot, error)
+
+	current cache.Value[overview.Snapshot]
+	last    atomic.Pointer[overview.Snapshot] // nil = none was read yet
+	next    time.Time                         // not before this; only the reader uses it
+}
+
+func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapshots {
+	s := &snapshots{read: read}
+	s.current.Read, s.current.Timeout, s.current.Keep = s.readNow, snapshotTimeout, snapshotKeep
+	return s
+}
+
+// readNow is called by one goroutine at a time.
+func (s *snapshots) readNow(ctx context.Context) (overview.Snapshot, error) {
+	began := time.Now()
+	if last := s.last.Load(); last != nil && began.Before(s.next) {
+		return *last, nil
+	}
+	snapshot, err := s.read(ctx)
+	if err != nil {
+		return snapshot, err
+	}
+	s.next = began.Add(snapshotShare * time.Since(began))
+	s.last.Store(&snapshot)
+	return snapshot, nil
+}
+
+// Snapshot returns the state of everything, which all callers share for five seconds. When it cannot be read, it
+// returns the last one that could be, as At says, with the error; At is zero if there is none. Nobody may change it.
+func (e *Env) Snapshot() (overview.Snapshot, error) {
+	snapshot, err := e.snapshots.current.Get()
+	if err == nil {
+		return snapshot, nil
+	}
+	if last := e.snapshots.last.Load(); last != nil {
+		snapshot = *last
+	}
+	return snapshot, err
+}
+
+// readSnapshot counts and reads. Without new counts the rest of a snapshot is as true as ever.
+func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
+	counting, cancel := context.WithTimeout(ctx, countTimeout)
+	err := e.Stores.Overview.Count(counting, overview.Lag)
+	cancel()
+	if err != nil && ctx.Err() == nil {
+		e.Log.Warn("the counters of the overview stand still", "cause", err.Error())
+	}
+	return e.Stores.Overview.Read(ctx)
+}

@@ -1,0 +1,284 @@
+package overview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Lag is how long ago something must have happened to be counted: longer than any transaction that
+// writes it may take.
+const Lag = time.Minute
+
+const (
+	countEvery   = 10 * time.Second // Count does nothing if everything up to this before its end is counted
+	countTime    = 2 * time.Second  // how long counting one part may take; after that a smaller one is tried
+	smaller      = 8                // times
+	shortestPart = time.Second
+)
+
+// The kinds of overview_totals.
+const (
+	kindName      = iota // key is nameOfQueue or nameOfApp
+	kindSubmitted        // by queue, as the next four
+	kindClaims           // key is the bucket of the wait, -1 after the first claim
+	kindFinished         // key is the reason
+	kindDurations        // key is the bucket
+	kindTimeouts
+	kindDeliveries // key is the state
+	kindAppClaims  // by app, as the next two
+	kindAppReports // key is the status, 0 if it was unknown
+	kindAppTimeouts
+)
+
+const (
+	nameOfQueue = 0
+	nameOfApp   = 1
+)
+
+// endSQL is the time up to which Count counts, if that is far enough from the place up to which everything is counted.
+const endSQL = `
+select now() - make_interval(secs => $1::float8) from overview_counted
+where counted_to < now() - make_interval(secs => $1::float8 + $2::float8)`
+
+// placeSQL locks the place, unless another process counts.
+const placeSQL = `select counted_to from overview_counted where counted_to < $1::timestamptz for update skip locked`
+
+const movePlaceSQL = `update overview_counted set counted_to = $1::timestamptz`
+
+// bounds are Bounds: a test compares them.
+const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
+
+// countSQL counts what happened from $1 on and before $2, and adds it. Ids from $3 on and before $4 are those of that
+// time. $5 is how many names there may be.
+const countSQL = `
+with counted (class, name, kind, key, since, n, seconds, last_at) as (
+    select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
+    from tasks where id >= $3::uuid and id < $4::uuid
+    group by queue, 5
+    union all
+    select 0, queue, 2, bucket, null, count(*), sum(waited), null
+    from (
+        select t.queue, case when s.response_data -> 'retry_count' = '0' then width_bucket(t.waited, ` + bounds + `) else -1 end as bucket,
+            case when s.response_data -> 'retry_count' = '0' then t.waited else 0 end as waited
+        from send_logs s cross join lateral (
+            select queue, greatest(extract(epoch from s.created_at - greatest(created_at, send_at))::float8, 0) as waited from tasks where id = s.task_id offset 0
+        ) t
+        where s.created_at >= $1::timestamptz and s.created_at < $2::timestamptz
+    ) c
+    group by queue, bucket
+    union all
+    select 0, queue, case when grouping(reason) = 0 then 3 else 4 end, coalesce(reason, bucket), since, count(*),
+        case when grouping(reason) = 0 then 0 else sum(waited) end, null
+    from (
+        select t.queue, d.reason, date_bin('5 minutes', d.reported_at, 'epoch') as since, t.waited,
+            case when d.reason in (5, 6) then -1 else width_bucket(t.waited, ` + bounds + `) end as bucket -- 5 expired, 6 cancelled
+        from task_done d cross join lateral (
+            select queue, greatest(extract(epoch from d.reported_at - greatest(created_at, send_at))::float8, 0) as waited from tasks where id = d.id offset 0
+        ) t
+        where d.reported_at >= $1::timestamptz and d.reported_at < $2::timestamptz
+    ) d
+    group by grouping sets ((queue, reason, since), (queue, bucket))
+    union all
+    select 0, t.queue, 5, 0, null, count(*), 0, null
+    from report_logs r cross join lateral (select queue from tasks where id = r.task_id offset 0) t
+    where r.created_at >= $1::timestamptz and r.created_at < $2::timestamptz and r.verdict in ('timeout_retry', 'timeout_held', 'timeout_failed')
+    group by t.queue
+    union all
+    select 2, '', 6, state, null, count(*), 0, null
+    from webhook_deliveries where state <> 0 and finished_at >= $1::timestamptz and finished_at < $2::timestamptz
+    group by state
+    union all
+    select 1, app_id, 7, 0, null, count(*), 0, max(created_at)
+    from send_logs where created_at >= $1::timestamptz and created_at < $2::timestamptz
+    group by app_id
+    union all
+    select 1, app_id, case when verdict = 'applied' then 8 else 9 end, case when verdict = 'applied' and status in (2, 3) then status else 0 end, null,
+        count(*), 0, max(created_at)
+    from report_logs
+    where created_at >= $1::timestamptz and created_at < $2::timestamptz and app_id is not null
+        and verdict in ('applied', 'timeout_retry', 'timeout_held', 'timeout_failed')
+    group by app_id, 3, 4
+), sizes as (
+    select class, name, sum(n) as n, name = '' or exists (select from overview_totals o where o.kind = 0 and o.key = class and o.name = counted.name) as known
+    from counted group by class, name
+), names as (
+    select class, name, case when known or row_number() over (partition by class, known order by n desc, name)
+        <= $5::bigint - (select count(*) from overview_totals o where o.kind = 0 and o.key = class) then name else '' end as counted_as
+    from sizes
+), totals as (
+    insert into overview_totals as t (kind, key, name, n, seconds, last_at)
+    select kind, key, counted_as, sum(n), least(sum(seconds), 1e15), max(last_at)
+    from counted join names using (class, name)
+    where kind <> 4 or key >= 0
+    group by kind, key, counted_as
+    union all
+    select distinct 0, class, counted_as, 0, 0::float8, null::timestamptz from names where counted_as <> ''
+    on conflict (kind, key, name) do update set n = least(t.n, 1000000000000000000) + excluded.n, seconds = least(t.seconds + excluded.seconds, 1e15),
+        last_at = greatest(t.last_at, excluded.last_at), counted_at = now()
+)
+insert into overview_throughput as t (since, queue, submitted, succeeded, failed)
+select since, counted_as, coalesce(sum(n) filter (where kind = 1), 0), coalesce(sum(n) filter (where kind = 3 and key = 0), 0),
+    coalesce(sum(n) filter (where kind = 3 and key > 0), 0)
+from counted join names using (class, name)
+where since is not null and since > now() - interval '1 day'
+group by since, counted_as
+on conflict (since, queue) do update set submitted = least(t.submitted, 1000000000000000000) + excluded.submitted,
+    succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, failed = least(t.failed, 1000000000000000000) + excluded.failed`
+
+const (
+	forgetThroughputSQL = `delete from overview_throughput where since < now() - interval '1 day'`
+
+	// forgetNamesSQL removes the counters of names that were not counted for long.
+	forgetNamesSQL = `
+with gone as materialized (
+    select key, name from overview_totals where kind = 0 and counted_at < now() - interval '30 days'
+)
+delete from overview_totals t using gone
+where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 5 or gone.key = 1 and t.kind between 7 and 9)`
+)
+
+// Count adds to the counters what happened until lag ago, unless that was done within the last seconds. Any number may
+// run at once.
+func (st *Store) Count(ctx context.Context, lag time.Duration) error {
+	var end time.Time
+	every := min(countEvery, lag)
+	err := st.db.Hot.QueryRow(ctx, endSQL, lag.Seconds(), every.Seconds()).Scan(&end)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	for span := time.Duration(0); err == nil; { // 0 = all that is left
+		var tried time.Duration
+		tried, err = st.countPart(ctx, end, span)
+		if store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart {
+			span, err = max(tried/smaller, shortestPart), nil
+		} else if tried == 0 {
+			break
+		}
+	}
+	return store.Wrap("count for the overview", err)
+}
+
+// countPart counts the first part of what is left until end, at most span, and returns how long that part is; 0 = nothing is left.
+func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		var from time.Time
+		err := tx.QueryRow(ctx, placeSQL, end).Scan(&from)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		to := end
+		if span > 0 && span < to.Sub(from) {
+			to = from.Add(span)
+		}
+		part = to.Sub(from)
+		limit := countTime
+		if part <= shortestPart {
+			limit = tasks.LongestCount
+		}
+		var batch pgx.Batch
+		batch.Queue(tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds()))
+		batch.Queue(countSQL, from, to, firstID(from), firstID(to), MaxNames)
+		batch.Queue(forgetThroughputSQL)
+		batch.Queue(forgetNamesSQL)
+		batch.Queue(movePlaceSQL, to)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return part, err
+}
+
+// firstID is the first id of a UUIDv7 made at the time.
+func firstID(at time.Time) (id task.ID) {
+	ms := uint64(max(at.UnixMilli(), 0))
+	for i := range 6 {
+		id[i] = byte(ms >> (40 - 8*i))
+	}
+	return id
+}
+
+// counter is a row of overview_totals.
+type counter struct {
+	kind, key int16
+	name      string
+	n         int64
+	seconds   float64
+	last      time.Time
+}
+
+func (c counter) addToQueue(t *Totals) {
+	switch {
+	case c.kind == kindSubmitted:
+		t.Submitted += c.n
+	case c.kind == kindClaims:
+		t.Claims += c.n
+		c.addToHistogram(&t.Wait)
+	case c.kind == kindFinished && c.key == int16(task.NoReason):
+		t.Succeeded += c.n
+	case c.kind == kindFinished:
+		if t.Failed == nil {
+			t.Failed = map[task.Reason]int64{}
+		}
+		t.Failed[task.Reason(c.key)] += c.n
+	case c.kind == kindDurations:
+		c.addToHistogram(&t.Duration)
+	case c.kind == kindTimeouts:
+		t.LeaseTimeouts += c.n
+	}
+}
+
+func (c counter) addToHistogram(h *Histogram) {
+	if c.key >= 0 && int(c.key) < len(h.Counts) {
+		h.Counts[c.key] += c.n
+		h.Seconds += c.seconds
+	}
+}
+
+func (c counter) addToWebhooks(w *Webhooks) {
+	switch c.key {
+	case deliveryDone:
+		w.Delivered += c.n
+	case deliveryFailed:
+		w.Failed += c.n
+	}
+}
+
+// The states of webhook_deliveries that are final.
+const (
+	deliveryDone   = 1
+	deliveryFailed = 2
+)
+
+func (c counter) addToSender(s *Sender) {
+	switch {
+	case c.kind == kindAppClaims:
+		s.Claims += c.n
+		s.LastClaim = later(s.LastClaim, c.last)
+	case c.kind == kindAppTimeouts:
+		s.Timeouts += c.n
+	case c.kind == kindAppReports:
+		s.LastReport = later(s.LastReport, c.last)
+		switch int(c.key) {
+		case task.Succeeded.Status():
+			s.Succeeded += c.n
+		case task.Failed.Status():
+			s.Failed += c.n
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

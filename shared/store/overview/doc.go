@@ -1,0 +1,30 @@
+// Package overview reads what an operator wants to see of the whole system: one Snapshot of all
+// queues, senders, webhooks and messages, for the console and for metrics.
+//
+// # Cost
+//
+// Read is one read-only transaction of the role for lists. Every number is counted by an index, and
+// counting stops: at maxRows rows of one queue and state, and at about totalRows rows of all queues
+// together. A Count says when it stopped. The statements have a timeout of their own.
+//
+// # Counters
+//
+// Totals and Throughput are not counted by those who submit, claim and report: counters in the same
+// commit would cost each call a statement, and rows that all calls lock. Count adds them up later,
+// from what these calls write anyway: submissions by their ids, which are in order of time (UUIDv7),
+// claims from send_logs, lease timeouts and reports from report_logs, results from task_done. Each
+// row is read once, by a BRIN index on its time, which costs its insert next to nothing.
+//
+// Count adds only what happened before Lag ago. Transactions of the functions end within 30 s, so
+// nothing is written into that time any more, and a counter never becomes smaller: what an operator
+// sends again, or what is reported as sent after all, is counted as finished each time. A submission
+// from an instance whose clock is later than the database's by more than Lag is not counted.
+//
+// The place up to which everything is counted moves in the transaction that adds the counts, under
+// the lock of its row, so any number of processes may call Count. When it was not called for long, it
+// counts in smaller parts that end within a timeout.
+//
+// Callers choose the names of queues and apps. The first MaxNames names have counters of their own;
+// all others share one. A name that was not counted for 30 days is removed. Names are never chosen by
+// size: a queue would move from one counter to another, which looks like a restart.
+package overview

@@ -1,0 +1,74 @@
+package overview_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/overview"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// read counts everything until now, and reads it.
+func read(t *testing.T, db *storetest.DB) overview.Snapshot {
+	t.Helper()
+	require.NoError(t, db.Overview.Count(t.Context(), 0))
+	s, err := db.Overview.Read(t.Context())
+	require.NoError(t, err)
+	return s
+}
+
+func queue(t *testing.T, s overview.Snapshot, name string) overview.Queue {
+	t.Helper()
+	for _, q := range s.Queues {
+		if q.Name == name {
+			return q
+		}
+	}
+	require.Fail(t, "no queue "+name)
+	return overview.Queue{}
+}
+
+func TestReadEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	s := read(t, storetest.Open(t))
+	require.WithinDuration(t, time.Now(), s.At, time.Minute)
+	require.WithinDuration(t, time.Now(), s.CountedTo, time.Minute)
+	s.At, s.CountedTo = time.Time{}, time.Time{}
+	require.Equal(t, overview.Snapshot{PausedStreams: []string{}}, s)
+}
+
+func TestReadCountsTasksByQueueAndState(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	bulk := func(s *tasks.Submission) { s.Queue = "bulk" }
+	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
+	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
+	db.MustSubmit(t, storetest.Submission(hold), storetest.Submission(hold))
+	claimed := db.MustClaim(t, "phone", 2)
+	db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "phone", Outcome: task.SentUnknown})
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(bulk))
+	db.Exec(t, `update task_live set updated_at = now() - interval '5 minutes' where state = 1 and queue = 'default'`)
+	db.Exec(t, `update task_live set updated_at = now() - interval '3 minutes' where state = 2`)
+
+	s := read(t, db)
+	require.Len(t, s.Queues, 2)
+	q := queue(t, s, "default")
+	require.Equal(t, []overview.Count{{N: 1}, {N: 2}, {N: 0}, {N: 1}, {N: 1}, {N: 5}},
+		[]overview.Count{q.Scheduled, q.Pending.Count, q.Retries, q.Processing.Count, q.Held.Count, q.Live()})
+	require.InDelta(t, 5*time.Minute, q.Pending.Oldest, float64(10*time.Second))
+	require.InDelta(t, 3*time.Minute, q.Processing.Oldest, float64(10*time.Second))
+	require.EqualValues(t, 5, q.Totals.Submitted)
+	require.EqualValues(t, 2, q.Totals.Claims)
+	require.Equal(t, overview.Count{N: 1}, queue(t, s, "bulk").Pending.Count)
+	require.Len(t, s.Senders, 1)
+	require.Equal(t, "phone", s.Senders[0].App)
+	require.Equal(t, overview.Count{N: 1}, s.Senders[0].Processing)
+	require.EqualValues(t, 2, s.Senders[0].Claims)
+}

@@ -1,0 +1,368 @@
+package overview
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	maxRows   = 100_000   // counted of one queue and state, and of each other number
+	totalRows = 1_000_000 // counted of one state of all queues, unless each has fewer than minRows
+	minRows   = 1000
+	maxQueues = 1000 // whose tasks are counted
+	maxAlerts = 100
+)
+
+// planSQL has the statements go by index, whatever statistics the tables have.
+const planSQL = `
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
+
+// countStateSQL counts the tasks with the state $1, of each queue at most $2, and fewer where there are very many
+// queues. It finds the next queue by one look into the index.
+const countStateSQL = `
+with recursive names (queue) as (
+    (select queue from task_live where state = $1::smallint order by queue limit 1)
+    union all
+    select (select l.queue from task_live l where l.state = $1::smallint and l.queue > n.queue order by l.queue limit 1)
+    from names n where n.queue is not null
+), queues as materialized (
+    select queue from names where queue is not null limit $3::bigint
+), most as materialized (
+    select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as n from queues
+)
+select q.queue, least(c.n, most.n), c.n > most.n, c.retries, coalesce(c.age, 0)
+from queues q cross join most cross join lateral (
+    select count(*) as n, count(*) filter (where retry_count > 0) as retries, extract(epoch from now() - min(updated_at))::float8 as age
+    from (select retry_count, updated_at from task_live l where l.state = $1::smallint and l.queue = q.queue limit (select n + 1 from most)) l
+) c`
+
+// countLeasesSQL counts leases, at most $1, by queue and by app.
+const countLeasesSQL = `
+select coalesce(queue, ''), coalesce(app_id, ''), grouping(queue) = 0, count(*), extract(epoch from now() - min(updated_at))::float8, max(updated_at)
+from (select queue, app_id, updated_at from task_live where state = 2 order by due_at limit $1::bigint) l
+group by grouping sets ((queue), (app_id))
+order by 4 desc
+limit $2::bigint`
+
+const pausesSQL = `
+select queue, reason, paused_by, by_hand, created_at, until from queue_pauses
+where until is null or until > now() order by queue limit $1::bigint`
+
+const openAlertsSQL = `
+select id, since, kind, queue, value, threshold from alerts where cleared_at is null order by since desc limit $1::bigint`
+
+// otherSQL counts all that has no queue, each at most $1.
+const otherSQL = `
+select now(), (select counted_to from overview_counted),
+    array(select stream from stream_pauses where failures > 0 order by stream),
+    (select count(*) from (select from template_pauses where paused_at is not null limit $1::bigint) c),
+    (select count(*) from (select from dead_letters where dead limit $1::bigint) c),
+    (select count(*) from (select from event_outbox limit $1::bigint) c),
+    (select count(*) from (select from message_live where status = 0 and remaining_sends = 0 limit $1::bigint) c),
+    (select count(*) from (select from message_live where status = 1 and remaining_sends = 0 limit $1::bigint) c),
+    (select count(*) from webhook_endpoints where url is not null and enabled and failing_since is not null),
+    (select count(*) from webhook_endpoints where url is not null and not enabled),
+    coalesce(extract(epoch from now() - (select created_at from event_outbox order by id limit 1))::float8, 0)`
+
+const dueMessagesSQL = `
+select count(*) filter (where next_at <= now()), count(*), coalesce(extract(epoch from now() - min(next_at))::float8, 0)
+from (
+    (select next_at from message_live where remaining_sends > 0 and kind <> 1 limit $1::bigint)
+    union all
+    (select next_at from message_live where remaining_sends > 0 and kind = 1 limit $1::bigint)
+) m`
+
+const deliveriesSQL = `
+select count(*) filter (where next_at <= now()), count(*) filter (where next_at > now() and attempts > 0), count(*),
+    coalesce(extract(epoch from now() - min(next_at) filter (where next_at <= now()))::float8, 0)
+from (select next_at, attempts from webhook_deliveries where state = 0 limit $1::bigint) d`
+
+// totalsSQL sums the counters of all names that are not in $1 (queues) and $2 (apps) under the empty name.
+const totalsSQL = `
+select kind, key, case when kind = 6 or name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
+    sum(n)::bigint, sum(seconds), max(last_at)
+from overview_totals where kind > 0
+group by 1, 2, 3`
+
+const throughputSQL = `
+select since, case when queue = any($1::text[]) then queue else '' end, sum(submitted)::bigint, sum(succeeded)::bigint, sum(failed)::bigint
+from overview_throughput where since > $2::timestamptz
+group by 1, 2 order by 1`
+
+const namesSQL = `select key, name from overview_totals where kind = 0 and name <> ''`
+
+// Read returns the state of everything, all at one instant.
+func (st *Store) Read(ctx context.Context) (Snapshot, error) {
+	r := reader{queues: map[string]*Queue{}, senders: map[string]*Sender{}}
+	err := pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if err := r.readLive(ctx, tx); err != nil {
+			return err
+		}
+		r.chooseNames()
+		return r.readTotals(ctx, tx)
+	})
+	if err != nil {
+		return Snapshot{}, store.Wrap("overview", err)
+	}
+	return r.snapshot, nil
+}
+
+// reader collects the rows of one snapshot.
+type reader struct {
+	snapshot Snapshot
+	queues   map[string]*Queue  // by name
+	senders  map[string]*Sender // by app
+
+	countedQueues, countedApps []string // names that have counters of their own
+}
+
+func (r *reader) queue(name string) *Queue {
+	if r.queues[name] == nil {
+		r.queues[name] = &Queue{Name: name}
+	}
+	return r.queues[name]
+}
+
+func (r *reader) sender(app string) *Sender {
+	if r.senders[app] == nil {
+		r.senders[app] = &Sender{App: app}
+	}
+	return r.senders[app]
+}
+
+// readLive reads everything but the counters.
+func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
+	var batch pgx.Batch
+	batch.Queue(planSQL)
+	for _, state := range []task.State{task.Scheduled, task.Pending, task.Held} {
+		batch.Queue(countStateSQL, int16(state), maxRows, maxQueues, minRows, totalRows).Query(func(rows pgx.Rows) error {
+			return r.addState(rows, state)
+		})
+	}
+	batch.Queue(countLeasesSQL, maxRows, 4*maxQueues).Query(r.addLeases)
+	batch.Queue(pausesSQL, maxQueues).Query(r.addPauses)
+	batch.Queue(openAlertsSQL, maxAlerts).Query(r.addAlerts)
+	batch.Queue(otherSQL, maxRows+1).QueryRow(r.addOthers)
+	batch.Queue(dueMessagesSQL, maxRows+1).QueryRow(func(row pgx.Row) error {
+		var due, read int
+		var age float64
+		err := row.Scan(&due, &read, &age)
+		r.snapshot.Messages.Due = Backlog{Count{due, read > maxRows}, seconds(age)}
+		return err
+	})
+	batch.Queue(deliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
+	batch.Queue(namesSQL).Query(r.addNames)
+	return tx.SendBatch(ctx, &batch).Close()
+}
+
+func (r *reader) addState(rows pgx.Rows, state task.State) error {
+	var name string
+	var n, retries int
+	var more bool
+	var age float64
+	_, err := pgx.ForEachRow(rows, []any{&name, &n, &more, &retries, &age}, func() error {
+		q, count := r.queue(name), Count{n, more}
+		switch state {
+		case task.Scheduled:
+			q.Scheduled = count
+		case task.Pending:
+			q.Pending, q.Retries = Backlog{count, seconds(age)}, Count{retries, more}
+		case task.Held:
+			q.Held = Backlog{count, seconds(age)}
+		}
+		return nil
+	})
+	return err
+}
+
+func (r *reader) addLeases(rows pgx.Rows) error {
+	var queue, app string
+	var ofQueue bool
+	var n, total int
+	var age float64
+	var last time.Time
+	_, err := pgx.ForEachRow(rows, []any{&queue, &app, &ofQueue, &n, &age, &last}, func() error {
+		if ofQueue {
+			total += n
+			r.queue(queue).Processing = Backlog{Count{N: n}, seconds(age)}
+		} else {
+			s := r.sender(app)
+			s.Processing, s.LastClaim = Count{N: n}, last
+		}
+		return nil
+	})
+	if total >= maxRows {
+		for _, q := range r.queues {
+			q.Processing.More = q.Processing.N > 0
+		}
+		for _, s := range r.senders {
+			s.Processing.More = s.Processing.N > 0
+		}
+	}
+	return err
+}
+
+func (r *reader) addPauses(rows pgx.Rows) error {
+	var name string
+	var p Pause
+	var until *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&name, &p.Reason, &p.By, &p.Manual, &p.Since, &until}, func() error {
+		one := p
+		one.Until = store.OrZero(until)
+		r.queue(name).Pause = &one
+		return nil
+	})
+	return err
+}
+
+func (r *reader) addAlerts(rows pgx.Rows) (err error) {
+	var a Alert
+	_, err = pgx.ForEachRow(rows, []any{&a.ID, &a.Since, &a.Kind, &a.Queue, &a.Value, &a.Threshold}, func() error {
+		r.snapshot.Alerts = append(r.snapshot.Alerts, a)
+		return nil
+	})
+	return err
+}
+
+func (r *reader) addOthers(row pgx.Row) error {
+	s := &r.snapshot
+	var templates, letters, events, sending, sent int
+	var oldest float64
+	var countedTo *time.Time
+	err := row.Scan(&s.At, &countedTo, &s.PausedStreams, &templates, &letters, &events, &sending, &sent, &s.Webhooks.Failing, &s.Webhooks.Disabled, &oldest)
+	s.CountedTo = store.OrZero(countedTo)
+	s.PausedTemplates, s.DeadLetters, s.Events = limited(templates), limited(letters), Backlog{limited(events), seconds(oldest)}
+	s.Messages.StuckSending, s.Messages.StuckSent = limited(sending), limited(sent)
+	return err
+}
+
+func (r *reader) addDeliveries(row pgx.Row) error {
+	var due, retrying, read int
+	var oldest float64
+	err := row.Scan(&due, &retrying, &read, &oldest)
+	more := read > maxRows
+	r.snapshot.Webhooks.Due = Backlog{Count{due, more}, seconds(oldest)}
+	r.snapshot.Webhooks.Retrying = Count{retrying, more}
+	return err
+}
+
+func (r *reader) addNames(rows pgx.Rows) error {
+	var key int16
+	var name string
+	_, err := pgx.ForEachRow(rows, []any{&key, &name}, func() error {
+		if key == nameOfQueue {
+			r.countedQueues = append(r.countedQueues, name)
+		} else {
+			r.countedApps = append(r.countedApps, name)
+		}
+		return nil
+	})
+	return err
+}
+
+// chooseNames keeps the queues and senders that are shown by name, and adds the others up.
+func (r *reader) chooseNames() {
+	s := &r.snapshot
+	live := func(name string) int { return r.queues[name].Live().N }
+	for _, name := range choose(r.countedQueues, r.queues, live) {
+		s.Queues = append(s.Queues, *r.queue(name))
+		delete(r.queues, name)
+	}
+	for _, q := range r.queues {
+		s.OtherQueues.Scheduled = s.OtherQueues.Scheduled.add(q.Scheduled)
+		s.OtherQueues.Pending = s.OtherQueues.Pending.add(q.Pending)
+		s.OtherQueues.Retries = s.OtherQueues.Retries.add(q.Retries)
+		s.OtherQueues.Processing = s.OtherQueues.Processing.add(q.Processing)
+		s.OtherQueues.Held = s.OtherQueues.Held.add(q.Held)
+	}
+	processing := func(app string) int { return r.senders[app].Processing.N }
+	for _, app := range choose(r.countedApps, r.senders, processing) {
+		s.Senders = append(s.Senders, *r.sender(app))
+		delete(r.senders, app)
+	}
+	for _, one := range r.senders {
+		s.OtherApps.Processing = s.OtherApps.Processing.add(one.Processing)
+	}
+}
+
+// choose returns the names that are shown, in order: those that have counters, then the largest others.
+func choose[T any](counted []string, live map[string]*T, size func(name string) int) []string {
+	others := slices.Collect(maps.Keys(live))
+	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(counted, name) })
+	slices.SortFunc(others, func(a, b string) int { return cmp.Or(size(b)-size(a), cmp.Compare(a, b)) })
+	names := slices.Concat(counted, others)
+	names = names[:min(len(names), MaxNames)]
+	slices.Sort(names)
+	return names
+}
+
+// readTotals reads the counters of the chosen queues and senders.
+func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
+	s := &r.snapshot
+	queues, senders := map[string]*Queue{"": &s.OtherQueues}, map[string]*Sender{"": &s.OtherApps}
+	for i := range s.Queues {
+		queues[s.Queues[i].Name] = &s.Queues[i]
+	}
+	for i := range s.Senders {
+		senders[s.Senders[i].App] = &s.Senders[i]
+	}
+	queueNames := store.Column(s.Queues, func(q Queue) string { return q.Name })
+	apps := store.Column(s.Senders, func(s Sender) string { return s.App })
+	var batch pgx.Batch
+	batch.Queue(totalsSQL, queueNames, apps).Query(func(rows pgx.Rows) error {
+		var c counter
+		var last *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&c.kind, &c.key, &c.name, &c.n, &c.seconds, &last}, func() error {
+			c.last = store.OrZero(last)
+			switch {
+			case c.kind == kindDeliveries:
+				c.addToWebhooks(&s.Webhooks)
+			case c.kind < kindDeliveries:
+				c.addToQueue(&queues[c.name].Totals)
+			default:
+				c.addToSender(senders[c.name])
+			}
+			return nil
+		})
+		return err
+	})
+	first := s.At.Truncate(Interval).Add(-(Intervals - 1) * Interval)
+	batch.Queue(throughputSQL, queueNames, first.Add(-1)).Query(func(rows pgx.Rows) error {
+		var name string
+		var one Throughput
+		_, err := pgx.ForEachRow(rows, []any{&one.Since, &name, &one.Submitted, &one.Succeeded, &one.Failed}, func() error {
+			queues[name].addThroughput(first, one)
+			return nil
+		})
+		return err
+	})
+	return tx.SendBatch(ctx, &batch).Close()
+}
+
+func (q *Queue) addThroughput(first time.Time, one Throughput) {
+	i := int(one.Since.Sub(first) / Interval)
+	if i < 0 || i >= Intervals {
+		return
+	}
+	if q.Throughput == nil {
+		q.Throughput = make([]Throughput, Intervals)
+		for i := range q.Throughput {
+			q.Throughput[i].Since = first.Add(time.Duration(i) * Interval)
+		}
+	}
+	one.Since = q.Throughput[i].Since
+	q.Throughput[i] = one
+}
+
+// limited is a count that stopped one after maxRows.
+func limited(n int) Count { return Count{min(n, maxRows), n > maxRows} }
+
+func seconds(s float64) time.Duration { return time.Duration(max(s, 0) * float64(time.Second)) }

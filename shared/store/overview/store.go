@@ -1,0 +1,10 @@
+package overview
+
+import (
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Store reads and counts the state of all queues.
+type Store struct{ db *store.DB }
+
+func New(db *store.DB) *Store { return &Store{db} }
