@@ -6,6 +6,7 @@ package functions
 import (
 	"github.com/sendonce/sendonce/functions/admin"
 	"github.com/sendonce/sendonce/functions/claim"
+	"github.com/sendonce/sendonce/functions/console"
 	"github.com/sendonce/sendonce/functions/deliver"
 	"github.com/sendonce/sendonce/functions/messages"
 	"github.com/sendonce/sendonce/functions/relay"
@@ -42,6 +43,7 @@ func Catalogue() []fn.Function {
 		stream.Function,
 		webhooks.Function,
 		admin.Function,
+		console.Function.Uses(submit.Function, subscribe.Function, messages.Function, webhooks.Function, admin.Function),
 		sweep.Function,
 		relay.Function,
 		deliver.Function,

@@ -37,50 +37,51 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
-		"GET " + root + "template":                  fn.List(fn.Admin, h.templates).WithinQueues(),
+		"GET " + root + "template":                  fn.List(fn.Admin, h.templates).Or(fn.Viewer).WithinQueues(),
 		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewDraft).WithinQueues(),
-		"GET " + root + "template/{id}":             fn.List(fn.Admin, withID("template", h.template)).WithinQueues(),
+		"GET " + root + "template/{id}":             fn.List(fn.Admin, withID("template", h.template)).Or(fn.Viewer).WithinQueues(),
 		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, withID("template", h.editTemplate)),
 		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, withID("template", h.activateTemplate)),
 		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, withID("template", h.deactivateTemplate)),
 		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, withID("template", h.previewTemplate)).WithinQueues(),
 
 		"POST " + root + "default-sms":            fn.JSON(fn.Admin, h.addDefault),
-		"GET " + root + "default-sms":             fn.List(fn.Admin, h.defaults),
-		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, withID("default content", h.defaultSMS)),
+		"GET " + root + "default-sms":             fn.List(fn.Admin, h.defaults).Or(fn.Viewer),
+		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, withID("default content", h.defaultSMS)).Or(fn.Viewer),
 		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, withID("default content", h.editDefault)),
 		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, withID("default content", h.resetDefault)),
 		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, withID("default content", h.deleteDefault)),
 
-		"GET " + root + "statistics":               fn.List(fn.Admin, h.statistics).Timeout(readTimeout),
-		"GET " + root + "tasks":                    fn.List(fn.Admin, h.tasks).Timeout(readTimeout).WithinQueues(),
-		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, h.task).WithinQueues(),
+		"GET " + root + "statistics":               fn.List(fn.Admin, h.statistics).Or(fn.Viewer).Timeout(readTimeout),
+		"GET " + root + "tasks":                    fn.List(fn.Admin, h.tasks).Or(fn.Viewer).Or(fn.Submitter).Timeout(readTimeout).WithinQueues(),
+		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, h.task).Or(fn.Viewer).Or(fn.Submitter).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/reveal":  fn.Query(fn.Admin, h.reveal).Or(fn.Viewer).Or(fn.Submitter).WithinQueues(),
 		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, h.retry).WithinQueues(),
 		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, h.cancel).WithinQueues(),
 		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, h.resolve).WithinQueues(),
 
-		"GET " + root + "queues":                                    fn.List(fn.Admin, h.queues).Timeout(readTimeout).WithinQueues(),
+		"GET " + root + "queues":                                    fn.List(fn.Admin, h.queues).Or(fn.Viewer).Timeout(readTimeout).WithinQueues(),
 		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, h.pauseQueue).WithinQueues(),
 		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, h.resumeQueue).WithinQueues(),
-		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, h.subscribeTemplates).WithinQueues(),
+		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, h.subscribeTemplates).Or(fn.Viewer).WithinQueues(),
 		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, h.resumeTemplate).WithinQueues(),
 
-		"GET " + root + "blocked-words":         fn.List(fn.Admin, h.blockedWords),
+		"GET " + root + "blocked-words":         fn.List(fn.Admin, h.blockedWords).Or(fn.Viewer),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, h.addBlockedWord),
 		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, withID("blocked word", h.removeBlockedWord)),
 
 		"POST " + root + "callers":             fn.JSON(fn.Admin, h.addCaller).WithinQueues(),
-		"GET " + root + "callers":              fn.List(fn.Admin, h.callers).WithinQueues(),
-		"GET " + root + "callers/{id}":         fn.List(fn.Admin, withID("caller", h.caller)).WithinQueues(),
+		"GET " + root + "callers":              fn.List(fn.Admin, h.callers).Or(fn.Viewer).WithinQueues(),
+		"GET " + root + "callers/{id}":         fn.List(fn.Admin, withID("caller", h.caller)).Or(fn.Viewer).WithinQueues(),
 		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, withID("caller", h.updateCaller)).WithinQueues(),
 		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, withID("caller", h.rotateCaller)).WithinQueues(),
 		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, withID("caller", h.revokeCaller)).WithinQueues(),
 
-		"GET " + root + "actions": fn.List(fn.Admin, h.actions),
+		"GET " + root + "actions": fn.List(fn.Admin, h.actions).Or(fn.Viewer),
 
-		"GET " + root + "alerts": fn.List(fn.Admin, h.alerts).WithinQueues(),
+		"GET " + root + "alerts": fn.List(fn.Admin, h.alerts).Or(fn.Viewer).WithinQueues(),
 
-		"GET " + root + "dead-letters":               fn.List(fn.Admin, h.deadLetters),
+		"GET " + root + "dead-letters":               fn.List(fn.Admin, h.deadLetters).Or(fn.Viewer),
 		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, withID("dead letter", h.dismiss)),
 	}
 }

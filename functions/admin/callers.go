@@ -62,14 +62,14 @@ func (r *callerChange) Validate() []task.Field {
 }
 
 func checkRoles(bad *decode.Rules, roles []string) {
-	bad.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
+	bad.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, viewer, trigger, admin")
 	for i, role := range roles {
 		at := fmt.Sprintf("roles[%d]", i)
 		switch fn.Role(role) {
-		case fn.Submitter, fn.Sender, fn.Receiver, fn.Trigger, fn.Admin:
+		case fn.Submitter, fn.Sender, fn.Receiver, fn.Viewer, fn.Trigger, fn.Admin:
 			bad.When(slices.Contains(roles[:i], role), at, "repeats an earlier value")
 		default:
-			bad.When(true, at, "must be submitter, sender, receiver, trigger or admin")
+			bad.When(true, at, "must be submitter, sender, receiver, viewer, trigger or admin")
 		}
 	}
 }

@@ -53,6 +53,12 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	}
 	filter := req.filter()
 	filter.Queues = c.Caller.Queues
+	if !readsAll(c) {
+		if filter.CallerID != nil && *filter.CallerID != c.Caller.ID {
+			return nil, task.Refuse(task.CodeForbidden, "caller_id: a submitter may list only its own tasks")
+		}
+		filter.CallerID = &c.Caller.ID
+	}
 	filter.Phone = h.phone(req.PhoneNumber)
 	found, err := h.taskStore.List(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
@@ -101,24 +107,45 @@ func parseTimelineCursor(text string) (cursor tasks.TimelineCursor, ok bool) {
 }
 
 func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, error) {
-	id, err := c.TaskID()
-	if err != nil {
-		return nil, err
-	}
-	t, err := h.taskStore.ByID(ctx, id)
-	if err == nil && !c.MayUseQueue(t.Queue) {
-		err = task.Refuse(task.CodeNotFound, "no such task")
-	}
+	t, err := h.readableTask(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	before, _ := parseTimelineCursor(req.After) // valid
-	events, next, err := h.taskStore.Timeline(ctx, id, before, timelineLimit)
+	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, timelineLimit)
 	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		answer.Timeline[i] = taskEvent(e)
 	}
 	return answer, err
+}
+
+// readsAll reports whether the caller may read the tasks of all callers; others read their own.
+func readsAll(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
+
+// readableTask returns the task of the path; for a task that the caller may not read, the error is as for an unknown one.
+func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
+	id, err := c.TaskID()
+	if err != nil {
+		return tasks.Detail{}, err
+	}
+	t, err := h.taskStore.ByID(ctx, id)
+	if err == nil && (!c.MayUseQueue(t.Queue) || !readsAll(c) && t.CallerID != c.Caller.ID) {
+		err = task.Refuse(task.CodeNotFound, "no such task")
+	}
+	return t, err
+}
+
+// reveal returns what pages hide. It is recorded before it is returned.
+func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+	t, err := h.readableTask(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.taskStore.RecordReveal(ctx, t.ID, c.Operator(req.Reason)); err != nil {
+		return nil, err
+	}
+	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
 }
 
 // repairRequest adds validation to api.RepairRequest.

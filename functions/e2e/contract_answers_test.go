@@ -276,9 +276,10 @@ func (s story) repair() {
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"should_retry":true}`, failed))
 	s.get(200, cluster.AdminPath+"statistics")
 	s.post(200, at+failed+"/cancel", `{"reason":"asked for by phone"}`)
+	s.post(200, at+failed+"/reveal", `{"reason":"the customer asks what was sent"}`)
 	s.get(200, at+failed)
 	s.get(404, at+cluster.UnknownIDPath[1:])
-	for _, action := range []string{"/retry", "/cancel"} {
+	for _, action := range []string{"/retry", "/cancel", "/reveal"} {
 		s.post(404, cluster.AdminPath+"tasks"+cluster.UnknownIDPath+action, "")
 	}
 	s.post(404, cluster.AdminPath+"tasks"+cluster.UnknownIDPath+"/resolve", `{"outcome":"failed","reason":"x"}`)

@@ -197,6 +197,14 @@ type RepairRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters
 }
 
+// RevealResponse is what the console hides of a task until somebody asks for it, which is recorded: POST
+// /api/v1/admin/tasks/{task_id}/reveal.
+type RevealResponse struct {
+	TaskID      string `json:"task_id"`
+	PhoneNumber string `json:"phone_number"`
+	Content     string `json:"content"`
+}
+
 // ResolveRequest settles a held task: POST /api/v1/admin/tasks/{task_id}/resolve.
 type ResolveRequest struct {
 	Outcome string `json:"outcome"` // succeeded, failed or resend
@@ -229,7 +237,7 @@ type BlockedWordResponse struct {
 // CallerRequest lets a new caller in: POST /api/v1/admin/callers.
 type CallerRequest struct {
 	Name   string   `json:"name"`             // ^[A-Za-z0-9._-]{1,50}$, the Basic user name
-	Roles  []string `json:"roles"`            // at least one of submitter, sender, receiver, trigger, admin
+	Roles  []string `json:"roles"`            // at least one of submitter, sender, receiver, viewer, trigger, admin
 	Queues []string `json:"queues,omitempty"` // the queues it may use; empty = all
 
 	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all

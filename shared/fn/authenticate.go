@@ -8,9 +8,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// authenticate returns the caller of the Basic credentials, and limits failed logins. A
+// authenticate returns the caller of the Basic credentials, and limits failed logins. The calls of a page
+// have its visitor as their caller. A
 // call for a list is one that the role of lists answers.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
+	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
+		return caller, nil
+	}
 	name, password, ok := req.r.BasicAuth()
 	if !ok {
 		return callers.Caller{}, auth.ErrCredentials

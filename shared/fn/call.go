@@ -89,10 +89,11 @@ func (c *Call) dropHeaders() {
 // queues May(Admin) is false: it may use the routes for admins that are WithinQueues, but has no
 // other rights beyond its other roles.
 func (c *Call) May(role Role) bool {
-	return role != Admin && c.hasRole(role) || c.hasRole(Admin) && !c.HasQueues()
+	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.HasQueues()
 }
 
-func (c *Call) hasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
+// HasRole reports whether the caller has the role itself, whatever its queues.
+func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
 // ActFor returns the user that the call acts for: name, or the caller itself if name is "". It
 // returns an error for the name of another user, unless the caller is an admin without queues.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/cache"
@@ -41,6 +43,8 @@ type Env struct {
 	auth             *auth.Authenticator
 	frames           *callerSemaphores // of sockets
 	reads            *callerSemaphores // of events, for streams and sockets
+	anonymousPages   *semaphore.Weighted
+	sessionKeys      func() store.Keys
 	database         *cache.Value[struct{}]
 	metrics          func() *telemetry.Metrics
 	snapshots        *snapshots // nil without DATABASE_URL
@@ -56,7 +60,8 @@ type Env struct {
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
-		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules()}
+		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
+		anonymousPages: semaphore.NewWeighted(anonymousPages), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	var hash *auth.PasswordHash

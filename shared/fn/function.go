@@ -15,6 +15,7 @@ import (
 type Function struct {
 	Name     string
 	settings []config.Setting
+	uses     []Function // whose routes its pages call, see Uses
 	open     func() (start func(*Env) Routes, problems []task.Field)
 }
 
@@ -37,13 +38,20 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
+// Uses returns the function with the functions whose routes its pages call with Visit.API. A process that serves
+// only this function answers these routes to its pages alone.
+func (f Function) Uses(others ...Function) Function { f.uses = others; return f }
+
 // builtFunction is a function after its cold start.
 type builtFunction struct {
-	name   string
-	routes Routes
+	name      string
+	routes    Routes
+	inProcess bool // only for the pages of this process
 }
 
 func build(env *Env, functions []Function) ([]builtFunction, error) {
+	served := len(functions)
+	functions = withUsed(functions)
 	starts, problems := open(functions)
 	if len(problems) > 0 {
 		return nil, config.Error(problems)
@@ -53,9 +61,22 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 		if slices.ContainsFunc(functions[:i], func(g Function) bool { return g.Name == f.Name }) {
 			return nil, fmt.Errorf("two functions are named %s", f.Name)
 		}
-		all[i] = builtFunction{name: f.Name, routes: starts[i](env)}
+		all[i] = builtFunction{name: f.Name, routes: starts[i](env), inProcess: i >= served}
 	}
 	return all, nil
+}
+
+// withUsed appends the functions that are used and not among the served ones.
+func withUsed(served []Function) []Function {
+	all := slices.Clone(served)
+	for _, f := range served {
+		for _, used := range f.uses {
+			if !slices.ContainsFunc(all, func(g Function) bool { return g.Name == used.Name }) {
+				all = append(all, used)
+			}
+		}
+	}
+	return all
 }
 
 // open reads the settings of all functions, so that every bad one is reported at
@@ -95,18 +116,42 @@ func validPattern(pattern string) bool {
 	return slices.Contains([]string{"GET", "POST", "PUT", "PATCH", "DELETE"}, method) && strings.HasPrefix(path, "/") && !strings.Contains(path, " ")
 }
 
-// Patterns gives every pattern that the functions answer, with the roles of which
+// Patterns returns every pattern of the functions' API, with the roles of which
 // its callers need one. It fails as Handler does.
 func Patterns(env *Env, functions ...Function) (map[string][]Role, error) {
-	built, err := build(env, functions)
-	if err != nil {
-		return nil, err
-	}
 	roles := map[string][]Role{}
-	for _, f := range built {
-		for pattern, route := range f.routes {
+	err := eachRoute(env, functions, func(pattern string, route Route) {
+		if route.page == nil {
 			roles[pattern] = route.roles
 		}
+	})
+	return roles, err
+}
+
+// PagePatterns returns every pattern of the functions' pages for browsers, sorted. It fails as Handler does.
+func PagePatterns(env *Env, functions ...Function) (patterns []string, err error) {
+	err = eachRoute(env, functions, func(pattern string, route Route) {
+		if route.page != nil {
+			patterns = append(patterns, pattern)
+		}
+	})
+	sort.Strings(patterns)
+	return patterns, err
+}
+
+// eachRoute calls visit for each route that the functions serve to others.
+func eachRoute(env *Env, functions []Function, visit func(pattern string, route Route)) error {
+	built, err := build(env, functions)
+	if err != nil {
+		return err
 	}
-	return roles, nil
+	for _, f := range built {
+		if f.inProcess {
+			continue
+		}
+		for pattern, route := range f.routes {
+			visit(pattern, route)
+		}
+	}
+	return nil
 }

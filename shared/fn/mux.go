@@ -22,6 +22,9 @@ type mux struct {
 	methods  []string // all that any route has, sorted
 	origins  *crossOrigin
 
+	pageOrigins *crossOrigin // of pages: they trust no other origin
+	api         http.Handler // the API that pages use, see Visit.API
+
 	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
 }
 
@@ -30,8 +33,14 @@ func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mux{env: env, patterns: http.NewServeMux(), origins: origins, alive: alive, ready: env.checkReady}
+	m := &mux{env: env, patterns: http.NewServeMux(), origins: origins, pageOrigins: &crossOrigin{}, alive: alive, ready: env.checkReady}
+	if m.api, err = m.pageAPI(functions); err != nil {
+		return nil, err
+	}
 	for _, f := range functions {
+		if f.inProcess {
+			continue
+		}
 		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
 			p := &mountedRoute{Route: f.routes[pattern], mux: m, function: f.name, pattern: pattern}
 			if err := m.add(p); err != nil {
@@ -42,6 +51,19 @@ func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	slices.Sort(m.methods)
 	m.methods = slices.Compact(m.methods)
 	return m, nil
+}
+
+// pageAPI returns the API that the pages of these functions use: m, or another mux if some of the API's
+// functions are not served to others by this process.
+func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
+	if !slices.ContainsFunc(functions, func(f builtFunction) bool { return f.inProcess }) {
+		return m, nil
+	}
+	all := slices.Clone(functions)
+	for i := range all {
+		all[i].inProcess = false
+	}
+	return newMux(m.env, all)
 }
 
 // add turns the mux's panic about a malformed or conflicting pattern into an
@@ -143,6 +165,12 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer req.releaseSlot() // not before the response is written, which a client may read slowly
+	if p.page != nil {
+		if err := req.page(p); err != nil {
+			req.fail(err)
+		}
+		return
+	}
 	data, err := req.run(r.Context(), p)
 	req.answer(data, err)
 }

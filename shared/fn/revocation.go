@@ -81,9 +81,9 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 func (c *Call) admitted() error {
 	limited := slices.Contains(c.roles, Admin) && c.HasQueues()
 	switch {
-	case limited && c.withinQueues && slices.ContainsFunc(c.roles, c.hasRole):
+	case limited && c.withinQueues && slices.ContainsFunc(c.roles, c.HasRole):
 		return nil
-	case limited && c.hasRole(Admin):
+	case limited && c.HasRole(Admin):
 		return task.Refuse(task.CodeForbidden, "this concerns more than the queues to which this admin is limited: "+strings.Join(c.Caller.Queues, ", "))
 	case limited || !slices.ContainsFunc(c.roles, c.May):
 		return task.Refuse(task.CodeForbidden, "this needs the role "+roleList(c.roles))

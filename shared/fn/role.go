@@ -11,6 +11,7 @@ const (
 	Submitter Role = "submitter"
 	Sender    Role = "sender"
 	Receiver  Role = "receiver"
+	Viewer    Role = "viewer" // reads what an admin reads, and changes nothing
 	Trigger   Role = "trigger"
 	Admin     Role = "admin"
 )

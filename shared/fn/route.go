@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"time"
 
@@ -36,6 +37,7 @@ type Route struct {
 	pages        bool // see Pages
 	handle       func(ctx context.Context, c *Call) (any, error)
 
+	page          func(w http.ResponseWriter, v *Visit)               // instead of handle, see Page
 	socket        func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket can be opened
 	socketOrigins []string                                            // of web pages that may open it, in addition to the service's own
 }

@@ -19,7 +19,7 @@ type Caller struct {
 	Name   string   // the Basic user name
 	Salt   []byte   // of Proof; the same for all that a DB finds
 	Proof  []byte   // what TokenProof makes of Salt and the hash of the token
-	Roles  []string // submitter, sender, receiver, trigger, admin
+	Roles  []string // submitter, sender, receiver, viewer, trigger, admin
 	Queues []string // the queues it may use; empty = all
 
 	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all

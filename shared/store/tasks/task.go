@@ -51,6 +51,14 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	}
 }
 
+// RecordReveal adds an audit entry: somebody was shown the phone number and content of a task.
+func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
+	err := st.db.Audited(ctx, by, func(pgx.Tx) (store.AuditEntry, error) {
+		return store.AuditEntry{Action: "task.reveal", Subject: id.String(), After: `{"revealed":["phone_number","content"]}`}, nil
+	})
+	return store.Wrap("record reveal", err)
+}
+
 // ByKey finds the task of a submission's key; task.CodeNotFound when no such call was committed.
 func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID

@@ -1,0 +1,160 @@
+package console_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+// tab is a page in a real browser: headless Chromium. With SCREENSHOTS=directory, shot keeps what it shows.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+	url string
+
+	mu       sync.Mutex
+	problems []string // errors of scripts and of the content security policy
+}
+
+// openTab starts a browser, and skips the test where there is none.
+func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorOption) *tab {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed (Debian: apt-get install chromium)")
+	}
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
+	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(t.TempDir()))
+	ctx, end := chromedp.NewExecAllocator(context.Background(), append(all, options...)...) // the cleanup below ends it
+	ctx, cancel := chromedp.NewContext(ctx)
+	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(func() { stop(); cancel(); end() })
+	b := &tab{t: t, ctx: ctx, url: s.URL}
+	chromedp.ListenTarget(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.problems = append(b.problems, e.ExceptionDetails.Error())
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelError {
+				b.problems = append(b.problems, e.Entry.Text+" "+e.Entry.URL)
+			}
+		}
+	})
+	b.run(log.Enable())
+	return b
+}
+
+func (b *tab) run(actions ...chromedp.Action) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
+}
+
+// open shows a page. Errors of scripts and of the content security policy fail the test.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main"))
+	b.checkProblems()
+}
+
+func (b *tab) checkProblems() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Empty(b.t, b.problems)
+}
+
+func (b *tab) logIn(name, password string) {
+	b.t.Helper()
+	b.open("/console/login")
+	b.run(chromedp.SendKeys(`input[name=name]`, name), chromedp.SendKeys(`input[name=password]`, password), chromedp.Submit(`input[name=password]`), chromedp.WaitVisible(`.menu`))
+}
+
+// text returns what the page shows.
+func (b *tab) text() (text string) {
+	b.t.Helper()
+	b.run(chromedp.Text("body", &text, chromedp.ByQuery))
+	return text
+}
+
+// click clicks an element and waits for what the page then has.
+func (b *tab) click(selector, then string) {
+	b.t.Helper()
+	b.run(chromedp.Click(selector, chromedp.ByQuery), chromedp.WaitVisible(then, chromedp.ByQuery))
+}
+
+// phone makes the window as wide as that of a phone.
+func (b *tab) phone() {
+	b.t.Helper()
+	b.run(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
+}
+
+// shot keeps a picture of the whole page where SCREENSHOTS names a directory.
+func (b *tab) shot(name string) {
+	b.t.Helper()
+	directory := os.Getenv("SCREENSHOTS")
+	if directory == "" {
+		return
+	}
+	var png []byte
+	b.run(chromedp.FullScreenshot(&png, 100))
+	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), png, 0o600))
+}
+
+func TestOperatorFindsAndRetriesATask(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"您的验证码是123456","source":"<img src=x onerror=alert(1)>","max_retries":0}`)
+	id := sent.Data("task_id").(string)
+	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
+	s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","status":3,"error_message":"<script>alert(1)</script>"}`)
+
+	b := openTab(t, s)
+	b.open("/console")
+	b.shot("login")
+	b.logIn(s.User, s.Password)
+	b.shot("overview")
+	b.open("/console/tasks?state=failed")
+	b.shot("tasks")
+	require.Contains(t, b.text(), "<script>alert(1)</script>", "shown as text")
+	b.click(`a[href="/console/tasks/`+id+`"]`, `.timeline`)
+	require.NotContains(t, b.text(), "123456")
+	b.click(`form[action$="/reveal"] button`, `dd button[data-copy="13800138000"]`)
+	require.Contains(t, b.text(), "您的验证码是123456")
+	b.shot("task-revealed")
+	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'task.reveal'`))
+	b.open("/console/tasks/" + id)
+	b.click(`form[action$="/retry"] button`, `dialog[open]`)
+	b.shot("task-confirm")
+	b.click(`dialog[open] button.primary`, `.notice`)
+	require.Contains(t, b.text(), "The task is pending again.")
+	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
+	b.click(`button[name=language]`, `.notice, h1`)
+	b.open("/console/tasks/" + id)
+	require.Contains(t, b.text(), "时间线")
+	b.shot("task-chinese")
+	b.phone()
+	b.open("/console/tasks")
+	var wide bool
+	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wide))
+	require.False(t, wide, "the page fits a phone")
+	b.shot("tasks-phone")
+	b.checkProblems()
+	require.True(t, strings.Contains(b.text(), "任务"))
+}

@@ -1,0 +1,247 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+//go:embed templates
+var templateFiles embed.FS
+
+// site has the handlers of all pages.
+type site struct {
+	log *slog.Logger
+}
+
+// page is a request for one page, and what its template is rendered with.
+type page struct {
+	*fn.Visit
+	w        http.ResponseWriter
+	Language string // en or zh
+}
+
+// A handler writes a page, or returns an error, which is shown as a page.
+type handler func(p *page) error
+
+// page returns the route of a page for visitors who are logged in. Others are sent to the login.
+func (s *site) page(h handler) fn.Route {
+	return s.public(func(p *page) error {
+		if p.LoggedIn() {
+			return h(p)
+		}
+		login := "/console/login"
+		if p.Method == http.MethodGet && p.URL.Path != "/console" {
+			login += "?" + url.Values{"next": {p.URL.RequestURI()}}.Encode()
+		}
+		p.redirect(login)
+		return nil
+	})
+}
+
+// public returns the route of a page for everybody.
+func (s *site) public(h handler) fn.Route {
+	return fn.Page(func(w http.ResponseWriter, v *fn.Visit) {
+		setSecurityHeaders(w)
+		p := &page{Visit: v, w: w, Language: languageOf(v.Request)}
+		if err := h(p); err != nil {
+			s.showError(p, err)
+		}
+	})
+}
+
+// errorPage is shown instead of a page.
+type errorPage struct {
+	Status  int
+	Message string
+	Fields  []api.Field
+}
+
+func (s *site) showError(p *page, err error) {
+	shown := errorPage{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
+	var refused *api.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &refused):
+		shown = errorPage{Status: refused.Status, Message: refused.Message, Fields: refused.Fields}
+	case errors.As(err, &tooLarge):
+		shown = errorPage{Status: http.StatusRequestEntityTooLarge, Message: p.T("The form is too large.")}
+	case errors.Is(err, context.DeadlineExceeded):
+		shown = errorPage{Status: http.StatusServiceUnavailable, Message: p.T("The service did not answer in time. Try again.")}
+	default:
+		p.Log("error", "page_failed", "cause", err.Error())
+	}
+	if shown.Status == http.StatusUnauthorized { // the session ended meanwhile
+		p.redirect("/console/login")
+		return
+	}
+	if err := p.render(shown.Status, "error", p.T("Error"), shown); err != nil {
+		http.Error(p.w, shown.Message, shown.Status)
+	}
+}
+
+func (s *site) notFound(p *page) error {
+	return &api.Error{Status: http.StatusNotFound, Message: p.T("There is no such page.")}
+}
+
+func (p *page) redirect(to string) { http.Redirect(p.w, p.Request, to, http.StatusSeeOther) }
+
+// done redirects to a page that shows the notice with this key.
+func (p *page) done(to, notice string) {
+	separator := "?"
+	if strings.Contains(to, "?") {
+		separator = "&"
+	}
+	p.redirect(to + separator + "done=" + notice)
+}
+
+// Notice is the sentence about what was just done, from the key in the address.
+func (p *page) Notice() string {
+	if text := notices[p.URL.Query().Get("done")]; text != "" {
+		return p.T(text)
+	}
+	return ""
+}
+
+// layout is what the layout of all pages is rendered with.
+type layout struct {
+	*page
+	Title   string
+	Content any
+}
+
+// show renders a page with status 200.
+func (p *page) show(name, title string, content any) error {
+	return p.render(http.StatusOK, name, title, content)
+}
+
+// render renders a template in the visitor's language, and writes it only when all of it succeeded.
+func (p *page) render(status int, name, title string, content any) error {
+	all, err := templates()
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	if err := all[p.Language][name].ExecuteTemplate(&body, "layout", layout{p, title, content}); err != nil {
+		return fmt.Errorf("render %s: %w", name, err)
+	}
+	p.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	p.w.Header().Set("Content-Language", htmlLanguages[p.Language])
+	p.w.WriteHeader(status)
+	_, _ = p.w.Write(body.Bytes()) // a visitor who left needs no page
+	return nil
+}
+
+// templates parses all templates, once for each language and page: each page has the blocks of the layout.
+var templates = sync.OnceValues(func() (map[string]map[string]*template.Template, error) {
+	shared, err := fs.Glob(templateFiles, "templates/shared/*.html")
+	if err != nil {
+		return nil, err
+	}
+	pages, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]*template.Template{}
+	for _, language := range languages {
+		base, err := template.New("").Funcs(templateFuncs(language)).ParseFS(templateFiles, shared...)
+		if err != nil {
+			return nil, err
+		}
+		all[language] = map[string]*template.Template{}
+		for _, file := range pages {
+			page, err := template.Must(base.Clone()).ParseFS(templateFiles, file)
+			if err != nil {
+				return nil, err
+			}
+			all[language][strings.TrimSuffix(path.Base(file), ".html")] = page
+		}
+	}
+	return all, nil
+})
+
+// navItem is a link of the menu.
+type navItem struct {
+	Path, Text string
+	Current    bool
+}
+
+// Nav returns the menu: the pages that the visitor may see.
+func (p *page) Nav() []navItem {
+	var items []navItem
+	for _, item := range menu {
+		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) {
+			continue
+		}
+		current := p.URL.Path == item.path || item.path != "/console" && strings.HasPrefix(p.URL.Path, item.path+"/")
+		items = append(items, navItem{item.path, p.T(item.text), current})
+	}
+	return items
+}
+
+// menu is the pages of the menu, with the roles that see them beside admin; no roles = everybody.
+var menu = []struct {
+	path, text string
+	roles      []fn.Role
+}{
+	{"/console", "Overview", []fn.Role{fn.Viewer}},
+	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}},
+}
+
+// query returns the parameters of the address that a list of the API takes, without empty ones.
+func (p *page) query(names ...string) url.Values {
+	given, kept := p.URL.Query(), url.Values{}
+	for _, name := range names {
+		if value := strings.TrimSpace(given.Get(name)); value != "" {
+			kept.Set(name, value)
+		}
+	}
+	return kept
+}
+
+// get calls a GET route of the API.
+func get[T any](p *page, path string, query url.Values) (out T, err error) {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return out, p.API(http.MethodGet, path, nil, &out)
+}
+
+// post calls a POST route of the API.
+func post[T any](p *page, path string, body any) (out T, err error) {
+	return out, p.API(http.MethodPost, path, body, &out)
+}
+
+// With returns the address of this page with other values of parameters, given as name, value, name, value; an
+// empty value removes its parameter. The position in a list is left out unless it is given.
+func (p *page) With(pairs ...string) string {
+	query := p.URL.Query()
+	query.Del("done")
+	query.Del("after")
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if query.Set(pairs[i], pairs[i+1]); pairs[i+1] == "" {
+			query.Del(pairs[i])
+		}
+	}
+	if len(query) == 0 {
+		return p.URL.Path
+	}
+	return p.URL.Path + "?" + query.Encode()
+}
+
+// Param is a parameter of the address, for the fields of a filter.
+func (p *page) Param(name string) string { return p.URL.Query().Get(name) }

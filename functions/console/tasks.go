@@ -1,0 +1,137 @@
+package console
+
+import (
+	"encoding/csv"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// taskFilters are the parameters of a list of tasks, which are those of GET /api/v1/admin/tasks.
+var taskFilters = []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to", "limit", "after"}
+
+// The values of two filters, for their menus.
+var (
+	taskStates  = []string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}
+	taskReasons = []string{"rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}
+)
+
+type tasksPage struct {
+	Page            api.Page[api.AdminTask]
+	States, Reasons []string
+}
+
+func (s *site) tasks(p *page) error {
+	query := p.query(taskFilters...)
+	if p.Param("format") == "csv" {
+		return p.writeTasks(query)
+	}
+	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	if err != nil {
+		return err
+	}
+	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})
+}
+
+// maxExport is the number of rows of an export: it must end within the time of a page.
+const maxExport = 20_000
+
+// writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. It ends after
+// maxExport rows with a line that has the position for the next export.
+func (p *page) writeTasks(query url.Values) error {
+	query.Set("limit", "200")
+	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	if err != nil {
+		return err
+	}
+	p.w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	p.w.Header().Set("Content-Disposition", `attachment; filename="tasks.csv"`)
+	out := csv.NewWriter(p.w)
+	_ = out.Write([]string{"task_id", "created_at", "state", "reason", "result", "error_code", "queue", "source", "caller_id", "app_id", "phone_number", "retry_count", "sent_at", "reported_at"}) // errors stay until Flush
+	for rows := 0; ; {
+		for _, t := range found.Items {
+			_ = out.Write(csvSafe(t.TaskID, t.CreatedAt.Format(time.RFC3339Nano), t.State, t.Reason, t.Result, t.ErrorCode, t.Queue, t.Source, t.CallerID.String(), t.AppID, task.MaskPhone(t.PhoneNumber), number(t.RetryCount), instant(t.SentAt), instant(t.ReportedAt)))
+		}
+		rows += len(found.Items)
+		if found.NextAfter == "" {
+			break
+		}
+		if rows >= maxExport {
+			_ = out.Write([]string{p.T("More tasks match: export again with after=%s", found.NextAfter)})
+			break
+		}
+		query.Set("after", found.NextAfter)
+		if found, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query); err != nil {
+			_ = out.Write([]string{p.T("The export ended early: %s", err.Error())})
+			break
+		}
+	}
+	out.Flush()
+	return nil // an error of writing means that the visitor has left
+}
+
+// csvSafe marks values that a spreadsheet would take for a formula as text (OWASP, CSV injection).
+func csvSafe(values ...string) []string {
+	for i, value := range values {
+		if value != "" && (value[0] == '=' || value[0] == '+' || value[0] == '-' || value[0] == '@' || value[0] == '\t' || value[0] == '\r') {
+			values[i] = "'" + value
+		}
+	}
+	return values
+}
+
+func instant(at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return at.Format(time.RFC3339Nano)
+}
+
+type taskPage struct {
+	api.AdminTaskResponse
+	Revealed  bool
+	MayChange bool // the buttons are shown; the API decides
+}
+
+func (s *site) task(p *page) error { return p.showTask(false) }
+
+// showTask shows the task of the path. Phone number and content are hidden unless they are revealed.
+func (p *page) showTask(revealed bool) error {
+	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+url.PathEscape(p.PathValue("id")), p.query("after"))
+	if err != nil {
+		return err
+	}
+	return p.show("task", p.T("Task"), taskPage{found, revealed, p.May(fn.Admin)})
+}
+
+// changeTask is a button of a task's page.
+func (s *site) changeTask(p *page) error {
+	if err := p.ParseForm(); err != nil {
+		return err
+	}
+	id := p.PathValue("id")
+	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
+	var err error
+	switch do {
+	case "retry", "cancel":
+		_, err = post[api.RepairResponse](p, path+do+"?"+url.Values{"reason": {p.PostFormValue("reason")}}.Encode(), nil)
+	case "resolve":
+		_, err = post[api.RepairResponse](p, path+do, api.ResolveRequest{Outcome: p.PostFormValue("outcome"), Reason: p.PostFormValue("reason")})
+	case "reveal":
+		if err := p.API(http.MethodPost, path+do, nil, nil); err != nil {
+			return err
+		}
+		return p.showTask(true)
+	default:
+		return s.notFound(p)
+	}
+	if err != nil {
+		return err
+	}
+	p.done("/console/tasks/"+url.PathEscape(id), do)
+	return nil
+}

@@ -1,0 +1,150 @@
+package console
+
+import (
+	"fmt"
+	"html/template"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Every text is written in English where it is used, and chinese has its translation.
+var languages = []string{"en", "zh"}
+
+var htmlLanguages = map[string]string{"en": "en", "zh": "zh-CN"}
+
+const languageCookie = "sendonce-language"
+
+// languageOf returns the language that the visitor chose, else the first of Accept-Language that there is.
+func languageOf(r *http.Request) string {
+	if c, err := r.Cookie(languageCookie); err == nil && htmlLanguages[c.Value] != "" {
+		return c.Value
+	}
+	for _, part := range strings.Split(r.Header.Get("Accept-Language"), ",") {
+		tag, _, _ := strings.Cut(strings.TrimSpace(part), ";")
+		name, _, _ := strings.Cut(strings.ToLower(tag), "-")
+		if htmlLanguages[name] != "" {
+			return name
+		}
+	}
+	return "en"
+}
+
+// T translates a text, and fills in its values as fmt does.
+func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
+
+func translate(language, text string, values ...any) string {
+	if language == "zh" {
+		if chinese := chinese[text]; chinese != "" {
+			text = chinese
+		}
+	}
+	if len(values) == 0 {
+		return text
+	}
+	return fmt.Sprintf(text, values...)
+}
+
+// templateFuncs are the functions of the templates in one language.
+func templateFuncs(language string) template.FuncMap {
+	t := func(text string, values ...any) string { return translate(language, text, values...) }
+	return template.FuncMap{
+		"t":        t,
+		"number":   number,
+		"duration": func(seconds any) string { return duration(language, seconds) },
+		"time":     func(at any) timeText { return timeOf(language, at) },
+		"phone":    task.MaskPhone,
+		"hidden":   func(text string) string { return hidden(language, text) },
+		"version":  func() string { return fn.Version() },
+		"join":     strings.Join,
+	}
+}
+
+// number groups the digits of a count: 1,234,567.
+func number(n any) string {
+	digits := fmt.Sprint(n)
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+// duration writes seconds in the unit that fits: 850 ms, 12 s, 5 min, 3 h, 2 d. nil is a dash.
+func duration(language string, seconds any) string {
+	var s float64
+	switch value := seconds.(type) {
+	case *float64:
+		if value == nil {
+			return "–"
+		}
+		s = *value
+	case float64:
+		s = value
+	case int:
+		s = float64(value)
+	case time.Duration:
+		s = value.Seconds()
+	default:
+		return "–"
+	}
+	units := []struct {
+		below, size float64
+		text        string
+	}{{1, 0.001, "%d ms"}, {120, 1, "%d s"}, {2 * 3600, 60, "%d min"}, {48 * 3600, 3600, "%d h"}}
+	for _, unit := range units {
+		if s < unit.below {
+			return translate(language, unit.text, int(s/unit.size))
+		}
+	}
+	return translate(language, "%d d", int(s/86400))
+}
+
+// timeText is a time for the template "time": how long ago or until then, and the time itself with its zone.
+type timeText struct {
+	Relative, Exact, Machine string
+}
+
+func timeOf(language string, at any) timeText {
+	var when time.Time
+	switch value := at.(type) {
+	case time.Time:
+		when = value
+	case *time.Time:
+		if value != nil {
+			when = *value
+		}
+	}
+	if when.IsZero() {
+		return timeText{Relative: "–"}
+	}
+	relative := translate(language, "in %s", duration(language, time.Until(when)))
+	if since := time.Since(when); since >= 0 {
+		relative = translate(language, "%s ago", duration(language, since))
+	}
+	return timeText{relative, when.UTC().Format("2006-01-02 15:04:05 UTC"), when.UTC().Format(time.RFC3339Nano)}
+}
+
+// hidden is shown instead of a content.
+func hidden(language, text string) string {
+	if text == "" {
+		return "–"
+	}
+	return translate(language, "hidden, %s characters", strconv.Itoa(utf8.RuneCountInString(text)))
+}
+
+// valueTexts are values of the API that pages show translated.
+var valueTexts = slices.Concat(taskStates, taskReasons, []string{
+	"resend", "hold", "fail", // on_unknown
+	"received", "replayed", "claimed", "report", "verdict", // events of a timeline
+	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
+})

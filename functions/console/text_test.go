@@ -1,0 +1,81 @@
+package console
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Texts are written in templates as {{t "…"}} and in Go as p.T("…") or translate(language, "…"). Values of the API, such
+// as states, are translated by their name, and stand in valueTexts.
+func TestEveryTextHasATranslation(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, text := range slices.Concat(valueTexts, slices.Collect(maps.Values(notices))) {
+		used[text] = true
+	}
+	for _, item := range menu {
+		used[item.text] = true
+	}
+	inTemplate := regexp.MustCompile(`\bt ("(?:[^"\\]|\\.)*")`)
+	inGo := regexp.MustCompile(`(?:\bT\(|translate\(\w+(?:\.\w+)?, )("(?:[^"\\]|\\.)*")`)
+	find := func(pattern *regexp.Regexp, source string) {
+		for _, match := range pattern.FindAllStringSubmatch(source, -1) {
+			text, err := strconv.Unquote(match[1])
+			require.NoError(t, err)
+			used[text] = true
+		}
+	}
+	require.NoError(t, fs.WalkDir(templateFiles, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		source, err := fs.ReadFile(templateFiles, path)
+		find(inTemplate, string(source))
+		return err
+	}))
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		find(inGo, string(source))
+	}
+	for _, unit := range []string{"%d ms", "%d s", "%d min", "%d h"} { // of a table in duration
+		used[unit] = true
+	}
+	for text := range used {
+		require.Contains(t, chinese, text, "without a translation in chinese.go")
+		require.Equal(t, strings.Count(text, "%"), strings.Count(chinese[text], "%"), "the values of %q", text)
+	}
+	for text := range chinese {
+		require.True(t, used[text], "%q is translated and used nowhere", text)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
+		require.Equal(t, want, number(n))
+	}
+}
+
+func TestDuration(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[float64]string{0.25: "250 ms", 59: "59 s", 119: "119 s", 120: "2 min", 7200: "2 h", 172800: "2 d"} {
+		require.Equal(t, want, duration("en", seconds))
+	}
+	require.Equal(t, "2 分钟", duration("zh", 120.0))
+	require.Equal(t, "–", duration("en", (*float64)(nil)))
+}

@@ -1,0 +1,68 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// SessionTime is how long a session lasts.
+const SessionTime = 12 * time.Hour
+
+// Session lets somebody who has logged in make further calls without the password. It is kept by the
+// client, encrypted. It ends when it expires, and when the caller is revoked or its token replaced.
+type Session struct {
+	Name    string    `json:"n"`
+	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or of how the password of the built-in admin is set
+	Expires time.Time `json:"e"`
+}
+
+// Begin authenticates a login and returns its session.
+func (au *Authenticator) Begin(ctx context.Context, login Login) (Session, error) {
+	if _, err := au.Authenticate(ctx, login); err != nil {
+		return Session{}, err
+	}
+	secret := au.adminSecret()
+	if !sameText(login.Name, au.username) {
+		secret = sha256.Sum256([]byte(login.Password))
+	}
+	return Session{Name: login.Name, Secret: secret[:], Expires: login.Began.Add(SessionTime)}, nil
+}
+
+// Resume returns the caller of a session as it is now. The error is ErrCredentials if the session has ended,
+// or busy if the database is unavailable. The built-in admin's session needs no database.
+func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller, error) {
+	if !time.Now().Before(s.Expires) || len(s.Secret) != sha256.Size {
+		return callers.Caller{}, ErrCredentials
+	}
+	if sameText(s.Name, au.username) {
+		if secret := au.adminSecret(); subtle.ConstantTimeCompare(secret[:], s.Secret) != 1 {
+			return callers.Caller{}, ErrCredentials
+		}
+		return builtInAdmin(s.Name), nil
+	}
+	caller, _, err := au.Callers.Current(ctx, s.Name)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+		return callers.Caller{}, ErrCredentials
+	case err != nil:
+		return callers.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+	case caller.Revoked || !caller.Knows([sha256.Size]byte(s.Secret)):
+		return callers.Caller{}, ErrCredentials
+	}
+	return caller, nil
+}
+
+// adminSecret changes with the built-in admin's password, or with the hash that is set instead.
+func (au *Authenticator) adminSecret() [sha256.Size]byte {
+	if au.hash != nil {
+		return sha256.Sum256(fmt.Appendf(nil, "hash %d %x %x", au.hash.iterations, au.hash.salt, au.hash.sum))
+	}
+	return sha256.Sum256([]byte("password " + au.password))
+}

@@ -1,0 +1,285 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
+)
+
+const (
+	pageTimeout       = 20 * time.Second
+	maxForm           = 256 << 10 // bytes of a form
+	pageMemory        = 512 << 10 // bytes that a page of a caller is charged for, beside the calls that it makes
+	anonymousPages    = 32        // pages and files for visitors who are not logged in, at once
+	anonymousPageTime = 5 * time.Second
+)
+
+// Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
+// request it; handle checks whether the visitor is logged in. Requests of pages of other origins that are not
+// a GET are refused, also of those that SENDONCE_STREAM_ORIGINS lists.
+func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
+	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
+	r.roles, r.page = nil, handle
+	return r
+}
+
+// Visit is a request for a page. It must not be used after the page's handler has returned.
+type Visit struct {
+	*http.Request
+	Caller callers.Caller // Name is "" if the visitor is not logged in
+
+	req *request
+	api http.Handler
+}
+
+// LoggedIn reports whether the visitor has a valid session.
+func (v *Visit) LoggedIn() bool { return v.Caller.Name != "" }
+
+// May reports whether the visitor has the role or is an admin.
+func (v *Visit) May(role Role) bool { return v.req.call.HasRole(role) || v.req.call.HasRole(Admin) }
+
+// Log adds attributes to the log line of the visit, as Call.Log does.
+func (v *Visit) Log(args ...any) { v.req.call.Log(args...) }
+
+// sessionRow is what a session is encrypted for, so that no other stored secret can be used as one.
+const sessionRow = "session of a browser"
+
+// ErrNoSessionKey means that nobody can log in.
+var ErrNoSessionKey = errors.New("SENDONCE_ENCRYPTION_KEYS is not set: without a key there are no sessions")
+
+// LogIn authenticates the visitor and sets the cookie of the session. The errors are those of
+// auth.Authenticator, and ErrNoSessionKey.
+func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password string) error {
+	if v.req.env.sessionKeys().IsEmpty() {
+		return ErrNoSessionKey
+	}
+	s, err := v.req.env.auth.Begin(ctx, auth.Login{Name: name, Password: password, Address: network(v.req.call.SourceIP), Began: v.req.start})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	value, err := v.req.env.sessionKeys().Encrypt(sessionRow, string(text))
+	if err != nil {
+		return err
+	}
+	cookie := sessionCookie(v.Request)
+	cookie.Value, cookie.MaxAge = value, int(auth.SessionTime/time.Second)
+	http.SetCookie(w, cookie)
+	v.req.call.Caller.Name = name // for the log
+	return nil
+}
+
+// LogOut removes the cookie of the session. A copy of the cookie stays valid until the session expires.
+func (v *Visit) LogOut(w http.ResponseWriter) {
+	cookie := sessionCookie(v.Request)
+	cookie.MaxAge = -1
+	http.SetCookie(w, cookie)
+}
+
+// sessionCookie returns the session's cookie without its value. Browsers accept the prefix __Host- only with
+// Secure, and not all of them accept Secure over plain HTTP, not even from this machine.
+func sessionCookie(r *http.Request) *http.Cookie {
+	c := &http.Cookie{Name: "__Host-sendonce", Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	if !IsHTTPS(r) && IsLoopback(r.Host) {
+		c.Name, c.Secure = "sendonce", false
+	}
+	return c
+}
+
+// IsHTTPS reports whether the browser says that it uses HTTPS, itself or through a gateway. A client can lie
+// about it, to its own harm alone.
+func IsHTTPS(r *http.Request) bool {
+	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// IsLoopback reports whether the host of a request, with or without a port, is this machine.
+func IsLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+}
+
+// resumeSession returns the caller of the session's cookie, and the zero Caller without a valid one.
+func (req *request) resumeSession(ctx context.Context) (callers.Caller, error) {
+	cookie, err := req.r.Cookie(sessionCookie(req.r).Name)
+	if err != nil {
+		return callers.Caller{}, nil
+	}
+	text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
+	if err != nil {
+		return callers.Caller{}, nil // changed, or its key was removed from the settings
+	}
+	var s auth.Session
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return callers.Caller{}, fmt.Errorf("session: %w", err)
+	}
+	caller, err := req.env.auth.Resume(ctx, s)
+	if errors.Is(err, auth.ErrCredentials) {
+		return callers.Caller{}, nil
+	}
+	return caller, err
+}
+
+// parseSessionKeys returns the keys that encrypt sessions.
+func parseSessionKeys(text string) store.Keys {
+	keys, _ := store.ParseKeys(text) // Config.Validate has checked them
+	return keys
+}
+
+// page handles a request for a page. Errors before the page's handler are responses in JSON, as of all routes.
+func (req *request) page(p *mountedRoute) error {
+	ctx, cancel := context.WithTimeout(req.r.Context(), p.timeout)
+	defer cancel()
+	if err := p.mux.pageOrigins.check(req.r, p.changesState); err != nil {
+		return err
+	}
+	caller, err := req.resumeSession(ctx)
+	if err != nil {
+		return err
+	}
+	req.call.Caller = caller
+	leave, err := req.enterPage(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if req.r.ContentLength > p.maxBody {
+		return tooLarge(p.maxBody)
+	}
+	if err := req.readWithin(req.start.Add(bodyTimeout)); err != nil {
+		return err
+	}
+	w := &pageWriter{ResponseWriter: req.w, req: req}
+	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
+	r := req.r.WithContext(ctx)
+	r.Body = http.MaxBytesReader(w, r.Body, p.maxBody)
+	p.page(w, &Visit{Request: r, Caller: caller, req: req, api: p.mux.api})
+	if req.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	return nil
+}
+
+// enterPage reserves what a page needs: of its caller's share, or of the few places for others.
+func (req *request) enterPage(ctx context.Context, p *mountedRoute) (leave func(), err error) {
+	if req.call.Caller.Name == "" {
+		if !req.env.anonymousPages.TryAcquire(1) {
+			return nil, Busy("too many visitors who are not logged in, try again")
+		}
+		_ = http.NewResponseController(req.w).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
+		return func() { req.env.anonymousPages.Release(1) }, nil
+	}
+	if err := req.acquireSlot(p); err != nil {
+		return nil, err
+	}
+	if req.call.memory, err = req.env.budget.enter(req.call.Caller.SharesOf(), req.call.May(Admin), false); err != nil {
+		return nil, err
+	}
+	return func() {}, req.call.Reserve(ctx, pageMemory)
+}
+
+// pageWriter notes what is written, for the log.
+type pageWriter struct {
+	http.ResponseWriter
+	req *request
+}
+
+func (w *pageWriter) WriteHeader(status int) {
+	if w.req.status == 0 {
+		w.req.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *pageWriter) Write(b []byte) (int, error) {
+	if w.req.status == 0 {
+		w.req.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.req.bytes += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// inProcessCaller is the key of a context: its value is the caller that a page makes calls for. No request from
+// outside has it.
+type inProcessCaller struct{}
+
+// API calls a route of the API in this process, with the visitor's rights, limits and address, and decodes the
+// data of the response into out; nil discards it. body is encoded as JSON; nil is none. The error is an *api.Error
+// if the route refused the call.
+func (v *Visit) API(method, path string, body, out any) error {
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode the call: %w", err)
+		}
+		content = bytes.NewReader(text)
+	}
+	r, err := http.NewRequestWithContext(context.WithValue(v.Context(), inProcessCaller{}, v.Caller), method, path, content)
+	if err != nil {
+		return fmt.Errorf("call %s: %w", path, err)
+	}
+	r.RemoteAddr = v.RemoteAddr
+	for _, name := range []string{"X-Forwarded-For", "User-Agent"} {
+		r.Header[name] = v.Header[name]
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", contentTypeJSON)
+	}
+	w := &recorder{header: http.Header{}}
+	v.api.ServeHTTP(w, r)
+	return w.decode(out)
+}
+
+// recorder keeps the response of a call in this process.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (w *recorder) Header() http.Header         { return w.header }
+func (w *recorder) Write(b []byte) (int, error) { return w.body.Write(b) }
+func (w *recorder) WriteHeader(status int)      { w.status = status }
+
+func (w *recorder) decode(out any) error {
+	if w.status == http.StatusNoContent {
+		return nil
+	}
+	envelope := struct {
+		api.Envelope
+		Data json.RawMessage `json:"data"`
+	}{}
+	if err := json.Unmarshal(w.body.Bytes(), &envelope); err != nil {
+		return fmt.Errorf("decode the response of status %d: %w", w.status, err)
+	}
+	if w.status/100 != 2 {
+		return &api.Error{Status: w.status, Code: envelope.Error, Message: envelope.Message, Fields: envelope.Fields}
+	}
+	if out == nil || len(envelope.Data) == 0 {
+		return nil
+	}
+	return json.Unmarshal(envelope.Data, out)
+}
