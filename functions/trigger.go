@@ -21,7 +21,7 @@ type triggerConfig struct {
 
 // runTrigger carries events to the functions until ctx ends, and returns when what was under
 // way is settled, or with the reason why it could not begin. It knows no SQL: what it delivers
-// are wake-ups, and the rows that the functions find are the truth. Meanwhile it answers
+// are wake-ups, and the rows that the functions find are the truth. Meanwhile it serves
 // probes and scrapes where a function would listen:
 //
 //   - /healthz is 503 when something here hangs, which only a restart cures (see
@@ -52,7 +52,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if err != nil {
 		return err
 	}
-	// Probes are answered until the last event is settled; without a response to them no
+	// Probes are served until the last event is settled; without a response to them no
 	// events are carried.
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

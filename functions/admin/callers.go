@@ -169,12 +169,12 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 // changedWith publishes the change of a caller and of the callers that it made, and
 // returns the response.
 func (h *handlers) changedWith(ctx context.Context, row callers.StoredCaller, also []callers.StoredCaller) api.CallerResponse {
-	answer := callerResponse(row)
+	response := callerResponse(row)
 	for _, made := range also {
-		answer.AlsoChanged = append(answer.AlsoChanged, made.Name)
+		response.AlsoChanged = append(response.AlsoChanged, made.Name)
 	}
-	h.callerChanged(ctx, append(answer.AlsoChanged, row.Name)...)
-	return answer
+	h.callerChanged(ctx, append(response.AlsoChanged, row.Name)...)
+	return response
 }
 
 func callerResponse(row callers.StoredCaller) api.CallerResponse {
@@ -189,7 +189,7 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 
 // withToken is the only response that shows a token.
 func withToken(row callers.StoredCaller, token string) api.CallerResponse {
-	answer := callerResponse(row)
-	answer.Token = token
-	return answer
+	response := callerResponse(row)
+	response.Token = token
+	return response
 }

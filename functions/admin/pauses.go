@@ -34,12 +34,12 @@ func (h *handlers) queues(ctx context.Context, c *fn.Call, req queuesRequest) (a
 }
 
 func queueState(q tasks.QueueState) api.QueueState {
-	answer := api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
+	response := api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
 	if q.Pause != nil {
 		pause := pauseResponse(*q.Pause)
-		answer.Pause = &pause
+		response.Pause = &pause
 	}
-	return answer
+	return response
 }
 
 // pauseRequest adds validation to api.PauseRequest.

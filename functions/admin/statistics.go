@@ -16,14 +16,14 @@ func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any,
 }
 
 func taskStatistics(c tasks.Counts) api.TaskStatistics {
-	answer := api.TaskStatistics{
+	response := api.TaskStatistics{
 		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
 		MoreQueues: c.MoreQueues,
 	}
 	for i, q := range c.Queues {
-		answer.Queues[i] = api.QueueStatistics{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
+		response.Queues[i] = api.QueueStatistics{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
 	}
-	return answer
+	return response
 }
 
 func liveCounts(l tasks.LiveCounts) api.LiveCounts {

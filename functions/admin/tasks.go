@@ -113,11 +113,11 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	}
 	before, _ := parseTimelineCursor(req.After) // valid
 	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, timelineLimit)
-	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
+	response := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
-		answer.Timeline[i] = taskEvent(e)
+		response.Timeline[i] = taskEvent(e)
 	}
-	return answer, err
+	return response, err
 }
 
 // readsAll reports whether the caller may read the tasks of all callers; others read their own.
@@ -219,17 +219,17 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 }
 
 func adminTask(t tasks.Detail) api.AdminTask {
-	answer := api.AdminTask{
+	response := api.AdminTask{
 		TaskResponse: fn.TaskResponse(t),
 		CallerID:     api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID),
 	}
 	if t.State == task.Processing {
-		answer.LeaseUntil = fn.Instant(t.DueAt)
+		response.LeaseUntil = fn.Instant(t.DueAt)
 	}
 	if t.ClaimedBy != nil && *t.ClaimedBy != task.ServiceCaller {
-		answer.ClaimedBy = (*api.ID)(t.ClaimedBy)
+		response.ClaimedBy = (*api.ID)(t.ClaimedBy)
 	}
-	return answer
+	return response
 }
 
 func taskEvent(e tasks.Event) api.TaskEvent {

@@ -151,18 +151,18 @@ func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *prev
 	}
 	text, missing, unused := task.ParseTemplate(t.Content).Render(values)
 	segments, encoding := task.Segments(text)
-	answer := api.PreviewResponse{
+	response := api.PreviewResponse{
 		FinalContent: text, Segments: segments, Encoding: string(encoding), Length: utf8.RuneCountInString(text),
 		MissingParams: notNil(missing), UnusedParams: notNil(unused),
 	}
 	if _, err := (task.Draft{Params: values, UseTemplate: true}).Compose(&t); err != nil {
-		answer.Problem = err.Error()
-		return answer, nil
+		response.Problem = err.Error()
+		return response, nil
 	}
 	blocked, err := h.adminStore.Blocked(ctx, text)
 	if blocked {
-		answer.Problem = "the content holds a blocked word"
+		response.Problem = "the content holds a blocked word"
 	}
-	answer.Sendable = !blocked
-	return answer, err
+	response.Sendable = !blocked
+	return response, err
 }

@@ -57,7 +57,7 @@ const (
 	maxWait      = 30 // seconds
 	claimTimeout = 10 * time.Second
 	bytesPerTask = 4 << 10     // memory of a task until its response is written
-	answerTime   = time.Second // left for the response when the call has a deadline
+	responseTime = time.Second // left for the response when the call has a deadline
 
 	// pauseMargin is added to the end of a pause before a poll claims again, so that it
 	// does not claim in a loop until the expired pause is removed.
@@ -102,7 +102,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 	wait := decode.SecondsOr(req.Wait, 0)
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)-answerTime) // the platform's deadline may be earlier than ours
+		wait = min(wait, time.Until(deadline)-responseTime) // the platform's deadline may be earlier than ours
 	}
 	var full error
 	if wait > 0 {

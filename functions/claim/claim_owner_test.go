@@ -46,7 +46,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 			require.Equal(t, 409, r.Status, "%s: %s", name, r.Text)
 			require.Equal(t, "stale_claim", r.Body["error"])
 			if name != "extend" && name != "mark as sending" {
-				require.Equal(t, older.Text, r.Text, "%s: answered as a report of an older claim", name)
+				require.Equal(t, older.Text, r.Text, "%s: same response as for a report of an older claim", name)
 			}
 		}
 		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID()))

@@ -56,11 +56,11 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	s.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
-	answer := awaitTask(s, waits)
-	if answer.Status == 500 { // it was woken before the grant
-		answer = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
+	response := awaitTask(s, waits)
+	if response.Status == 500 { // it was woken before the grant
+		response = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
-	require.Len(t, answer.List(), 1)
+	require.Len(t, response.List(), 1)
 }
 
 func TestWokenPollThatFailsWakesAnother(t *testing.T) {
@@ -112,14 +112,14 @@ func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	s.UntilWaiting(before)
 	require.Equal(t, 200, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`).Status)
 	select {
-	case answer := <-waiting:
-		require.Len(t, answer.List(), 1)
+	case response := <-waiting:
+		require.Len(t, response.List(), 1)
 	case <-failing:
 		t.Error("the poll without memory kept the wake-up until it failed")
 	}
 }
 
-func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {
+func TestSweepWithLostCommitResponseWakesPolls(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -161,8 +161,8 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	require.NoError(t, err)
 	_, err = held.Exec(t.Context(), `lock table task_live`)
 	require.NoError(t, err)
-	answer := make(chan cluster.Reply, 1)
-	go func() { answer <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
+	response := make(chan cluster.Reply, 1)
+	go func() { response <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
 	cluster.Eventually(t, func() bool {
 		return s.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
@@ -170,7 +170,7 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	_, err = wakeUps.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback(t.Context()))
-	<-answer
+	<-response
 }
 
 // A submission without NATS publishes no wake-up.
@@ -199,7 +199,7 @@ func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	}
 }
 
-func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
+func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	t.Parallel()
 	wakeUps := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wakeUps <- true }))

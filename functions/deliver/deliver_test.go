@@ -78,8 +78,8 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 	twice := event("twice", delivered, "", `{"delivered_at":"`+at+`","messages":[`+message+`,`+message+`]}`)
 	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // an endpoint without deliveries
 	batch := "[" + strings.Join(append(forged, twice, deleted, event("good", task, id, "{}")), ",") + "]"
-	answer := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
-	require.Equal(t, 204, answer.Status, answer.Text)
+	response := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
+	require.Equal(t, 204, response.Status, response.Text)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from webhook_deliveries where event_id = 'good'`))
 	require.Equal(t, len(forged), w.Admin.Count(`select count(*) from dead_letters where function = 'deliver' and dead`))
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages where id = $1 and delivered_at is not null`, id))
@@ -101,8 +101,8 @@ func TestFailedQueryMakesNoDeadLetter(t *testing.T) {
 			"application/cloudevents+json":       event("alone"),
 			"application/cloudevents-batch+json": "[" + event("first") + "," + event("second") + "]",
 		} {
-			answer := w.Admin.Do("POST", "/events/deliver", body, "Content-Type", kind)
-			require.Equal(t, status, answer.Status, answer.Text)
+			response := w.Admin.Do("POST", "/events/deliver", body, "Content-Type", kind)
+			require.Equal(t, status, response.Status, response.Text)
 		}
 	}
 	w.Admin.Exec(`create policy end_session on webhook_endpoints using (pg_terminate_backend(pg_backend_pid()))`)
@@ -118,9 +118,9 @@ func TestFailedQueryMakesNoDeadLetter(t *testing.T) {
 func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	answer := make(chan struct{})
+	respond := make(chan struct{})
 	slow := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) {
-		<-answer
+		<-respond
 		rw.WriteHeader(http.StatusNoContent)
 	})
 	w.AddEndpoint(slow.URL)
@@ -128,7 +128,7 @@ func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 	message := w.Save(slow.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return slow.Calls() == 2 })
 	require.NoError(t, w.Process("trigger").Kill())
-	close(answer)
+	close(respond)
 	cluster.WaitDeliveries(w, "delivered", 1)
 	w.WaitMessage(message, "received")
 	require.Equal(t, 2, slow.Calls(), "nothing was posted again")
@@ -235,7 +235,7 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	require.Equal(t, saved.ServerMsgID, first.ID)
 	require.Equal(t, "order.paid.v1", first.Type)
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
-	cluster.Eventually(t, func() bool { return state().RemainingSends == 4 }, "an answer of 503 uses a send")
+	cluster.Eventually(t, func() bool { return state().RemainingSends == 4 }, "a 503 uses a send")
 	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
 	cluster.MakeDue(w)
 	require.Equal(t, first, shop.Event(t, 2, signing.Secret))

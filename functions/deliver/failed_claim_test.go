@@ -33,7 +33,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	for name, receive := range map[string]func(int, http.ResponseWriter, *http.Request){
-		"after a newer wake-up was answered":     nil,
+		"after a newer wake-up was handled":      nil,
 		"while a message waits for its receiver": func(int, http.ResponseWriter, *http.Request) { <-hang },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 				cluster.Eventually(t, func() bool {
 					consumer, err := w.JetStream().Consumer(t.Context(), bus.StreamWake, "deliver")
 					return err == nil && consumer.CachedInfo().NumPending == 0 && consumer.CachedInfo().NumAckPending == 0
-				}, "the newer wake-up was answered")
+				}, "the newer wake-up was handled")
 			}
 			require.Zero(t, webhook.Calls())
 			failed := time.Now()

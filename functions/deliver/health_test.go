@@ -74,7 +74,7 @@ func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
 	require.Equal(t, 1, receiver.Calls())
 }
 
-func TestDataAfterAnswerIsNotLogged(t *testing.T) {
+func TestDataAfterResponseIsNotLogged(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,8 +102,8 @@ func TestDataAfterAnswerIsNotLogged(t *testing.T) {
 	}
 	output := func() string { return w.Process(cluster.All).Output() }
 	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 1`) == 5 && strings.Contains(output(), "a receiver sent data after its answer")
+		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 1`) == 5 && strings.Contains(output(), "a receiver sent data after its response")
 	})
 	require.NotContains(t, output(), "13800138000")
-	require.Equal(t, 1, strings.Count(output(), "a receiver sent data after its answer"))
+	require.Equal(t, 1, strings.Count(output(), "a receiver sent data after its response"))
 }

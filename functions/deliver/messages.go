@@ -115,7 +115,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 }
 
 // result is the result of an attempt for a message. Only an attempt that this process cancelled uses no send: a receiver
-// that does not answer has failed.
+// that does not respond has failed.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

@@ -118,7 +118,7 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	synctest.Test(t, func(t *testing.T) {
-		d, answer := &deliverer{env: env}, make(chan struct{})
+		d, respond := &deliverer{env: env}, make(chan struct{})
 		var seen []int
 		slow := pipeline[int]{
 			inFlight: newInFlight[int](),
@@ -126,7 +126,7 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 				seen = append(seen, len(inFlight))
 				return make([]int, limits.Caller-len(inFlight)), nil
 			},
-			post:   func(context.Context, int) attempt { <-answer; return attempt{} },
+			post:   func(context.Context, int) attempt { <-respond; return attempt{} },
 			settle: func(context.Context, []posted[int]) ([]posted[int], error) { return nil, nil },
 		}
 		done := make(chan int)
@@ -142,7 +142,7 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, first, "the other drain claims no more")
 		require.Zero(t, n)
-		close(answer)
+		close(respond)
 		require.Equal(t, limits.Caller, <-done)
 		require.Equal(t, 0, seen[0])
 		require.Equal(t, limits.Caller, seen[len(seen)-1])

@@ -25,7 +25,7 @@ func nameServer(t *testing.T) *net.Resolver {
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo(dnsAnswer(buffer[:n]), from) // the resolver repeats the query
+			_, _ = conn.WriteTo(dnsResponse(buffer[:n]), from) // the resolver repeats the query
 		}
 	}()
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -33,7 +33,7 @@ func nameServer(t *testing.T) *net.Resolver {
 	}}
 }
 
-func dnsAnswer(query []byte) []byte {
+func dnsResponse(query []byte) []byte {
 	const (
 		header     = 12
 		response   = 0x8180

@@ -90,7 +90,7 @@ func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	switch {
 	case disabled:
 		log.Warn("webhook endpoint disabled", "reason", c.After.DisabledReason, "error", c.Error,
-			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it answers again")
+			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it responds again")
 	case c.After.FailingSince.IsZero():
 		log.Info("webhook endpoint recovered")
 	default:

@@ -79,18 +79,18 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 			body = `{"unknown_field":1}` // which no route accepts, so nothing is done
 		}
 		for name, caller := range callers {
-			answer := caller.Do(method, path+refused(method), body)
+			response := caller.Do(method, path+refused(method), body)
 			allowed := roles[name] == fn.Admin || slices.Contains(patterns[pattern], roles[name])
 			if allowed {
-				assert.NotContains(t, []int{200, 401, 403, 500}, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
+				assert.NotContains(t, []int{200, 401, 403, 500}, response.Status, "%s as %s: %s", pattern, name, response.Text)
 			} else {
-				assert.Equal(t, 403, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
+				assert.Equal(t, 403, response.Status, "%s as %s: %s", pattern, name, response.Text)
 			}
 		}
 		for name, stranger := range strangers {
 			attempts.Go(func() { // each waits as long as any failure does
-				answer := stranger.Do(method, path, body)
-				assert.Contains(t, []int{401, 429}, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
+				response := stranger.Do(method, path, body)
+				assert.Contains(t, []int{401, 429}, response.Status, "%s as %s: %s", pattern, name, response.Text)
 			})
 		}
 	}
@@ -158,10 +158,10 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 						name := theirs.FindStringSubmatch(field)[1]
 						return fmt.Sprintf("%q:%q", name, cmp.Or(values[name], task))
 					})
-					answer := hostile.Do(method, at, body)
-					require.Less(t, answer.Status, 500, "%s %s %s: %s", method, at, body, answer.Text)
-					require.NotContains(t, answer.Text, mark, "%s %s %s", method, at, body)
-					require.NotContains(t, answer.Text, "13912345678", "%s %s %s", method, at, body)
+					response := hostile.Do(method, at, body)
+					require.Less(t, response.Status, 500, "%s %s %s: %s", method, at, body, response.Text)
+					require.NotContains(t, response.Text, mark, "%s %s %s", method, at, body)
+					require.NotContains(t, response.Text, "13912345678", "%s %s %s", method, at, body)
 				}
 			}
 		}

@@ -34,13 +34,13 @@ const attacking = "attacking"
 // priority, as an attacker uses a machine of his own: it must not take the processors
 // away from the function.
 type attacker struct {
-	url, as string
-	body    string
-	client  *http.Client
-	answers *[600]atomic.Int64 // by status
+	url, as   string
+	body      string
+	client    *http.Client
+	responses *[600]atomic.Int64 // by status
 }
 
-// attackMain runs the attack of that name and prints how often it was answered by
+// attackMain runs the attack of that name and prints how often it got
 // each status.
 func attackMain(name string) error {
 	all := attacks()
@@ -55,11 +55,11 @@ func attackMain(name string) error {
 			kinds = append(kinds, find(kind))
 		}
 	}
-	answers := new([600]atomic.Int64)
+	responses := new([600]atomic.Int64)
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	attackers := make([]*attacker, len(kinds))
 	for i, kind := range kinds {
-		attackers[i] = &attacker{url: os.Getenv(attackURLVariable), as: nameOf("mallory", kind.role), client: client, answers: answers}
+		attackers[i] = &attacker{url: os.Getenv(attackURLVariable), as: nameOf("mallory", kind.role), client: client, responses: responses}
 		if kind.body != nil {
 			attackers[i].body = kind.body()
 		}
@@ -81,8 +81,8 @@ func attackMain(name string) error {
 	}
 	running.Wait()
 	counts := map[int]int64{}
-	for status := range answers {
-		if n := answers[status].Load(); n > 0 {
+	for status := range responses {
+		if n := responses[status].Load(); n > 0 {
 			counts[status] = n
 		}
 	}
@@ -101,7 +101,7 @@ func (o *attacker) call(c call) error {
 	if err != nil {
 		status = 0
 	}
-	o.answers[status].Add(1)
+	o.responses[status].Add(1)
 	return nil
 }
 
@@ -126,19 +126,19 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 		req.SetBasicAuth(o.as, "secret")
 		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 			path, req.Header.Get("Authorization"), size)
-		answered := make(chan int, 1)
+		status := make(chan int, 1)
 		go func() {
 			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
-				answered <- 0
+				status <- 0
 				return
 			}
 			_ = res.Body.Close()
-			answered <- res.StatusCode
+			status <- res.StatusCode
 		}()
 		_, _ = io.WriteString(conn, head) // the server may have refused it by then
 		_, _ = conn.Write(bytes.Repeat([]byte(" "), size-1))
-		o.answers[<-answered].Add(1)
+		o.responses[<-status].Add(1)
 		return nil
 	}
 }
@@ -165,11 +165,11 @@ func unread(path string) func(o *attacker, worker int) error {
 		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
 		if err != nil {
-			o.answers[0].Add(1)
+			o.responses[0].Add(1)
 			return nil
 		}
 		_ = res.Body.Close()
-		o.answers[res.StatusCode].Add(1)
+		o.responses[res.StatusCode].Add(1)
 		return nil
 	}
 }
@@ -185,11 +185,11 @@ func replay(o *attacker, _ int) error {
 	req.SetBasicAuth(o.as, "secret")
 	res, err := o.client.Do(req)
 	if err != nil {
-		o.answers[0].Add(1)
+		o.responses[0].Add(1)
 		return nil
 	}
 	defer res.Body.Close()
-	o.answers[res.StatusCode].Add(1)
+	o.responses[res.StatusCode].Add(1)
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<20) // ends with ctx otherwise
 	return nil
 }
@@ -219,10 +219,10 @@ func (o *attacker) socket(ctx context.Context) (*websocket.Conn, error) {
 	r.SetBasicAuth(o.as, "secret")
 	conn, _, err := websocket.Dial(ctx, o.url+"/api/v1/stream/mallory", &websocket.DialOptions{HTTPHeader: header})
 	if err != nil {
-		o.answers[0].Add(1)
+		o.responses[0].Add(1)
 		return nil, err
 	}
-	o.answers[http.StatusSwitchingProtocols].Add(1)
+	o.responses[http.StatusSwitchingProtocols].Add(1)
 	return conn, nil
 }
 
@@ -274,10 +274,10 @@ func pings(o *attacker, _ int) error {
 	_ = req.Write(conn)
 	res, err := http.ReadResponse(bufio.NewReader(conn), req)
 	if err != nil {
-		o.answers[0].Add(1)
+		o.responses[0].Add(1)
 		return nil
 	}
-	o.answers[res.StatusCode].Add(1)
+	o.responses[res.StatusCode].Add(1)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	many := bytes.Repeat([]byte("\x89\x80mask"), 1000) // empty ones
 	for err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A cursor that no page returned is answered with a page or a 400.
+// A cursor that no page returned gets a page or a 400.
 func TestHugeCursorsAreNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -30,7 +30,7 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 			if p["name"] != "after" || strings.Contains(pattern, "/stream/") {
 				continue
 			}
-			req, answers := c.ExampleCall(t, s.URL, pattern), map[int]int{}
+			req, responses := c.ExampleCall(t, s.URL, pattern), map[int]int{}
 			switch pattern {
 			case "GET " + cluster.AdminPath + "tasks/{task_id}":
 				req.URL.Path = cluster.AdminPath + "tasks/" + id
@@ -42,9 +42,9 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 				query.Set("after", cursor)
 				got := s.Get(req.URL.Path + "?" + query.Encode())
 				require.Contains(t, []int{200, 400}, got.Status, "%s after %s\n%s", pattern, cursor, got.Text)
-				answers[got.Status]++
+				responses[got.Status]++
 			}
-			if answers[200] == 0 {
+			if responses[200] == 0 {
 				refusing = append(refusing, pattern)
 			}
 		}

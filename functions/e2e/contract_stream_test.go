@@ -83,7 +83,7 @@ func (s story) readStream(path string, n int, header ...string) []cluster.Stream
 	}
 	e.Close()
 	for _, problem := range s.witness.Problems(e.Req, nil, e.Res, []byte(e.Text.String())) {
-		s.T.Errorf("GET %s answered %s: %s", path, e.Text.String(), problem)
+		s.T.Errorf("GET %s returned %s: %s", path, e.Text.String(), problem)
 	}
 	return events
 }

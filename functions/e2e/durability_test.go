@@ -70,8 +70,8 @@ func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")
 	w.Restart()
 	require.Contains(t, w.Process(cluster.All).Output(), "nothing is accepted before it is saved until the stream is known")
-	answer := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, []any{200, "saved"}, []any{answer.Status, answer.Data("ack")}, answer.Text)
+	response := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
+	require.Equal(t, []any{200, "saved"}, []any{response.Status, response.Data("ack")}, response.Text)
 	cluster.NATSIn(t, broker)
 	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
 	cluster.Eventually(t, func() bool {

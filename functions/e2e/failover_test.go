@@ -32,7 +32,7 @@ func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach calls each function once; each must answer at its first call. The relay is
+// callEach calls each function once; each must succeed at its first call. The relay is
 // called by the load already, and a second one at the same time would overtake it.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()

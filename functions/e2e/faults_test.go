@@ -160,18 +160,18 @@ func TestManyPollsWaitWithoutDatabase(t *testing.T) {
 	submit := api.NewClient(o.Start("submit"), "admin", "secret")
 
 	const polls, rounds = 200, 5
-	type answer struct {
+	type result struct {
 		tasks []api.ClaimedTask
 		err   error
 	}
-	answers := make(chan answer, polls)
+	results := make(chan result, polls)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	for range polls {
 		go func() {
 			wait := 30
 			tasks, err := claim.Claim(ctx, api.ClaimRequest{AppID: "app", Wait: &wait})
-			answers <- answer{tasks, err}
+			results <- result{tasks, err}
 		}()
 	}
 	cluster.Eventually(t, func() bool {
@@ -185,7 +185,7 @@ func TestManyPollsWaitWithoutDatabase(t *testing.T) {
 	after, waited := asked.count()
 	require.Equal(t, before, after, "nothing was asked")
 	require.LessOrEqual(t, waited, polls+1)
-	require.Empty(t, answers)
+	require.Empty(t, results)
 
 	took := make([]time.Duration, 0, rounds)
 	apart := time.NewTicker(50 * time.Millisecond) // wake-ups within 20 ms are published together
@@ -195,7 +195,7 @@ func TestManyPollsWaitWithoutDatabase(t *testing.T) {
 		start := time.Now()
 		sent, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
 		require.NoError(t, err)
-		got := <-answers
+		got := <-results
 		took = append(took, time.Since(start))
 		require.NoError(t, got.err)
 		require.Len(t, got.tasks, 1)
@@ -207,6 +207,6 @@ func TestManyPollsWaitWithoutDatabase(t *testing.T) {
 	t.Logf("submit to claimed with %d polls waiting: median %v, worst %v", polls, took[rounds/2], took[rounds-1])
 	leave()
 	for range polls - rounds {
-		require.ErrorIs(t, (<-answers).err, context.Canceled, "the others waited on")
+		require.ErrorIs(t, (<-results).err, context.Canceled, "the others waited on")
 	}
 }

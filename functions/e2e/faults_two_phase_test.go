@@ -198,7 +198,7 @@ func (v *valve) copy(client io.Writer, server io.Reader) {
 	}
 }
 
-func TestRepeatAfterCrashBeforeAnswerIsTheSameMessage(t *testing.T) {
+func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
@@ -213,18 +213,18 @@ func TestRepeatAfterCrashBeforeAnswerIsTheSameMessage(t *testing.T) {
 	defer v.out.Unlock()
 	client := *w.Client
 	client.Tries = 1
-	answer := make(chan error, 1)
+	result := make(chan error, 1)
 	request := api.MessageRequest{ClientMsgID: "once", To: "user:bob", Data: api.JSON(`1`), Ack: "accepted"}
 	go func() {
 		_, err := client.SubmitMessage(t.Context(), request)
-		answer <- err
+		result <- err
 	}()
 	cluster.Eventually(t, func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 2
 	}, "the stream has it")
 	require.NoError(t, w.Process(cluster.All).Kill())
-	require.Error(t, <-answer)
+	require.Error(t, <-result)
 
 	w.Env = direct
 	w.Restart()

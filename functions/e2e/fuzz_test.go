@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed is all functions without their database: what reaches it is answered 503,
+// fuzzed is all functions without their database: what reaches it gets 503,
 // and everything before is under test.
 type fuzzed struct {
 	handler  http.Handler
@@ -48,7 +48,7 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 }
 
 // call makes one call as the built-in admin, with all roles. Whatever it says, the
-// answer is an envelope, is no 500, and shows no secret.
+// response is an envelope, is no 500, and shows no secret.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
@@ -67,11 +67,11 @@ func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, b
 		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
 	}
 	if w.Code >= 300 {
-		var answer struct {
+		var response struct {
 			Code  int    `json:"code"`
 			Error string `json:"error"`
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || answer.Code != w.Code || answer.Error == "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &response); err != nil || response.Code != w.Code || response.Error == "" {
 			t.Fatalf("%s %s: %d with the body %q: %v", method, path, w.Code, w.Body, err)
 		}
 	}

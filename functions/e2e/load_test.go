@@ -29,7 +29,7 @@ func calling(c *cluster.Cluster, function string) func() *api.Client {
 	}
 }
 
-// submitCall submits tasks, each with its key until it is answered.
+// submitCall submits tasks, each with its key until it gets a response.
 func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	key := api.NewKey()
 	return func(ctx context.Context) error {
@@ -37,9 +37,9 @@ func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 		if err != nil {
 			return err
 		}
-		answered := key
+		submitted := key
 		key = api.NewKey()
-		return l.Submitted(answered, sent.TaskID)
+		return l.Submitted(submitted, sent.TaskID)
 	}
 }
 
@@ -130,7 +130,7 @@ func enterReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStream
 }
 
 // acceptLoad is senders that submit messages to bob, to be accepted before they are
-// saved, and a ledger of what they were answered.
+// saved, and a ledger of the responses.
 type acceptLoad struct {
 	*load.Generator
 	*load.Ledger
@@ -187,7 +187,7 @@ func (l *acceptLoad) finish() (overtaken int) {
 	for _, n := range ordered.Overtaken() {
 		overtaken += n
 	}
-	t.Logf("%d accepted, %d best-effort, %d saved; %d calls failed, slowest answer %v; %d accepted messages overtaken", l.Acknowledged("accepted"),
+	t.Logf("%d accepted, %d best-effort, %d saved; %d calls failed, slowest response %v; %d accepted messages overtaken", l.Acknowledged("accepted"),
 		l.Acknowledged("best-effort"), l.Acknowledged("saved"), len(l.Outcomes()["submit"].Failures), l.Outcomes()["submit"].Slowest().Round(time.Millisecond), overtaken)
 	return overtaken
 }
@@ -256,7 +256,7 @@ func (l *callLoad) progress(n int) {
 	cluster.Eventually(l.c.T, func() bool { _, received, _ := l.Messages(); return received > before }, "messages are received")
 }
 
-// finish ends the load and compares what was answered with the database, with what the
+// finish ends the load and compares the responses with the database, with what the
 // receiver of messages got and with the outcomes that shop got.
 func (l *callLoad) finish(shop *cluster.Receiver) {
 	t, db := l.c.T, l.c.Admin
@@ -274,7 +274,7 @@ func (l *callLoad) finish(shop *cluster.Receiver) {
 	require.Empty(t, l.Overtaken(), "each sender's messages are received in their order")
 	submitted, claimed, reported := l.Tasks()
 	cluster.Eventually(t, func() bool { return len(subjectsOf(t, shop)) == reported }, "each outcome is delivered")
-	t.Logf("%d tasks submitted, %d claimed, %d reported, %d messages; %d calls answered 503", submitted, claimed, reported, sent, refused)
+	t.Logf("%d tasks submitted, %d claimed, %d reported, %d messages; %d calls got 503", submitted, claimed, reported, sent, refused)
 }
 
 // subjectsOf returns the tasks that a receiver got events of.
@@ -291,7 +291,7 @@ func subjectsOf(t *testing.T, v *cluster.Receiver) map[string]bool {
 	return subjects
 }
 
-// requireNoErrors demands that no process answered 500 or panicked.
+// requireNoErrors demands that no process returned 500 or panicked.
 func requireNoErrors(c *cluster.Cluster) {
 	c.T.Helper()
 	for name, p := range c.Processes() {

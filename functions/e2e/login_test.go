@@ -33,8 +33,8 @@ func TestColdStartLogsInOnce(t *testing.T) {
 		env, h := cluster.NewEnv(t, url)
 		fresh := cluster.ServeHandler(t, h)
 		fresh.User, fresh.Password = operator.User, operator.Password
-		answer := fresh.Get(ids.Replace(path) + queries[path])
-		assert.Contains(t, []int{200, 404}, answer.Status, "%s %s", pattern, answer.Text)
+		response := fresh.Get(ids.Replace(path) + queries[path])
+		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
 		assert.EqualValues(t, 1, env.DatabaseConnections(), pattern)
 	}
 }

@@ -42,14 +42,14 @@ func attacks() []attack {
 	streamQuiet := alone(400, getting("/api/v1/stream/ann?after=-1"))
 	reportQuiet := alone(404, posting("/api/v1/sms/report", nobodysTask))
 	return []attack{
-		{name: "largest batch", function: "submit", answer: 200, quiet: submitQuiet,
+		{name: "largest batch", function: "submit", status: 200, quiet: submitQuiet,
 			body: func() string {
 				return batchOf(fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"callback_url":%q,"metadata":{"m":%q},"source":"s"}`,
 					strings.Repeat("你", 200), "https://example.com/"+strings.Repeat("c", 1980), strings.Repeat("m", 4096-8)), 1000)
 			},
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
 		{name: "half-sent bodies", function: "submit", quiet: submitQuiet, once: halfSent(batchPath, 8<<20)},
-		{name: "batch of bad fields", function: "submit", answer: 200, quiet: submitQuiet,
+		{name: "batch of bad fields", function: "submit", status: 200, quiet: submitQuiet,
 			body: func() string {
 				var item strings.Builder
 				for i := range 200 {
@@ -58,10 +58,10 @@ func attacks() []attack {
 				return batchOf("{"+item.String()[1:]+"}", 1000)
 			},
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "batch of many items", function: "submit", answer: 400, quiet: submitQuiet,
+		{name: "batch of many items", function: "submit", status: 400, quiet: submitQuiet,
 			body: func() string { return batchOf("1", 4<<20-100) },
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "batch of unused parameters", function: "submit", answer: 200, quiet: submitQuiet,
+		{name: "batch of unused parameters", function: "submit", status: 200, quiet: submitQuiet,
 			prepare: func(o *target) {
 				o.db.Exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
 			},
@@ -74,12 +74,12 @@ func attacks() []attack {
 				return batchOf(string(text), 1000)
 			},
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "deep JSON", function: "submit", answer: 400, quiet: submitQuiet,
+		{name: "deep JSON", function: "submit", status: 400, quiet: submitQuiet,
 			body: func() string {
 				return `{"items":[` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + strings.Repeat(`,{"a":{"a":{"a":{"a":{}}}}}`, 250_000) + `]}`
 			},
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "one large item", function: "submit", answer: 200, quiet: submitQuiet,
+		{name: "one large item", function: "submit", status: 200, quiet: submitQuiet,
 			body: func() string {
 				var params strings.Builder
 				for i := range 600_000 {
@@ -88,33 +88,33 @@ func attacks() []attack {
 				return batchOf(`{"phone_number":"13800138000","params":{`+params.String()[1:]+`}}`, 1)
 			},
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "huge queries and headers", function: "submit", answer: 400, quiet: submitQuiet,
+		{name: "huge queries and headers", function: "submit", status: 400, quiet: submitQuiet,
 			once: sends(func(*attacker, int) call {
 				c := getting("/api/v1/sms/by-key/k?" + strings.Repeat("a=b&", 2900))
 				c.header = []string{"X-Filler", strings.Repeat("x", 3000)}
 				return c
 			})},
-		{name: "largest report batch", function: "report", answer: 200, quiet: reportQuiet,
+		{name: "largest report batch", function: "report", status: 200, quiet: reportQuiet,
 			body: func() string {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
 					`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q},`, strings.Repeat("é", 4000)), 1000), ",") + `]}`
 			},
 			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report/batch", o.body) })},
-		{name: "large reports", function: "report", answer: 404, quiet: reportQuiet,
+		{name: "large reports", function: "report", status: 404, quiet: reportQuiet,
 			body: func() string {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
 			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
-		{name: "pages of a conversation", function: "messages", answer: 200, quiet: messageQuiet(), prepare: (*target).conversation,
+		{name: "pages of a conversation", function: "messages", status: 200, quiet: messageQuiet(), prepare: (*target).conversation,
 			once: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
-		{name: "unread pages", function: "messages", answer: 200, quiet: messageQuiet(), prepare: (*target).conversation,
+		{name: "unread pages", function: "messages", status: 200, quiet: messageQuiet(), prepare: (*target).conversation,
 			once: unread("/api/v1/messages?between=mallory,bob&limit=200")},
-		{name: "large messages", function: "messages", answer: 200, quiet: messageQuiet(),
+		{name: "large messages", function: "messages", status: 200, quiet: messageQuiet(),
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
 			once: sends(func(o *attacker, _ int) call {
 				return posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body))
 			})},
-		{name: "lists of subscribe messages", function: "subscribe", answer: 200,
+		{name: "lists of subscribe messages", function: "subscribe", status: 200,
 			quiet: alone(200, getting("/api/v1/subscribe/statistics")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
@@ -124,7 +124,7 @@ func attacks() []attack {
 			once: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/subscribe/logs?business_type=b&business_id=1&limit=200", "/api/v1/subscribe/failures?limit=200"}[worker%2])
 			})},
-		{name: "lists of deliveries", function: "webhooks", answer: 200, quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
+		{name: "lists of deliveries", function: "webhooks", status: 200, quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at, tries)
 					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', 1, null, now(), tries
@@ -132,7 +132,7 @@ func attacks() []attack {
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
 			},
 			once: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
-		{name: "lists of dead letters", function: "admin", answer: 200, role: "operator", quiet: alone(200, getting("/api/v1/admin/alerts")),
+		{name: "lists of dead letters", function: "admin", status: 200, role: "operator", quiet: alone(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
 				o.db.Exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
@@ -140,14 +140,14 @@ func attacks() []attack {
 			once: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/admin/dead-letters?limit=200", "/api/v1/admin/actions?limit=200"}[worker%2])
 			})},
-		{name: "largest claims", function: "claim", answer: 200, quiet: alone(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
+		{name: "largest claims", function: "claim", status: 200, quiet: alone(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
 				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
 			once: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
-		{name: "batches of events", function: "save", answer: 204, role: "trigger", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
+		{name: "batches of events", function: "save", status: 204, role: "trigger", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
 			body: func() string {
 				event := fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}}`, strings.Repeat("d", 64<<10))
 				return "[" + strings.Repeat(event+",", fn.MaxEventBatch/len(event)-1) + event + "]"
@@ -155,23 +155,23 @@ func attacks() []attack {
 			once: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
 			})},
-		{name: "relay of large messages", function: "relay", answer: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).due,
+		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).due,
 			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "relay of large events", function: "relay", answer: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).events,
+		{name: "relay of large events", function: "relay", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).events,
 			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "posts of large messages", function: "deliver", answer: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).dueToURL,
+		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).dueToURL,
 			once: sends(func(*attacker, int) call {
 				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
 			})},
-		{name: "large events and messages", function: "wechat", answer: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).subscribeMessages,
+		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).subscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
 			once: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/wechat", body: o.body, header: tick("wechat")}
 			})},
-		{name: "replays of large messages", function: "stream", answer: 200, quiet: streamQuiet, prepare: (*target).inbox, once: replay},
-		{name: "large frames", function: "stream", answer: 101, quiet: streamQuiet, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, once: largeFrames},
-		{name: "small frames", function: "stream", answer: 101, quiet: streamQuiet, prepare: (*target).streams, once: smallFrames},
-		{name: "pings", function: "stream", answer: 101, quiet: streamQuiet, prepare: (*target).streams, once: pings},
+		{name: "replays of large messages", function: "stream", status: 200, quiet: streamQuiet, prepare: (*target).inbox, once: replay},
+		{name: "large frames", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, once: largeFrames},
+		{name: "small frames", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, once: smallFrames},
+		{name: "pings", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, once: pings},
 		{name: "everything at once", quiet: submitQuiet, memoryOnly: true, together: []string{
 			"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of deliveries", "lists of dead letters",
 			"largest claims", "batches of events", "posts of large messages", "large events and messages", "replays of large messages", "large frames",
@@ -266,7 +266,7 @@ func (o *target) inbox() {
 }
 
 // subscribeMessages makes some of the largest that wait to be sent through a WeChat
-// that is slow and answers as much as is read.
+// that is slow and sends as much as is read.
 func (o *target) subscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
 	o.db.Exec(`

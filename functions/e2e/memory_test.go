@@ -32,7 +32,7 @@ var (
 const attackTime = 5 * time.Second
 
 // shortAttacks are those of `make test`, which used the most memory. The tests of shared/fn
-// hold bodies that are half sent and answers that are not read to the same bound.
+// hold bodies that are half sent and responses that are not read to the same bound.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
 // maxResident is what a function may use: containers have 256 MB.
@@ -54,9 +54,9 @@ type attack struct {
 	body     func() string                       // what the attacker sends, made once
 	once     func(o *attacker, worker int) error // one call of the attacker
 	together []string                            // other attacks that are made at the same time instead
-	quiet    func(t *target) (want int, c call)  // of a neighbour, and how it is answered
+	quiet    func(t *target) (want int, c call)  // of a neighbour, and the status it gets
 
-	answer     int  // a status that it gets at least once, or it is refused before it uses memory; 0 = none, for a connection that it holds
+	status     int  // a status that it gets at least once, or it is refused before it uses memory; 0 = none, for a connection that it holds
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
@@ -102,14 +102,14 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 			idle := target.neighbour(a, 20)
 			attacker := target.attack(a)
 			busy := target.neighbourUntil(a, attacker.Exited())
-			answers := answersOf(t, attacker)
+			responses := responsesOf(t, attacker)
 			peak := target.peak()
-			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); answers %v", a.name, peak>>20,
-				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, answers)
+			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); responses %v", a.name, peak>>20,
+				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, responses)
 			require.Less(t, peak, int64(maxResident), "resident memory of %s", a.function)
-			require.Zero(t, answers[http.StatusInternalServerError])
+			require.Zero(t, responses[http.StatusInternalServerError])
 			if a.together == nil {
-				require.Positive(t, answers[a.answer], "no call was answered %d: it is not the attack that its name says", a.answer)
+				require.Positive(t, responses[a.status], "no call got %d: it is not the attack that its name says", a.status)
 			}
 			if wholeAttack && !a.memoryOnly {
 				require.LessOrEqual(t, busy.p50, max(5*idle, 5*time.Millisecond), "the neighbour's calls")
@@ -195,13 +195,13 @@ func (o *target) attack(a attack) *sandbox.Process {
 	return p
 }
 
-// answersOf is how often an attacker that has ended was answered by each status.
-func answersOf(t *testing.T, p *sandbox.Process) (answers map[int]int) {
+// responsesOf is how often an attacker that has ended got each status.
+func responsesOf(t *testing.T, p *sandbox.Process) (responses map[int]int) {
 	t.Helper()
 	require.Zero(t, p.ExitCode(), p.Output())
 	_, text, _ := strings.Cut(p.Output(), attacking)
-	require.NoError(t, json.Unmarshal([]byte(text), &answers), p.Output())
-	return answers
+	require.NoError(t, json.Unmarshal([]byte(text), &responses), p.Output())
+	return responses
 }
 
 // neighbour is the median time of n calls.
@@ -219,7 +219,7 @@ func (o *target) neighbourly(a attack) time.Duration {
 	began := time.Now()
 	status, err := c.do(o.client, o.url, nameOf("ann", a.role))
 	if err != nil || status != want {
-		o.t.Errorf("the neighbour's call was answered %d (%v), not %d", status, err, want)
+		o.t.Errorf("the neighbour's call got %d (%v), not %d", status, err, want)
 	}
 	return time.Since(began)
 }

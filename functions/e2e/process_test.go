@@ -94,8 +94,8 @@ func TestProcessStartsWithoutDatabase(t *testing.T) {
 }
 
 // Two processes are killed in turn while clients submit, and repeat with their keys what
-// was not answered.
-func TestKilledProcessesLoseNoAnsweredTask(t *testing.T) {
+// got no response.
+func TestKilledProcessesLoseNoAcceptedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	var mu sync.Mutex

@@ -31,14 +31,14 @@ import (
 type killPoint string
 
 const (
-	claimAnswered killPoint = "the claim is made and its answer on its way"
-	markAsked     killPoint = "it is about to mark a task as sending"
-	marked        killPoint = "a task is marked and the answer on its way"
-	connected     killPoint = "its journal has the attempt and nothing has left"
-	arrived       killPoint = "the message has left and is not accepted"
-	taken         killPoint = "the message is accepted and the answer on its way"
-	reportAsked   killPoint = "its journal has the result and nothing is reported"
-	reported      killPoint = "the result is reported and the answer on its way"
+	claimResponded killPoint = "the claim is made and its response on its way"
+	markAsked      killPoint = "it is about to mark a task as sending"
+	marked         killPoint = "a task is marked and the response on its way"
+	connected      killPoint = "its journal has the attempt and nothing has left"
+	arrived        killPoint = "the message has left and is not accepted"
+	taken          killPoint = "the message is accepted and the response on its way"
+	reportAsked    killPoint = "its journal has the result and nothing is reported"
+	reported       killPoint = "the result is reported and the response on its way"
 )
 
 // senderRun is a service, a provider, and a sender process that is killed.
@@ -74,7 +74,7 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	require.NoError(t, err)
 	h.proxy = httptest.NewServer(h.watch(&httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(at) },
-		ModifyResponse: h.watchAnswer,
+		ModifyResponse: h.watchResponse,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}))
@@ -120,9 +120,9 @@ func (h *senderRun) watch(next http.Handler) http.Handler {
 	})
 }
 
-var errCaught = errors.New("the sender was killed before it had the answer")
+var errCaught = errors.New("the sender was killed before it had the response")
 
-func (h *senderRun) watchAnswer(res *http.Response) error {
+func (h *senderRun) watchResponse(res *http.Response) error {
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (h *senderRun) watchAnswer(res *http.Response) error {
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	path := res.Request.URL.Path
 	switch {
-	case strings.HasSuffix(path, "/tasks/pending") && bytes.Contains(body, []byte(`"claim_id"`)) && !h.reach(claimAnswered),
+	case strings.HasSuffix(path, "/tasks/pending") && bytes.Contains(body, []byte(`"claim_id"`)) && !h.reach(claimResponded),
 		res.Request.Header.Get("X-Mark") != "" && !h.reach(marked),
 		strings.HasSuffix(path, "/report/batch") && !h.reach(reported):
 		return errCaught
@@ -274,7 +274,7 @@ func TestKilledSenderRepeatsNothingBegun(t *testing.T) {
 		sends     map[string]int    // in the end, by on_unknown
 		ends      map[string]string // the state, by on_unknown
 	}{
-		{claimAnswered, false, all(1), succeeds()},
+		{claimResponded, false, all(1), succeeds()},
 		{markAsked, false, all(1), succeeds()},
 		{marked, false, map[string]int{"resend": 1}, asChosen()},
 		{connected, true, map[string]int{"resend": 1}, asChosen()},

@@ -65,8 +65,8 @@ func TestFrameworkBoundsCallsAndDrains(t *testing.T) {
 	code, err := p.Terminate(20 * time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code, p.Output())
-	answer := <-poll
-	require.Equal(t, 200, answer.Status)
-	require.Empty(t, answer.List())
+	response := <-poll
+	require.Equal(t, 200, response.Status)
+	require.Empty(t, response.List())
 	require.Contains(t, p.Output(), `"msg":"drained"`)
 }

@@ -94,9 +94,9 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	}
 	cluster.Eventually(t, func() bool { return waiting() == 2 })
 	for range 5 {
-		answer := make(chan int, 1)
-		go func() { answer <- extend(honest, task.NewID()) }()
-		require.Equal(t, 404, inTime(t, 5*time.Second, answer, "another caller's call"))
+		status := make(chan int, 1)
+		go func() { status <- extend(honest, task.NewID()) }()
+		require.Equal(t, 404, inTime(t, 5*time.Second, status, "another caller's call"))
 		require.Equal(t, 2, waiting())
 	}
 	require.NoError(t, tx.Commit(t.Context()))

@@ -11,8 +11,8 @@ import (
 )
 
 // The trigger alone makes the streams, and the functions of a new system may run
-// before it: what they have answered 2xx is published once it runs, and what they
-// cannot do yet they answer 503.
+// before it: what they accepted with 2xx is published once it runs, and what they
+// cannot do yet they refuse with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestInputIsStricterThanTheOriginalAPI holds the table of docs/guarantees.md to the
-// answers.
+// responses.
 func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -42,13 +42,13 @@ func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 
 	claimed := s.Get("/api/v1/sms/tasks/pending?app_id=app").List()[0]
 	invalid(s.Get("/api/v1/sms/tasks/pending?app=app"), "app", "app_id")
-	answer := func(app string, status int, more string) cluster.Reply {
+	reportAs := func(app string, status int, more string) cluster.Reply {
 		return s.Post(report, fmt.Sprintf(`{"task_id":%q,"app_id":%q,"status":%d%s}`, claimed["task_id"], app, status, more))
 	}
-	invalid(answer("app", 3, `,"should_rety":true`), "should_rety")
-	refused(answer("other", 2, ""), 409, "stale_claim")
-	require.Equal(t, 200, answer("app", 2, "").Status)
-	refused(answer("app", 3, ""), 409, "stale_claim")
+	invalid(reportAs("app", 3, `,"should_rety":true`), "should_rety")
+	refused(reportAs("other", 2, ""), 409, "stale_claim")
+	require.Equal(t, 200, reportAs("app", 2, "").Status)
+	refused(reportAs("app", 3, ""), 409, "stale_claim")
 	require.Equal(t, 2, s.Count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
 
 	require.Nil(t, s.Subscribe(cluster.Booking(1, "")).Data("skipped"))

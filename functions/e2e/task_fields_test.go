@@ -120,11 +120,11 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 	require.Equal(t, archivedID, shown[inArchive]["task_id"])
 	shown[inArchive]["task_id"] = ids["task_id"]
 
-	for view, answer := range map[string]reflect.Type{
+	for view, response := range map[string]reflect.Type{
 		inGet: reflect.TypeFor[api.TaskResponse](), inArchive: reflect.TypeFor[api.TaskResponse](), inAdmin: reflect.TypeFor[api.AdminTask](),
 		inTimeline: reflect.TypeFor[api.TaskEvent](), inEvent: reflect.TypeFor[api.TaskEventData](),
 	} {
-		for _, name := range jsonNames(answer) {
+		for _, name := range jsonNames(response) {
 			_, found := shown[view][name]
 			assert.Equal(t, !slices.Contains(emptyFields[view], name), found, "%s of %s: %v", name, view, shown[view])
 		}

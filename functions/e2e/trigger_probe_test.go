@@ -32,14 +32,14 @@ type probed struct {
 	natsDir         string
 	accepted        string // the stream that NATS permits; "" = ACCEPTED
 	functions       *httptest.Server
-	answer          atomic.Int32  // the status of each call, unless it is
+	status          atomic.Int32  // the status of each call, unless it is
 	held            chan struct{} // a call to sweep hangs until this is closed; nil = it does not
 }
 
 func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	t.Helper()
 	p := &probed{bin: cluster.Binary(t), natsDir: t.TempDir()}
-	p.answer.Store(http.StatusNoContent)
+	p.status.Store(http.StatusNoContent)
 	for _, c := range change {
 		c(p)
 	}
@@ -47,7 +47,7 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 		if r.URL.Path == "/events/sweep" && p.held != nil {
 			<-p.held
 		}
-		w.WriteHeader(int(p.answer.Load()))
+		w.WriteHeader(int(p.status.Load()))
 	}))
 	t.Cleanup(p.functions.Close)
 	p.nats = cluster.NATSFor(t, sandbox.NATSOptions{Dir: p.natsDir}, cmp.Or(p.accepted, bus.StreamAccepted))
@@ -175,7 +175,7 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 	} {
 		t.Run(sample, func(t *testing.T) {
 			t.Parallel()
-			p := startProbed(t, func(p *probed) { p.answer.Store(int32(status)) })
+			p := startProbed(t, func(p *probed) { p.status.Store(int32(status)) })
 			p.until(fmt.Sprintf(`trigger_deliveries_total{durable="sweep",function="sweep",status="%d"}`, status), 1)
 			p.until(sample+of("sweep"), 1)
 			require.Zero(t, p.metric("trigger_delivered_total"+of("sweep")))
@@ -185,7 +185,7 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 			case http.StatusServiceUnavailable:
 				p.until("trigger_redelivered"+of("sweep"), 1)
 				require.InDelta(t, 1, p.metric("trigger_unsettled"+of("sweep")), 0)
-				p.answer.Store(http.StatusNoContent)
+				p.status.Store(http.StatusNoContent)
 				p.until("trigger_delivered_total"+of("sweep"), 1)
 				cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 })
 			}
@@ -216,7 +216,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	code, said = p.health()
 	require.Zero(t, code, said)
 
-	// Probes are answered while it ends, and then it has ended.
+	// Probes are served while it ends, and then it has ended.
 	require.NoError(t, p.process.Signal(syscall.SIGTERM))
 	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.untilReady(503).Text)
 	cluster.Eventually(t, func() bool { return strings.Contains(p.Get("/readyz").Text, "sweep") })

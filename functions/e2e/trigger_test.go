@@ -65,11 +65,11 @@ func TestTasksInSeparateProcesses(t *testing.T) {
 	claimed := claimSlow(0, 600)
 	require.Len(t, claimed, 1)
 	failed, reported := 3, time.Now()
-	answer, err := d.API("report").Report(t.Context(), api.ReportRequest{
+	response, err := d.API("report").Report(t.Context(), api.ReportRequest{
 		TaskID: id, AppID: "app", ClaimID: claimed[0].ClaimID, Status: &failed, ShouldRetry: true, ErrorMessage: "busy",
 	})
 	require.NoError(t, err)
-	require.Equal(t, []any{"scheduled", 0, 1}, []any{answer.State, answer.Status, answer.RetryCount})
+	require.Equal(t, []any{"scheduled", 0, 1}, []any{response.State, response.Status, response.RetryCount})
 	require.Empty(t, claimSlow(0, 600), "it waits")
 	again := claimSlow(30, 600)
 	require.Len(t, again, 1, "claimed again after its backoff")

@@ -113,13 +113,13 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin confirms what was never sent")
 }
 
-func TestReceiverOfURLMayConfirmBeforeAnswering(t *testing.T) {
+func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	door := w.Admin.NewMessageReceiver("door")
 	statuses := make(chan int, 1)
 	web := cluster.NewReceiver(t, nil)
-	web.Respond = func(_ int, answer http.ResponseWriter, _ *http.Request) {
+	web.Respond = func(_ int, w http.ResponseWriter, _ *http.Request) {
 		var e struct{ ID, ConfirmToken string }
 		web.Mu.Lock()
 		err := json.Unmarshal(web.Bodies[0], &e)
@@ -127,7 +127,7 @@ func TestReceiverOfURLMayConfirmBeforeAnswering(t *testing.T) {
 		if err == nil {
 			statuses <- confirmMessage(door, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).Status
 		}
-		answer.WriteHeader(http.StatusInternalServerError) // it is received all the same
+		w.WriteHeader(http.StatusInternalServerError) // it is received all the same
 	}
 	confirm := true
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "k", To: web.URL, Data: []byte(`1`), Confirm: &confirm})

@@ -116,7 +116,7 @@ func TestOnlyAdminsActForOthers(t *testing.T) {
 	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status)
 }
 
-func TestRepeatedConfirmationHasTheSameAnswer(t *testing.T) {
+func TestRepeatedConfirmationHasTheSameResponse(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
+func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
@@ -26,7 +26,7 @@ func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
 	require.Equal(t, "5", refused.Header.Get("Retry-After"))
 	require.Contains(t, refused.Body["message"], "this caller has 5 messages with 15 bytes waiting")
 	again := cluster.SendTo(greedy, 4, "msg.orders.paid", "x")
-	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its response")
 	require.Equal(t, 422, cluster.SendTo(greedy, 4, "msg.orders.paid", "y").Status)
 
 	socket := cluster.OpenSocket(greedy, "greedy", nil)
@@ -107,7 +107,7 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	}
 	require.InDelta(t, 85, refused, 1)
 	again := cluster.SendTo(greedy, 0, "user:vic", "x")
-	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its response")
 	require.Equal(t, 200, cluster.SendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, cluster.SendTo(modest, 1, "user:vic", "x").Status)
 	cluster.WaitAllSent(o, func() {})

@@ -7,7 +7,7 @@
 // dies, its rows stay due. A sender's messages to one receiver keep their order, even while NATS is
 // unavailable.
 //
-// A stream that is full, has no leader or does not answer is paused for 2 s, then 4 s, up to a
+// A stream that is full, has no leader or does not reply is paused for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their
 // order, their rows are not updated, and other streams are not affected. If a stream refuses a single
 // message, for example because its subject has reached a limit, only that message is retried later,

@@ -118,26 +118,26 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	if errs[0] != nil {
 		return nil, errs[0]
 	}
-	return r.answer(outs[0])
+	return r.respond(outs[0])
 }
 
 // batch returns for each item what a report of it alone would return.
 func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, error) {
-	answers := make([]api.BatchItem, len(req.Items))
+	results := make([]api.BatchItem, len(req.Items))
 	for first, items := range fn.Chunks(req.Items) {
-		r.reportItems(c, req.AppID, items, answers[first:])
+		r.reportItems(c, req.AppID, items, results[first:])
 	}
 	c.Log("items", len(req.Items))
-	return api.BatchResponse{Items: answers}, nil
+	return api.BatchResponse{Items: results}, nil
 }
 
-func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, answers []api.BatchItem) {
+func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, results []api.BatchItem) {
 	var reports []*tasks.Report
 	var at []int // the index of each report's item
 	for i, raw := range items {
 		report, err := readItem(c, raw, app)
 		if err != nil {
-			answers[i] = c.Item(nil, err)
+			results[i] = c.Item(nil, err)
 			continue
 		}
 		reports, at = append(reports, report), append(at, i)
@@ -145,11 +145,11 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 	outs, errs := r.tasks.Report(reports)
 	for n, i := range at {
 		if errs[n] != nil {
-			answers[i] = c.Item(nil, errs[n])
+			results[i] = c.Item(nil, errs[n])
 			continue
 		}
-		data, err := r.answer(outs[n])
-		answers[i] = c.Item(data, err)
+		data, err := r.respond(outs[n])
+		results[i] = c.Item(data, err)
 	}
 }
 
@@ -170,9 +170,9 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error
 	return (*reportRequest)(&item).storeReport(c, raw)
 }
 
-// answer returns the response to a report, and wakes a waiting claim if the task is
+// respond returns the response to a report, and wakes a waiting claim if the task is
 // pending again.
-func (r *reporter) answer(out tasks.Reported) (any, error) {
+func (r *reporter) respond(out tasks.Reported) (any, error) {
 	t := out.Task
 	switch {
 	case !out.Found:

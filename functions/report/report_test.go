@@ -44,7 +44,7 @@ func TestLateReportAfterExpiredLeaseIsRefused(t *testing.T) {
 	require.Equal(t, "no signal", got.Data("result"))
 }
 
-func TestReportBatchAnswersEachItem(t *testing.T) {
+func TestReportBatchReturnsResultOfEachItem(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for range 3 {
@@ -73,8 +73,8 @@ func TestBatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
-	answer := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
-	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
+	response := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
+	require.Equal(t, 200, response.Status, "%.300s", response.Text)
 	one := s.Post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
 	require.Equal(t, 200, one.Status, "%.300s", one.Text)
 }

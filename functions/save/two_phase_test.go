@@ -107,16 +107,16 @@ func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	first := w.Accept("c-1", `"a casino"`)
 	require.Equal(t, 200, w.Admin.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
 	require.Equal(t, first, w.Accept("c-1", `"a casino"`))
-	answer := func(key, data string) (int, any) {
+	send := func(key, data string) (int, any) {
 		r := w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%q,"ack":"accepted"}`, key, data))
 		return r.Status, r.Body["error"]
 	}
-	status, word := answer("c-1", "another casino")
+	status, word := send("c-1", "another casino")
 	require.Equal(t, []any{422, "idempotency_key_reused"}, []any{status, word})
-	status, word = answer("c-2", "a casino")
+	status, word = send("c-2", "a casino")
 	require.Equal(t, []any{400, "content_blocked"}, []any{status, word})
 	require.NoError(t, w.NATS.Stop())
-	status, _ = answer("c-1", "a casino")
+	status, _ = send("c-1", "a casino")
 	require.Equal(t, 503, status, "it is unknown whether it was accepted")
 	require.Equal(t, 503, w.Admin.Get(cluster.MessagesPath+"/"+first.ServerMsgID).Status)
 	open := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
@@ -262,7 +262,7 @@ func TestAcceptDoesNotWaitForStalledDatabase(t *testing.T) {
 		require.Equal(t, "accepted", w.Accept(fmt.Sprint("stalled-", i), `1`).Ack)
 	}
 	proxy.Resume()
-	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once it answers")
+	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once it succeeds")
 }
 
 func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {

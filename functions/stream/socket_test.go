@@ -132,7 +132,7 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 }
 
 // socketLoad is a user who reconnects whenever the socket breaks, resumes after the last
-// event and sends every unanswered message again.
+// event and sends every unacknowledged message again.
 type socketLoad struct {
 	t      *testing.T
 	client func() *api.Client // of the process of the moment
@@ -146,8 +146,8 @@ type socketLoad struct {
 	broken   int
 }
 
-// run sends and receives until ctx ends, with a bounded number of unanswered frames.
-func (e *socketLoad) run(ctx context.Context, unanswered int) {
+// run sends and receives until ctx ends, with a bounded number of unacknowledged frames.
+func (e *socketLoad) run(ctx context.Context, unacknowledged int) {
 	after := new(int64)
 	for ; ctx.Err() == nil; e.broken++ {
 		socket, err := e.client().Socket(ctx, e.user, api.StreamRequest{After: after})
@@ -155,7 +155,7 @@ func (e *socketLoad) run(ctx context.Context, unanswered int) {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		slots := make(chan struct{}, unanswered)
+		slots := make(chan struct{}, unacknowledged)
 		live, cut := context.WithCancel(ctx)
 		var sending sync.WaitGroup
 		sending.Go(func() {
@@ -186,7 +186,7 @@ func (e *socketLoad) run(ctx context.Context, unanswered int) {
 	}
 }
 
-// open returns the unanswered messages.
+// open returns the unacknowledged messages.
 func (e *socketLoad) open() []api.MessageRequest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,9 +262,9 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	running.Go(func() { sender.run(ctx, 16) })
 	running.Go(func() { receiver.run(ctx, 1) })
 	count := func(e *socketLoad, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
-	answered := func() int { return count(sender, func() int { return len(sender.ids) }) }
+	acknowledged := func() int { return count(sender, func() int { return len(sender.ids) }) }
 	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
-		cluster.Eventually(t, func() bool { return answered() >= kill })
+		cluster.Eventually(t, func() bool { return acknowledged() >= kill })
 		mu.Lock()
 		dying := process
 		mu.Unlock()
@@ -272,8 +272,8 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 		restart()
 	}
 	cluster.Eventually(t, func() bool {
-		return answered() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
-	}, "all is answered, saved and received")
+		return acknowledged() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
+	}, "all is acknowledged, saved and received")
 	stop()
 	running.Wait()
 	require.GreaterOrEqual(t, sender.broken, 3)

@@ -32,9 +32,9 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	for i := range items {
 		items[i] = longestSubmit(i)
 	}
-	answer := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
-	for i, item := range answer.Data("items").([]any) {
+	response := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, response.Status, "%.300s", response.Text)
+	for i, item := range response.Data("items").([]any) {
 		require.EqualValues(t, 200, item.(map[string]any)["code"], "item %d of %d bytes: %v", i, len(items[i]), item)
 	}
 	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
@@ -48,15 +48,15 @@ func TestBadBatchItemFailsAlone(t *testing.T) {
 	items := []string{`{"phone_number":"13800138000","content":"first"}`}
 	items = append(items, bad...)
 	items = append(items, `{"phone_number":"13800138000","content":"last"}`)
-	answer := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.Status, answer.Text)
-	sent := answer.Data("items").([]any)
+	response := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, response.Status, response.Text)
+	sent := response.Data("items").([]any)
 	require.Len(t, sent, len(items))
 	last := len(items) - 1
 	items[0], items[last] = `{"task_id":"01890000-0000-7000-8000-000000000000","status":3}`, `{"task_id":"01890000-0000-7000-8000-000000000001","status":3}`
-	answer = s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.Status, answer.Text)
-	reported := answer.Data("items").([]any)
+	response = s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, response.Status, response.Text)
+	reported := response.Data("items").([]any)
 	for i, item := range items {
 		want := [2]int{400, 400}
 		if i == 0 || i == last {

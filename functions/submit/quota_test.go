@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
+func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	quota := func(c *settings.Config) { c.WaitingTasks = 5 }
@@ -28,7 +28,7 @@ func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
 		require.Contains(t, refused.Body["message"], "and may have 5: tasks are accepted again when some of these are finished")
 		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "subscribe messages are tasks too")
 		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).Status)
-		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay gets its answer")
+		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay gets its response")
 	}
 	require.Equal(t, []int{422, 429}, greedy.Post(batch, cluster.KeyedBatch(5, 6, `,"source":"other"`)).Codes())
 	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller goes on")
@@ -75,7 +75,7 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	mixed := strings.Replace(cluster.KeyedBatch(2, 4, `,"priority":4`), `"priority":4`, `"priority":0`, 1)
 	require.Equal(t, []int{403, 200, 200}, greedy.Post(batch, mixed).Codes(), "one item fails alone")
 	require.Equal(t, []int{200, 200}, greedy.Post(batch, cluster.KeyedBatch(5, 6, "")).Codes(), "none given is 5")
-	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "a replay gets its answer")
+	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "a replay gets its response")
 	require.Equal(t, []int{200}, modest.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "another caller goes on")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where priority < 4 and caller_id = (select id from callers where name = 'greedy')`))
 

@@ -96,15 +96,15 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 	if err != nil {
 		return nil, s.recordRefused(c, err)
 	}
-	answers := make([]api.BatchItem, len(req.Items))
+	results := make([]api.BatchItem, len(req.Items))
 	for first, items := range fn.Chunks(req.Items) {
-		s.sendItems(c, items, answers[first:])
+		s.sendItems(c, items, results[first:])
 	}
 	c.Log("items", len(req.Items))
-	return api.BatchResponse{Items: answers}, nil
+	return api.BatchResponse{Items: results}, nil
 }
 
-func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api.BatchItem) {
+func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
 	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
@@ -113,13 +113,13 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:
-			answers[i] = c.Item(nil, errs[i])
+			results[i] = c.Item(nil, errs[i])
 		case out.Refused != nil:
-			answers[i] = c.Item(nil, out.Refused)
+			results[i] = c.Item(nil, out.Refused)
 		default:
 			s.wake(subs[i], out)
-			answers[i] = c.Item(response(out), nil)
-			answers[i].Replayed = out.Replayed
+			results[i] = c.Item(response(out), nil)
+			results[i].Replayed = out.Replayed
 		}
 	}
 }

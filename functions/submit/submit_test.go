@@ -33,7 +33,7 @@ func TestIdempotencyKeyReplaysOrRefuses(t *testing.T) {
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").List(), 1)
 }
 
-func TestBatchAnswersEachItemInOrder(t *testing.T) {
+func TestBatchReturnsResultsInOrder(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	got := s.Post("/api/v1/sms/send/batch", `{"items":[

@@ -48,7 +48,7 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
 	shop, hostile := s.NewCallerWith("shop", grant), s.NewCallerWith("hostile", grant)
-	var answers []string
+	var responses []string
 	ask := func() {
 		t.Helper()
 		for _, r := range []cluster.Reply{
@@ -59,7 +59,7 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 		} {
 			require.Equal(t, 403, r.Status, r.Text)
 			require.Empty(t, r.Header.Get("Location"))
-			answers = append(answers, fmt.Sprint(r.Body["error"], r.Body["message"], r.Body["fields"]))
+			responses = append(responses, fmt.Sprint(r.Body["error"], r.Body["message"], r.Body["fields"]))
 		}
 	}
 	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
@@ -71,8 +71,8 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	ask() // it is sent
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
-	for _, text := range answers {
-		require.Equal(t, answers[0], text, "in every state of the message")
+	for _, text := range responses {
+		require.Equal(t, responses[0], text, "in every state of the message")
 	}
 	require.Equal(t, "瑜伽课", shop.Get(at).Data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
 	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))

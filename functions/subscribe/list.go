@@ -123,13 +123,13 @@ func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsReq
 		return nil, err
 	}
 	var all subscribe.TemplateRate
-	answer := api.SubscribeStatisticsResponse{Items: make([]api.SubscribeRate, len(rates))}
+	statistics := api.SubscribeStatisticsResponse{Items: make([]api.SubscribeRate, len(rates))}
 	for i, r := range rates {
-		answer.Items[i] = api.SubscribeRate{TemplateType: r.TemplateType, SubscribeCounts: counts(r)}
+		statistics.Items[i] = api.SubscribeRate{TemplateType: r.TemplateType, SubscribeCounts: counts(r)}
 		all.Total, all.Success, all.Failed = all.Total+r.Total, all.Success+r.Success, all.Failed+r.Failed
 	}
-	answer.SubscribeCounts = counts(all)
-	return answer, nil
+	statistics.SubscribeCounts = counts(all)
+	return statistics, nil
 }
 
 func counts(r subscribe.TemplateRate) api.SubscribeCounts {
@@ -168,23 +168,23 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	answer := api.SubscribeDetailResponse{SubscribeLogResponse: logResponse(l), Sends: make([]api.SubscribeSend, len(sends))}
+	detail := api.SubscribeDetailResponse{SubscribeLogResponse: logResponse(l), Sends: make([]api.SubscribeSend, len(sends))}
 	if more {
 		last := sends[len(sends)-1]
-		answer.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
+		detail.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
 		t, err := h.tasks.ByID(ctx, s.TaskID)
 		if err != nil {
 			return nil, err
 		}
-		answer.Sends[i] = api.SubscribeSend{
+		detail.Sends[i] = api.SubscribeSend{
 			TaskID: s.TaskID.String(), TemplateID: s.TemplateID, ReceiverOpenID: s.ReceiverOpenID, MessageData: s.Data, PagePath: s.Page,
 			Lang: s.Lang, MiniprogramState: s.MiniprogramState, State: t.State.String(), Reason: t.Reason.String(), Result: t.Result,
 			ErrorCode: t.ErrorCode, RetryCount: int(t.RetryCount), CreatedAt: s.CreatedAt.UTC(), SentAt: fn.Instant(t.SentAt),
 		}
 	}
-	return answer, nil
+	return detail, nil
 }
 
 // logResponse is a message as its caller and an admin see it.

@@ -31,12 +31,12 @@ func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	answer := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
+	recorded := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
 	if !out.Skipped {
 		h.env.WakeSweepAt(out.LeaseUntil)
-		answer.ClaimID, answer.LeaseUntil = api.ID(out.ClaimID), fn.Instant(out.LeaseUntil)
+		recorded.ClaimID, recorded.LeaseUntil = api.ID(out.ClaimID), fn.Instant(out.LeaseUntil)
 	}
-	return answer, nil
+	return recorded, nil
 }
 
 // statusRequest adds validation to api.SubscribeStatusRequest.

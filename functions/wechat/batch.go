@@ -69,7 +69,7 @@ func (b *batch) send(ctx context.Context) error {
 	}
 	all.Wait()
 	if n := b.results[unknown.String()]; n == b.claimed && b.hasMore() {
-		b.stopReason = &result{} // WeChat does not answer: more attempts would only add unknown outcomes
+		b.stopReason = &result{} // WeChat does not respond: more attempts would only add unknown outcomes
 		b.env.WakeAgainAt(bus.WakeWeChat, time.Now().Add(awayDelay))
 	}
 	return errors.Join(b.errs...)

@@ -37,7 +37,7 @@ const (
 	// misconfigured: no message can be sent until an operator acts. Release, pause the queue and log an
 	// error.
 	misconfigured
-	// unknown: the request was written and no usable answer came. Report unknown; the submitter's
+	// unknown: the request was written and no usable response came. Report unknown; the submitter's
 	// policy decides.
 	unknown
 )
@@ -129,13 +129,13 @@ func tokenErrorResult(err error) result {
 	switch v := classify(refused.errcode); v.class {
 	case throttled, quotaSpent, misconfigured:
 		r.verdict = v
-	case tokenRefused: // in the answer to a token request, 40001 means a wrong secret
+	case tokenRefused: // in the response to a token request, 40001 means a wrong secret
 		r.verdict = verdict{class: misconfigured}
 	}
 	return r
 }
 
-// refusal is an answer of WeChat with an errcode.
+// refusal is a response of WeChat with an errcode.
 type refusal struct {
 	errcode int
 	errmsg  string // without token and secret

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	answerBytes  = 64 << 10 // of an answer's body; WeChat's have a few hundred
+	maxResponse  = 64 << 10 // bytes of a body; WeChat's have a few hundred
 	headerBytes  = 16 << 10
 	messageRunes = 300 // of a text that WeChat or another server sent
 
@@ -84,7 +84,7 @@ func (c *client) post(ctx context.Context, t token, m message) result {
 	if !json.Valid(m.Data) {
 		return result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}
 	}
-	var a answer
+	var a response
 	written, err := c.exchange(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
 	switch {
 	case err != nil && !written:
@@ -92,23 +92,23 @@ func (c *client) post(ctx context.Context, t token, m message) result {
 	case err != nil:
 		return result{verdict{class: unknown}, codeOf(err), c.clean(err.Error(), t.Value)}
 	case a.Errcode == nil:
-		return result{verdict{class: unknown}, codeBadAnswer, "the answer has no errcode"}
+		return result{verdict{class: unknown}, codeBadAnswer, "the response has no errcode"}
 	}
 	return refusalResult(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
 }
 
-// answer is the answer of WeChat to any call.
-type answer struct {
+// response is the response of WeChat to any call.
+type response struct {
 	Errcode     *int   `json:"errcode"`
 	Errmsg      string `json:"errmsg"`
 	AccessToken string `json:"access_token"`
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
-// exchange makes one POST of a JSON body and reads the answer into a. After an error, written reports
+// exchange makes one POST of a JSON body and reads the response into a. After an error, written reports
 // whether a part of the request may have been written; if not, WeChat has not received it. Errors may
 // contain the request: pass them through clean.
-func (c *client) exchange(ctx context.Context, a *answer, path, query string, body any) (written bool, err error) {
+func (c *client) exchange(ctx context.Context, a *response, path, query string, body any) (written bool, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // WeChat would display < as \u003c
@@ -138,45 +138,45 @@ func (c *client) exchange(ctx context.Context, a *answer, path, query string, bo
 		return wrote.Load(), err
 	}
 	defer res.Body.Close()
-	return true, readAnswer(res, a)
+	return true, readResponse(res, a)
 }
 
-// badAnswer describes an answer that is not from WeChat.
-type badAnswer string
+// badResponse describes a response that is not from WeChat.
+type badResponse string
 
-func (b badAnswer) Error() string { return string(b) }
+func (b badResponse) Error() string { return string(b) }
 
 func codeOf(err error) string {
-	if _, ok := errors.AsType[badAnswer](err); ok {
+	if _, ok := errors.AsType[badResponse](err); ok {
 		return codeBadAnswer
 	}
 	return codeNoAnswer
 }
 
-func readAnswer(res *http.Response, a *answer) error {
+func readResponse(res *http.Response, a *response) error {
 	if res.StatusCode != http.StatusOK {
-		return badAnswer(strings.TrimSpace(fmt.Sprintf("answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
+		return badResponse(strings.TrimSpace(fmt.Sprintf("answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
 	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, answerBytes+1))
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxResponse+1))
 	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+		return fmt.Errorf("read the response: %w", err)
 	}
-	if len(text) > answerBytes {
-		return badAnswer(fmt.Sprintf("the answer has more than %d bytes", answerBytes))
+	if len(text) > maxResponse {
+		return badResponse(fmt.Sprintf("the response has more than %d bytes", maxResponse))
 	}
 	if json.Unmarshal(text, a) != nil {
-		return badAnswer("the answer is not JSON in WeChat's format")
+		return badResponse("the response is not JSON in WeChat's format")
 	}
 	return nil
 }
 
 // clean returns a text as one printable line without the token and the app secret.
-func (c *client) clean(answer, token string) string {
-	answer = text.Line(answer)
+func (c *client) clean(message, token string) string {
+	message = text.Line(message)
 	for _, secret := range []string{token, c.secret} {
 		if secret != "" {
-			answer = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(answer)
+			message = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(message)
 		}
 	}
-	return text.Cut(answer, messageRunes)
+	return text.Cut(message, messageRunes)
 }

@@ -29,7 +29,7 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 	errmsg := fmt.Sprintf("no \x00%s, %s\n%s", value[:3]+"\x01"+value[3:], url.QueryEscape(value), sandbox.WeChatSecret)
 	quoted, err := json.Marshal(errmsg)
 	require.NoError(t, err)
-	for name, answer := range map[string]string{
+	for name, response := range map[string]string{
 		"WeChat quotes them":     fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", quoted),
 		"no HTTP":                value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
 		"the connection closes":  "",
@@ -50,7 +50,7 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 					}
 					if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
 						_, _ = io.Copy(io.Discard, r.Body)
-						_, _ = io.WriteString(conn, answer)
+						_, _ = io.WriteString(conn, response)
 					}
 					conn.Close()
 				}

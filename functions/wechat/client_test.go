@@ -74,10 +74,10 @@ func TestSendRequestFormat(t *testing.T) {
 		if err != nil {
 			return
 		}
-		answer, err := json.Marshal(map[string]any{"errcode": 0, "errmsg": strings.TrimSpace(fmt.Sprintln(
+		response, err := json.Marshal(map[string]any{"errcode": 0, "errmsg": strings.TrimSpace(fmt.Sprintln(
 			r.Method, r.URL.Path, r.URL.Query(), r.Header.Get("Content-Type"), r.Header.Get("Accept-Encoding"), string(body)))})
 		if err == nil {
-			_, _ = w.Write(answer)
+			_, _ = w.Write(response)
 		}
 	})
 	r := newTestClient(t, base+"/proxied/", time.Minute, nil).send(t.Context(), token{Value: "a+b/c="}, message{
@@ -158,11 +158,11 @@ func TestSendWithoutValidResponseIsUnknown(t *testing.T) {
 		"no response":                 {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
 		"delivered, then 502":         {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, DeliverFirst: true}, codeBadAnswer, "answered 502 Bad Gateway"},
 		"404":                         {sandbox.WeChatFault{Status: 404}, codeBadAnswer, "answered 404 Not Found"},
-		"delivered, not JSON":         {sandbox.WeChatFault{Body: "<html>", DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadAnswer, "the answer has no errcode"},
-		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
-		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadAnswer, "the answer has more than 65536 bytes"},
+		"delivered, not JSON":         {sandbox.WeChatFault{Body: "<html>", DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
+		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
+		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadAnswer, "the response has no errcode"},
+		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
+		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadAnswer, "the response has more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// postEvent calls the function. It returns an error if that is killed before it answers.
+// postEvent calls the function. It returns an error if that is killed before it responds.
 func postEvent(url string) error {
 	req, err := http.NewRequest(http.MethodPost, url+"/events/wechat", strings.NewReader(`{}`))
 	if err != nil {
@@ -37,7 +37,7 @@ func postEvent(url string) error {
 	return res.Body.Close()
 }
 
-// begin calls the function and does not wait for the answer.
+// begin calls the function and does not wait for the response.
 func (c *wechatServer) begin() {
 	var call sync.WaitGroup
 	url := c.URL
@@ -164,12 +164,12 @@ var steps = []struct {
 		c.kill()
 		c.untilDelivered()
 	}, false},
-	{"after the delivery, before the answer", func(c *wechatServer, _ subscribe.Submitted) {
+	{"after the delivery, before the response", func(c *wechatServer, _ subscribe.Submitted) {
 		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true, Times: 1})
 		c.untilDelivered()
 		c.kill()
 	}, false},
-	{"after the answer, before the report", func(c *wechatServer, o subscribe.Submitted) {
+	{"after the response, before the report", func(c *wechatServer, o subscribe.Submitted) {
 		c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true, Times: 1})
 		c.untilDelivered()
 		c.killAt(o, reportStatement).endWaiters()
@@ -196,7 +196,7 @@ func TestKilledFunctionFollowsPolicy(t *testing.T) {
 		switch step.name {
 		case "in a call that is lost":
 			policies = append(policies, task.Resend)
-		case "after the answer, before the report":
+		case "after the response, before the report":
 			policies = append(policies, task.Fail)
 		}
 		for _, policy := range policies {

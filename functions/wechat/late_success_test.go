@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// submitUnknown submits a message that is delivered, and whose answer is lost.
+// submitUnknown submits a message that is delivered, and whose response is lost.
 func (c *wechatServer) submitUnknown() subscribe.Submitted {
 	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)

@@ -82,7 +82,7 @@ func (h *cachedToken) store(t token, err error) (token, error) {
 // forces a refresh: that would revoke the token that others are using, and is limited to 20 times a day.
 func (c *client) fetchToken(ctx context.Context) (token, error) {
 	started := time.Now()
-	var a answer
+	var a response
 	_, err := c.exchange(ctx, &a, "cgi-bin/stable_token", "", struct {
 		GrantType string `json:"grant_type"`
 		AppID     string `json:"appid"`
@@ -97,7 +97,7 @@ func (c *client) fetchToken(ctx context.Context) (token, error) {
 	case a.Errcode != nil && *a.Errcode != 0:
 		err = &refusal{*a.Errcode, c.clean(a.Errmsg, a.AccessToken)}
 	default:
-		err = errors.New("the answer has neither a token nor an errcode")
+		err = errors.New("the response has neither a token nor an errcode")
 	}
 	return token{}, fmt.Errorf("get an access token: %w", err)
 }

@@ -7,7 +7,7 @@
 // message was not sent and is sent later; if it dies after that, the message may have been sent, and
 // the task's on_unknown decides.
 //
-// The answer of WeChat decides the report (classify.go). If it is about WeChat or this app and not
+// The response of WeChat decides the report (classify.go). If it is about WeChat or this app and not
 // about the message, the rest of the batch is released, which uses no attempt. A spent quota pauses
 // the queue until midnight in Shanghai, and wrong settings until an operator resumes it; after other
 // errors the tasks are claimed again later, in their order.

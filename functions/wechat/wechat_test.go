@@ -115,7 +115,7 @@ func (c *wechatServer) dueIn(o subscribe.Submitted) time.Duration {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
 }
 
-// scripted answers n calls to send a message with an errcode; 0 = all.
+// scripted returns an errcode for n calls to send a message; 0 = all.
 func scripted(errcode, n int) sandbox.WeChatFault {
 	return sandbox.WeChatFault{Errcode: errcode, Times: n}
 }

@@ -57,7 +57,7 @@ type Login struct {
 	Name, Password string
 	Address        netip.Prefix // of the client, or the network that counts as one
 	Began          time.Time    // when the call arrived
-	List           bool         // the call is a list, which the role of lists answers
+	List           bool         // the call is for a list: it reads with the database role of lists
 }
 
 // Authenticate returns the caller of a login. The error refuses it: with ErrCredentials, CodeTooManyAttempts, or as busy.

@@ -20,7 +20,7 @@ const (
 	replicationPoll = 10 * time.Millisecond
 
 	FingerprintHeader = "Fp"
-	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // answered by the leader of the stream
+	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // the leader of the stream replies
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 )
@@ -98,8 +98,8 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 		return Accepted{Seq: ack.Sequence, Fingerprint: a.Fingerprint}, nil
 	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
 		return b.firstAccepted(ctx, l, a.Subject, api)
-	case isUnanswered(err):
-		return Accepted{}, b.classifyUnanswered(ctx, l, a.Subject, err, false)
+	case isNoReply(err):
+		return Accepted{}, b.classifyNoReply(ctx, l, a.Subject, err, false)
 	}
 	return Accepted{}, classify(err)
 }
@@ -191,7 +191,7 @@ func (b *Bus) readFromLeader(ctx context.Context, l *Connection, request []byte)
 	return parseLeaderReply(resp.Data)
 }
 
-func parseLeaderReply(answer []byte) (*AcceptedMessage, error) {
+func parseLeaderReply(reply []byte) (*AcceptedMessage, error) {
 	var found struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
@@ -201,7 +201,7 @@ func parseLeaderReply(answer []byte) (*AcceptedMessage, error) {
 			Data   []byte    `json:"data"`
 		} `json:"message"`
 	}
-	if err := json.Unmarshal(answer, &found); err != nil {
+	if err := json.Unmarshal(reply, &found); err != nil {
 		return nil, err
 	}
 	if found.Error != nil {

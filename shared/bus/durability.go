@@ -131,24 +131,24 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
-	type answer struct {
+	type result struct {
 		server string // "" if it does not sync
 		err    error
 	}
-	asked := strings.Split(monitors, ",")
-	answers := make(chan answer, len(asked))
-	for _, monitor := range asked {
+	urls := strings.Split(monitors, ",")
+	results := make(chan result, len(urls))
+	for _, monitor := range urls {
 		go func() {
 			server, err := readMonitor(ctx, strings.TrimSpace(monitor))
-			answers <- answer{server, err}
+			results <- result{server, err}
 		}()
 	}
 	names := map[string]bool{}
 	var failed error
-	for range asked {
-		a := <-answers
-		names[a.server] = a.err == nil
-		failed = errors.Join(failed, a.err)
+	for range urls {
+		r := <-results
+		names[r.server] = r.err == nil
+		failed = errors.Join(failed, r.err)
 	}
 	return names, failed
 }
@@ -176,7 +176,7 @@ func readMonitor(ctx context.Context, monitor string) (string, error) {
 		} `json:"jetstream"`
 	}
 	if res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("GET %s answered %s", req.URL.Redacted(), res.Status)
+		return "", fmt.Errorf("GET %s returned %s", req.URL.Redacted(), res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&says); err != nil {
 		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)

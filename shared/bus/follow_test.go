@@ -166,7 +166,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	for _, f := range followers {
 		f.Close()
 	}
-	// What is left is the connection's own, for answers.
+	// What is left is the connection's own, for replies.
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 

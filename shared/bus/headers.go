@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// headersPrefix is followed by a stream's name. A request there is answered by one of the triggers with
+// headersPrefix is followed by a stream's name. One of the triggers replies to a request there with
 // the headers of the stream's messages. Functions cannot read them: the reply to a fetch may be empty,
 // and at a reply subject such as $JS.API.STREAM.DELETE.X it would be a valid request.
 const headersPrefix = "$SENDONCE.HEADERS."
@@ -133,7 +133,7 @@ func nextPage(ctx context.Context, sub *nats.Subscription) (page headersPage, er
 	return page, nil
 }
 
-// ServeHeaders answers requests for headers until ctx ends, one at a time. It is the trigger's.
+// ServeHeaders replies to requests for headers until ctx ends, one at a time. It is the trigger's.
 func (b *Bus) ServeHeaders(ctx context.Context) { b.serveHeaders(ctx, headersFetches) }
 
 func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
@@ -147,7 +147,7 @@ func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 		if err := l.serveHeaders(linked, fetches); linked.Err() == nil {
 			if err.Error() != logged {
 				logged = err.Error()
-				b.log.Error("requests for headers of messages are not answered, so streams are not trimmed", "error", err)
+				b.log.Error("requests for headers of messages get no reply, so streams are not trimmed", "error", err)
 			}
 			select {
 			case <-time.After(headersRestart):
@@ -158,7 +158,7 @@ func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 	}
 }
 
-// serveHeaders answers requests until ctx ends or the subscription fails.
+// serveHeaders replies to requests until ctx ends or the subscription fails.
 func (l *Connection) serveHeaders(ctx context.Context, fetches int) error {
 	sub, err := l.nats().QueueSubscribeSync(headersPrefix+"*", UserTrigger)
 	if err != nil {
@@ -175,14 +175,14 @@ func (l *Connection) serveHeaders(ctx context.Context, fetches int) error {
 		case err != nil:
 			return err
 		default:
-			l.answerHeaders(ctx, m, fetches)
+			l.replyWithHeaders(ctx, m, fetches)
 		}
 	}
 }
 
-// answerHeaders answers one request. Only reply subjects may be answered to: with this connection's
+// replyWithHeaders replies to one request. It publishes to reply subjects only: with this connection's
 // rights, anything else could be a request.
-func (l *Connection) answerHeaders(ctx context.Context, m *nats.Msg, fetches int) {
+func (l *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetches int) {
 	stream := strings.TrimPrefix(m.Subject, headersPrefix)
 	var wants headersRequest
 	if !slices.Contains(headersOf, stream) || !strings.HasPrefix(m.Reply, replyRoot) || json.Unmarshal(m.Data, &wants) != nil {
@@ -190,9 +190,9 @@ func (l *Connection) answerHeaders(ctx context.Context, m *nats.Msg, fetches int
 	}
 	ctx, cancel := context.WithTimeout(ctx, headersTimeout)
 	defer cancel()
-	answer := &headersReply{publish: func(body []byte) error { return l.nats().Publish(m.Reply, body) }, maxSize: int(l.nats().MaxPayload()) / headersPart}
-	if err := l.listHeaders(ctx, stream, wants, fetches, answer); err != nil {
-		_ = answer.send(headersPage{Error: err.Error(), Last: true}) // the other side times out without it
+	reply := &headersReply{publish: func(body []byte) error { return l.nats().Publish(m.Reply, body) }, maxSize: int(l.nats().MaxPayload()) / headersPart}
+	if err := l.listHeaders(ctx, stream, wants, fetches, reply); err != nil {
+		_ = reply.send(headersPage{Error: err.Error(), Last: true}) // the other side times out without it
 	}
 }
 
@@ -233,7 +233,7 @@ func (a *headersReply) send(page headersPage) error {
 }
 
 // listHeaders reads with a consumer of its own.
-func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, answer *headersReply) error {
+func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, reply *headersReply) error {
 	s, err := l.js.Stream(ctx, stream)
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func (l *Connection) listHeaders(ctx context.Context, stream string, wants heade
 			}
 			pending = meta.NumPending
 			young = young || !wants.Until.IsZero() && meta.Timestamp.After(wants.Until)
-			if err := answer.add(headerOf(m, meta)); err != nil {
+			if err := reply.add(headerOf(m, meta)); err != nil {
 				return err
 			}
 		}
@@ -276,8 +276,8 @@ func (l *Connection) listHeaders(ctx context.Context, stream string, wants heade
 			pending = 0
 		}
 	}
-	answer.page.Last, answer.page.More = true, pending > 0 && !young
-	return answer.flush()
+	reply.page.Last, reply.page.More = true, pending > 0 && !young
+	return reply.flush()
 }
 
 func headerOf(m jetstream.Msg, meta *jetstream.MsgMetadata) messageHeader {

@@ -26,10 +26,10 @@ func serveHeaders(t *testing.T, b, client *Bus) {
 	bustest.Eventually(t, func() bool {
 		m, err := l.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), bustest.Soon)
 		return err == nil && len(m.Data) > 0
-	}, "it answers")
+	}, "it replies")
 }
 
-// The trigger answers requests of deliver with its own rights, so it must not answer to any subject.
+// The trigger replies to deliver with its own rights, so it must not publish to any other subject.
 func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)

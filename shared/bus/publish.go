@@ -39,8 +39,8 @@ type Message struct {
 	Event   cloudevents.Event
 }
 
-// answerTimeout bounds a Publish whose context has no deadline.
-const answerTimeout = 5 * time.Second
+// publishTimeout bounds a Publish whose context has no deadline.
+const publishTimeout = 5 * time.Second
 
 // Publish publishes all messages and waits until each is stored or ctx ends. It returns one error per
 // message, in their order: nil if the stream has stored it (now or earlier), ErrRefused,
@@ -60,7 +60,7 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
+		ctx, cancel = context.WithTimeout(ctx, publishTimeout)
 		defer cancel()
 	}
 	publisher, err := l.newPublisher(len(messages))
@@ -71,13 +71,13 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	futures, errs := b.sendAll(l, publisher, messages)
 	waiting, cancel := reserveLookUpTime(ctx)
 	defer cancel()
-	silent, answered := map[int]error{}, false
+	silent, replied := map[int]error{}, false
 	for i, f := range futures {
 		if f == nil {
 			continue
 		}
 		err := b.awaitAck(waiting, f, messages[i].Subject)
-		if isUnanswered(err) {
+		if isNoReply(err) {
 			silent[i] = err
 			continue
 		}
@@ -85,14 +85,14 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		if errors.Is(err, errDenied) {
 			errs[i] = b.deniedError(messages[i].Subject)
 		}
-		answered = answered || !errors.Is(errs[i], ErrUnavailable) || errors.Is(errs[i], ErrStreamUnavailable)
+		replied = replied || !errors.Is(errs[i], ErrUnavailable) || errors.Is(errs[i], ErrStreamUnavailable)
 	}
 	verdicts := map[string]error{}
 	for _, i := range slices.Sorted(maps.Keys(silent)) {
 		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
 		if verdicts[name] == nil {
-			verdicts[name] = b.classifyUnanswered(ctx, l, messages[i].Subject, silent[i], answered)
-			answered = answered || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamUnavailable)
+			verdicts[name] = b.classifyNoReply(ctx, l, messages[i].Subject, silent[i], replied)
+			replied = replied || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamUnavailable)
 		}
 		errs[i] = verdicts[name]
 	}
@@ -187,24 +187,24 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 	}
 }
 
-// isUnanswered reports whether no stream replied: nothing subscribes to the subject, or only something
+// isNoReply reports whether no stream replied: nothing subscribes to the subject, or only something
 // that does not acknowledge.
-func isUnanswered(err error) bool {
+func isNoReply(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// classifyUnanswered looks the subject up to choose the error. No stream has it: refused. Its stream
+// classifyNoReply looks the subject up to choose the error. No stream has it: refused. Its stream
 // exists, is one of ours that is missing, or cannot be looked up while others replied: that stream is
 // unavailable. Otherwise the broker is.
-func (b *Bus) classifyUnanswered(ctx context.Context, l *Connection, subject string, cause error, othersAnswered bool) error {
+func (b *Bus) classifyNoReply(ctx context.Context, l *Connection, subject string, cause error, othersReplied bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:
 		return streamUnavailable(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		err = fmt.Errorf("%w; look up %s: %w", cause, subject, err)
-		if othersAnswered {
+		if othersReplied {
 			return streamUnavailable(err)
 		}
 		return unavailable(err)

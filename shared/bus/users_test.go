@@ -100,7 +100,7 @@ func (g *guarded) attacker(user string) *attacker {
 }
 
 // refused says whether the server refused to publish or subscribe to a subject
-// just now: it says so before it answers the flush.
+// just now: it says so before it replies to the flush.
 func (a *attacker) refused(verb, subject string) bool {
 	a.t.Helper()
 	require.NoError(a.t, a.nc.Flush())
@@ -240,7 +240,7 @@ func TestRepliesAreNotRequests(t *testing.T) {
 				}
 			}
 		}
-		// The request after them is answered after them.
+		// The reply to the request after them comes after them.
 		require.NoError(t, a.nc.Flush())
 		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, bustest.Soon) // points may not
 	}
@@ -267,8 +267,8 @@ func TestReceiverPermissions(t *testing.T) {
 	for _, stream := range []string{StreamUsers, StreamMessages, StreamEvents, StreamAccepted} {
 		for _, request := range []string{"STREAM.INFO", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.LIST"} {
 			for _, prefix := range []string{"$JS.API.", "$JS.sendonce.API."} {
-				answer, err := a.nc.Request(prefix+request+"."+stream, nil, time.Second)
-				require.True(t, err != nil || strings.Contains(string(answer.Data), `"error"`), "%s%s.%s", prefix, request, stream)
+				reply, err := a.nc.Request(prefix+request+"."+stream, nil, time.Second)
+				require.True(t, err != nil || strings.Contains(string(reply.Data), `"error"`), "%s%s.%s", prefix, request, stream)
 			}
 		}
 	}
@@ -299,7 +299,7 @@ func TestReceiverPermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, info.NumAckPending)
 
-	for { // only its own messages and answers came by
+	for { // only its own messages and replies came by
 		m, err := everything.NextMsg(50 * time.Millisecond)
 		if errors.Is(err, nats.ErrTimeout) {
 			break

@@ -9,8 +9,7 @@ import (
 )
 
 // authenticate returns the caller of the Basic credentials, and limits failed logins. The calls of a page
-// have its visitor as their caller. A
-// call for a list is one that the role of lists answers.
+// have its visitor as their caller. list is true for a call that reads with the database role of lists.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
 		return caller, nil

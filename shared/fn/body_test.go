@@ -16,7 +16,7 @@ import (
 
 // trickle sends the head of a request and then a byte of its body every 20 ms. It
 // returns the response and how long the server kept the connection.
-func trickle(t *testing.T, url, head string) (answer string, held time.Duration) {
+func trickle(t *testing.T, url, head string) (response string, held time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	assert.NoError(t, err)
@@ -73,8 +73,8 @@ func TestRefusedBodyClosesConnection(t *testing.T) {
 			"of a caller without a role": {"GET /api/v1/both", "Authorization: Basic c3VibWl0dGVyOnRva2Vu\r\n" + small, "403"},
 		} {
 			all.Go(func() {
-				answer, held := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)
-				assert.True(t, strings.HasPrefix(answer, "HTTP/1.1 "+c.status), "%s: %s", name, answer)
+				response, held := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)
+				assert.True(t, strings.HasPrefix(response, "HTTP/1.1 "+c.status), "%s: %s", name, response)
 				assert.Less(t, held, bodyTimeout/2, name)
 			})
 		}

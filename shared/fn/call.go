@@ -65,8 +65,8 @@ func (c *Call) Log(args ...any) {
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
 // StartWaiting must be called before a long poll waits: waiting calls have their own limit. It
-// returns an error if the limit is reached. The poll must then not wait, and answers with what it
-// has already found or with the error.
+// returns an error if the limit is reached. The poll must then not wait, and returns what it
+// has already found, or the error.
 func (c *Call) StartWaiting() error {
 	if err := c.slot.moveToWaiting(); err != nil {
 		return err

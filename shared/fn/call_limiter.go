@@ -34,7 +34,7 @@ type callLimiter struct {
 	draining chan struct{}
 
 	mu       sync.Mutex
-	inFlight int // calls that are not answered yet
+	inFlight int // calls without a response yet
 	closed   bool
 	reading  int // calls that have released their slot while their body is read
 

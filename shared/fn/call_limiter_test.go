@@ -100,7 +100,7 @@ func (h *testServer) requireRefused(method, path, name string, status int, word,
 	require.Equal(h.t, []any{status, word, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
 }
 
-// requireOthersServed demands that calls of others, events and probes are answered.
+// requireOthersServed demands that calls of others, events and probes succeed.
 func (h *testServer) requireOthersServed(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -178,11 +178,11 @@ func TestUnknownCallerTakesNoSlot(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
-	asking, answer := make(chan struct{}, 100), make(chan struct{})
+	calling, release := make(chan struct{}, 100), make(chan struct{})
 	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
-			asking <- struct{}{}
-			<-answer
+			calling <- struct{}{}
+			<-release
 		}
 		return knownCallers(ctx, name, list)
 	})
@@ -192,10 +192,10 @@ func TestUnknownCallerTakesNoSlot(t *testing.T) {
 		all.Go(func() { _ = send(t, r) })
 	}
 	for range 20 {
-		<-asking
+		<-calling
 	}
 	h.requireOthersServed("submitter")
-	close(answer)
+	close(release)
 	all.Wait()
 }
 
@@ -281,7 +281,7 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 	require.Eventually(t, func() bool { return h.env.limiter.takenSlots()["calls"] == 0 }, waitAtMost, tick)
 	for _, w := range slow[1 : callers*share-1] {
 		w.send("}")
-		require.Equal(t, 200, w.status(), "a completed body is answered")
+		require.Equal(t, 200, w.status(), "a completed body gets a response")
 	}
 	require.NoError(t, slow[callers*share-1].conn.Close())
 	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "all is given back")

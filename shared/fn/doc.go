@@ -1,9 +1,9 @@
-// Package fn is what every function has around it: credentials, limits, deadlines, answers,
-// logging, probes and an orderly end. A function says which routes it answers and for whom;
+// Package fn is what every function has around it: credentials, limits, deadlines, responses,
+// logging, probes and an orderly end. A function says which routes it has and who may call them;
 // everything else happens here, once, in one order (see mux.go):
 //
 //	request id -> route -> origin -> authentication -> role -> share -> memory -> body ->
-//	slot -> decode -> the function -> answer -> one log line
+//	slot -> decode -> the function -> response -> one log line
 //
 // # Decisions
 //
@@ -11,7 +11,7 @@
 // has no limits for connections and no drain, and cannot take a passed socket.
 // Register gives the same handler to the functions framework for hosts that need it. What Serve does beyond net/http's defaults is done in the
 // handler wherever that is possible, so that it holds on both: limits of bodies
-// and answers, the bound of calls, and the drain (see endOnSignal). docs/platform.md
+// and responses, the bound of calls, and the drain (see endOnSignal). docs/platform.md
 // lists what remains. The contract tests run on both servers. Of the framework, the binary
 // links its registry alone: 60 bytes, and no time at the start.
 //
@@ -27,7 +27,7 @@
 // The framework recovers http.ErrAbortHandler like any panic and ends the response
 // as if it were whole, so no function may use it to break one off.
 //
-// Each function has full paths in a ServeMux, so that it answers alike alone
+// Each function has full paths in a ServeMux, so that it responds alike alone
 // and among all. The mux's courtesies are off: no redirects (they lose the
 // body of a POST) and no HEAD on GET routes (claiming by GET changes state).
 //
@@ -39,7 +39,7 @@
 // # Invariants
 //
 //   - A response with a 2xx status comes from a function that returned no error,
-//     or is a stream that has begun; a call whose client left is never answered
+//     or is a stream that has begun; a call whose client left never gets
 //     200 by default.
 //   - What a caller sees of an error that is not a *task.Error is its request
 //     id. The log has the whole of it, on exactly one line per call (but on one a minute for
@@ -54,9 +54,9 @@
 //     may take begin with the call; that of a refused call is given 1 s, after which
 //     its connection is closed.
 //   - Once draining, Serve takes no connection and returns when every call that
-//     came over one that was open is answered, and every WebSocket is closed.
+//     came over one that was open has its response, and every WebSocket is closed.
 //   - A frame of a WebSocket is a call: authenticated, bounded, logged and counted
-//     as one, and answered as one.
+//     as one, with a response of its own.
 //   - However many streams and sockets a caller has, few of its frames, and of its reads
 //     of events, are worked on at once (see callerSemaphores). The others wait.
 //   - All bad settings are reported at once, and a misspelt one stops the start.
@@ -70,7 +70,7 @@
 //	env, alert_check
 //	call, caller_semaphores, wire
 //	route, batch
-//	request, answer, authenticate, revocation, upgrade
+//	request, response, authenticate, revocation, upgrade
 //	function, event, stream, socket
 //	mux, health, metrics
 //	serve, probes, durability, settings, register

@@ -169,7 +169,7 @@ func NotBefore(at time.Time, while time.Duration) time.Time {
 }
 
 // Draining is closed when the process receives SIGTERM or SIGINT: a long poll must then
-// answer at once with what it has.
+// return at once what it has.
 func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
 // WakeRelayAt has relay woken once at is past, at once for the zero time. It is a

@@ -64,7 +64,7 @@ func Busy(message string) *task.Error {
 }
 
 // refusalOf is err as the caller will see it: itself where it is one of ours,
-// busy where a dependency did not answer in time, else nothing of its text.
+// busy where a dependency timed out, else nothing of its text.
 func refusalOf(err error, requestID string) *task.Error {
 	var ours *task.Error
 	var network *net.OpError

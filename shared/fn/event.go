@@ -109,7 +109,7 @@ func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 	})
 }
 
-// countPanic repeats a panic, which is answered 500 and makes the event come again, until
+// countPanic repeats a panic, for which the response is 500 and the event comes again, until
 // there were so many over this event that it becomes a dead letter.
 func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 	r := recover()

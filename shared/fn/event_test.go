@@ -83,13 +83,13 @@ func TestInvalidEventIsRefused(t *testing.T) {
 
 func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 	t.Parallel()
-	var answer error = task.Refuse(task.CodeServerBusy, "later")
+	var result error = task.Refuse(task.CodeServerBusy, "later")
 	neighbour := Event("neighbour", func(*Env, struct{}) EventHandler {
 		return func(context.Context, *Call, cloudevents.Event) error {
 			return task.Refuse(task.CodeServerBusy, "later")
 		}
 	})
-	h := startServer(t, nil, neighbour, eventFunction(func(cloudevents.Event) error { return answer }))
+	h := startServer(t, nil, neighbour, eventFunction(func(cloudevents.Event) error { return result }))
 	call := func(path string, status int) {
 		require.Equal(t, status, h.call("POST", path, `{}`, eventHeaders).status)
 	}
@@ -97,7 +97,7 @@ func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 		call("/events/ticker", 503)
 	}
 	call("/events/neighbour", 503)
-	answer = errors.New("bug")
+	result = errors.New("bug")
 	call("/events/ticker", 500)
 	call("/events/ticker", 500)
 	var functions []any
@@ -138,8 +138,8 @@ func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitAtMost)))
-		answer, err := io.ReadAll(conn)
+		response, err := io.ReadAll(conn)
 		require.NoError(t, err)
-		require.Contains(t, string(answer), "HTTP/1.1 "+status, path)
+		require.Contains(t, string(response), "HTTP/1.1 "+status, path)
 	}
 }

@@ -20,10 +20,10 @@ type Function struct {
 }
 
 // Routes maps patterns of net/http, method and full path included
-// ("POST /api/v1/sms/send"), to what answers them.
+// ("POST /api/v1/sms/send"), to their handlers.
 type Routes map[string]Route
 
-// HTTP makes a function that answers routes. C is its configuration: a struct
+// HTTP makes a function with routes. C is its configuration: a struct
 // with the tags envconfig, default and desc on each field, struct{} when it
 // has none. build runs once per cold start and must not touch the network.
 func HTTP[C any](name string, build func(*Env, C) Routes) Function {

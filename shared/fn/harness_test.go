@@ -131,11 +131,11 @@ func send(t *testing.T, r *http.Request) reply {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	answer := reply{status: res.StatusCode, header: res.Header, body: string(body), closes: res.Close}
+	response := reply{status: res.StatusCode, header: res.Header, body: string(body), closes: res.Close}
 	if len(body) > 0 && strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
-		require.NoError(t, json.Unmarshal(body, &answer.Envelope), "%s", body)
+		require.NoError(t, json.Unmarshal(body, &response.Envelope), "%s", body)
 	}
-	return answer
+	return response
 }
 
 func as(name, password string) func(*http.Request) {

@@ -133,7 +133,7 @@ func (c *headerConn) state(s http.ConnState) {
 	}
 }
 
-// Read is net.Conn's. A client that sends too many lines is answered, and cut off a moment
+// Read is net.Conn's. A client that sends too many lines gets a response, and is cut off a moment
 // later: if a connection is closed while there is something to read, the response is lost.
 func (c *headerConn) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {

@@ -17,9 +17,9 @@ import (
 
 // rawConn is a connection over which a test sends raw text.
 type rawConn struct {
-	t       *testing.T
-	conn    net.Conn
-	answers *bufio.Reader
+	t         *testing.T
+	conn      net.Conn
+	responses *bufio.Reader
 }
 
 func (h *testServer) dialRaw(t *testing.T) *rawConn {
@@ -39,7 +39,7 @@ func (w *rawConn) send(text string) {
 
 func (w *rawConn) status() int {
 	w.t.Helper()
-	res, err := http.ReadResponse(w.answers, nil)
+	res, err := http.ReadResponse(w.responses, nil)
 	require.NoError(w.t, err)
 	_, err = io.Copy(io.Discard, res.Body)
 	require.NoError(w.t, err)
@@ -72,7 +72,7 @@ func TestTooManyHeaderLinesAreRefusedEarly(t *testing.T) {
 				require.Equal(t, 404, w.status())
 			}
 			require.Equal(t, 431, w.status())
-			_, err := w.answers.ReadByte()
+			_, err := w.responses.ReadByte()
 			require.ErrorIs(t, err, io.EOF, "the connection is closed")
 			require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
 		})
@@ -96,7 +96,7 @@ func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	}
 	w.send(strings.Repeat(request(`{"name":"a"}`), 3))
 	for range 3 {
-		require.Equal(t, 200, w.status(), "also without a wait for the answer before")
+		require.Equal(t, 200, w.status(), "also without a wait for the response before")
 	}
 }
 
@@ -168,7 +168,7 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 	}
 	for _, w := range open[:attackers-most/size-1] {
-		_, err := w.answers.ReadByte()
+		_, err := w.responses.ReadByte()
 		require.Error(t, err, "it was closed")
 		require.False(t, isTimeout(err))
 	}

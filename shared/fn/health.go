@@ -17,10 +17,10 @@ func newDatabaseProbe(ping func(context.Context) error) *cache.Value[struct{}] {
 	return &cache.Value[struct{}]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}
 }
 
-// alive never fails: a process that answers is alive.
+// alive never fails: a process that responds is alive.
 func alive() error { return nil }
 
-// checkReady fails while calls would be answered 503.
+// checkReady fails while calls would get 503.
 func (e *Env) checkReady() error {
 	if e.limiter.isDraining() {
 		return errors.New("draining")
@@ -34,7 +34,7 @@ func (e *Env) checkReady() error {
 	return nil
 }
 
-// health answers the probes of a platform, scrapes included, and says whether r
+// health responds to the probes of a platform, scrapes included, and says whether r
 // was one. Probes need no password, which a scrape may need (SENDONCE_METRICS), and
 // are neither logged nor counted.
 func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
@@ -67,6 +67,6 @@ func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Cache-Control", "no-store")
 	discardBody(w, r)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no answer
+	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no response
 	return true
 }

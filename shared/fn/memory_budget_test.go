@@ -127,8 +127,8 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	require.NoError(t, <-granted)
 }
 
-// Unread answers count for their caller, which is then refused further calls.
-func TestUnreadAnswersUseMemory(t *testing.T) {
+// Unread responses count for their caller, which is then refused further calls.
+func TestUnreadResponsesUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")

@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// scrape answers a GET of /metrics on the port of the calls, and says whether it
+// scrape responds to a GET of /metrics on the port of the calls, and says whether it
 // was there.
 func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	switch {

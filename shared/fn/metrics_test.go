@@ -189,12 +189,12 @@ func TestMetricsPort(t *testing.T) {
 	for range 2 * metricsConnections {
 		w := own.dialRaw(t)
 		go func() {
-			_, _ = w.answers.ReadByte() // nothing is sent before the end
+			_, _ = w.responses.ReadByte() // nothing is sent before the end
 			closed.Add(1)
 		}()
 	}
 	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
-	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one is answered")
+	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one gets a response")
 	w := own.dialRaw(t)
 	w.send(headerOf("/metrics", maxHeaderLines+1))
 	require.Equal(t, 431, w.status())

@@ -15,7 +15,7 @@ import (
 )
 
 // mux is a set of functions behind one ServeMux of full paths. The set may be
-// one function or all: a path is answered alike in both.
+// one function or all: a path gets the same response in both.
 type mux struct {
 	env      *Env
 	patterns *http.ServeMux
@@ -172,7 +172,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	data, err := req.run(r.Context(), p)
-	req.answer(data, err)
+	req.respond(data, err)
 }
 
 // acquireSlot acquires a slot for the call. The caller must be known.
@@ -216,7 +216,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute) er
 }
 
 // run does one call's steps in their fixed order: from which page, who calls, may
-// they, what do they say, what does the function answer.
+// they, what do they say, what does the function return.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err

@@ -68,14 +68,14 @@ func greeter() Function {
 	})
 }
 
-// failing answers POST /api/v1/fail with err.
+// failing returns err for POST /api/v1/fail.
 func failing(err func(context.Context) error) Function {
 	return HTTP("failing", func(*Env, struct{}) Routes {
 		return Routes{"POST /api/v1/fail": Raw(Submitter, func(ctx context.Context, _ *Call) (any, error) { return nil, err(ctx) })}
 	})
 }
 
-func TestAnAnswerIsAnEnvelope(t *testing.T) {
+func TestResponseIsAnEnvelope(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
 	r := h.call("POST", "/api/v1/greet", `{"name":"张三","times":3}`)
@@ -230,14 +230,14 @@ func TestErrorsHaveStatusAndNoInternals(t *testing.T) {
 	}
 }
 
-func TestUnencodableAnswerIs500(t *testing.T) {
+func TestUnencodableResponseIs500(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, HTTP("bad", func(*Env, struct{}) Routes {
 		return Routes{"GET /bad": Raw(Admin, func(context.Context, *Call) (any, error) { return func() {}, nil })}
 	}))
 	r := h.call("GET", "/bad", "")
 	require.Equal(t, 500, r.status)
-	require.Contains(t, h.calls(1)[0]["cause"], "encode the answer")
+	require.Contains(t, h.calls(1)[0]["cause"], "encode the response")
 }
 
 func TestHandlerTimeoutIs503(t *testing.T) {

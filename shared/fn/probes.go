@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// Probes is a server of a process without functions: it answers /healthz, /readyz and
+// Probes is a server of a process without functions: it serves /healthz, /readyz and
 // /metrics alone.
 type Probes struct {
 	env      *Env
@@ -28,7 +28,7 @@ func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (
 	return &Probes{env, m, l}, env.serveMetrics(ctx)
 }
 
-// Serve answers until ctx ends.
+// Serve handles probes until ctx ends.
 func (p *Probes) Serve(ctx context.Context) error {
 	return newServer(p.env, p.mux).run(ctx, p.listener)
 }

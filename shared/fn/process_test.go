@@ -118,14 +118,14 @@ func TestSIGTERMLosesNoCall(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			p, h := hosted(t, kind)
-			answered := make(chan reply, 1)
+			replies := make(chan reply, 1)
 			request := h.request("GET", "/api/v1/poll", "")
-			go func() { answered <- send(t, request) }()
+			go func() { replies <- send(t, request) }()
 			require.NoError(t, p.WaitFor(within(t), `"msg":"polling"`))
 			code, err := p.Terminate(20 * time.Second)
 			require.NoError(t, err)
 			require.Zero(t, code, p.Output())
-			r := <-answered
+			r := <-replies
 			require.Equal(t, 200, r.status)
 			require.Equal(t, "nothing", r.Data)
 			require.Contains(t, p.Output(), `"msg":"drained"`)
@@ -200,7 +200,7 @@ func TestFrameworkServesFunctionTarget(t *testing.T) {
 	}
 }
 
-func TestFrameworkAnswersLikeOurServer(t *testing.T) {
+func TestFrameworkRespondsLikeOurServer(t *testing.T) {
 	t.Parallel()
 	_, theirs := hosted(t, "framework", "FUNCTION_TARGET=greeter")
 	_, ours := hosted(t, "ours", "FUNCTION_TARGET=greeter")

@@ -20,7 +20,7 @@ import (
 // settings.
 //
 // Call it once in a process, before the framework starts. From then on SIGTERM and
-// SIGINT end the process: calls under way are answered first, for at most
+// SIGINT end the process: calls under way finish first, for at most
 // SENDONCE_DRAIN_TIMEOUT. The Env is ready for use; it closes at that end.
 func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	env, served, err := Prepare(commands, functions, true)
@@ -47,7 +47,7 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 
 // endOnSignal does for the framework, whose server knows no signals, what Serve
 // does for ours. The framework does not expose its listener or its server: what still
-// comes is answered for a moment as the last call of its connection, and then 503,
+// comes gets its response for a moment as the last call of its connection, and then 503,
 // so that the caller repeats it elsewhere.
 func (e *Env) endOnSignal() {
 	signals := make(chan os.Signal, 1)
@@ -66,7 +66,7 @@ func (e *Env) endOnSignal() {
 	}()
 }
 
-// drain returns when every call is answered, or with an error when DrainTimeout
+// drain returns when every call has its response, or with an error when DrainTimeout
 // ends before. Calls may come for the time that last gives.
 func (e *Env) drain(last time.Duration) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())

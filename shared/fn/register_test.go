@@ -42,7 +42,7 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	require.Equal(t, "1", r.header.Get("Retry-After"))
 	require.Empty(t, ended, "it waits for the one call")
 	close(goOn)
-	require.Equal(t, 409, (<-first).status, "which is answered in full")
+	require.Equal(t, 409, (<-first).status, "whose response is complete")
 	require.NoError(t, <-ended)
 }
 

@@ -32,7 +32,7 @@ type request struct {
 	function, route   string // never the raw path: it may hold a phone number
 	releaseConnection func() // once the call has a slot: allows its connection to be closed
 	bodyRead          bool   // to its end
-	status            int    // 0 until answered
+	status            int    // 0 until the response is written
 	bytes             int
 	code              string // the error word, on failures
 	err               error

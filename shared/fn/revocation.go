@@ -22,7 +22,7 @@ import (
 // sockets and polls as soon as their process learns of a change.
 const (
 	recheckInterval = 10 * time.Second
-	recheckRetry    = time.Second // when the database did not answer
+	recheckRetry    = time.Second // when the database was unavailable
 	publishTimeout  = time.Second // what the response to an operator waits for NATS at most
 )
 
@@ -65,8 +65,8 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 }
 
 // Recheck looks up the caller of a call that has waited again, before the call acts:
-// c.Caller is then what the caller is now. The error is what the call would be
-// answered if it were made now. changed is closed when it is time to look again.
+// c.Caller is then what the caller is now. The error is what the call would
+// get if it were made now. changed is closed when it is time to look again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {

@@ -42,11 +42,11 @@ type Route struct {
 	socketOrigins []string                                            // of web pages that may open it, in addition to the service's own
 }
 
-// MaxBody sets the largest body in bytes; a larger one is answered 413. The
+// MaxBody sets the largest body in bytes; a larger one gets 413. The
 // default is 64 KiB.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
-// Pages marks a route that answers with pages of rows. Few such calls of a caller run at once,
+// Pages marks a route that returns pages of rows. Few such calls of a caller run at once,
 // and each row is charged to the memory budget when it is read (see store.WithMeter).
 func (r Route) Pages() Route { r.pages = true; return r }
 

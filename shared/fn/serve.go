@@ -34,7 +34,7 @@ type BoundedServer struct {
 	headers headerMemory
 }
 
-// NewBoundedServer answers calls with h. When there are more than the given number of connections,
+// NewBoundedServer serves h. When there are more than the given number of connections,
 // one that KeepConnectionOpen does not keep is closed. Problems of connections go to errors.
 func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *BoundedServer {
 	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, Server: http.Server{
@@ -66,7 +66,7 @@ func (s *BoundedServer) Serve(l net.Listener) error {
 	return s.Server.Serve(headerListener{l, &s.headers})
 }
 
-// ListenAndServe answers calls at the configured address until ctx ends, as Serve does. It
+// ListenAndServe handles calls at the configured address until ctx ends, as Serve does. It
 // also fails when the settings promise more than a stream gives.
 func ListenAndServe(ctx context.Context, env *Env, functions []Function) error {
 	limitMemory(&env.Config)
@@ -97,7 +97,7 @@ func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler
 	return h, nil
 }
 
-// Serve answers calls over l with h, which Handler made, until ctx ends. It is
+// Serve handles calls over l with h, which Handler made, until ctx ends. It is
 // the server of the binary: bounded in every direction, HTTP/1 alone, and drained at
 // its end. Then env takes no further call.
 func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
@@ -106,9 +106,9 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 
 // run serves on l until ctx ends, then drains: l is closed, so a new connection is
 // refused and its caller goes to the next instance. Calls over connections
-// that are open are answered all the same, each as the last of its connection;
+// that are open get their response all the same, each as the last of its connection;
 // where none comes, the connection is closed after a moment. It returns when all
-// are answered, or with an error when DrainTimeout cut some off.
+// have theirs, or with an error when DrainTimeout cut some off.
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
@@ -162,7 +162,7 @@ func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// serveMetrics answers /metrics on its own port, where it has one, until ctx ends.
+// serveMetrics serves /metrics on its own port, where it has one, until ctx ends.
 func (e *Env) serveMetrics(ctx context.Context) error {
 	port := e.Config.MetricsPort()
 	if port == "" {

@@ -55,11 +55,11 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	idle, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer idle.Close()
-	answers := bufio.NewReader(idle)
+	responses := bufio.NewReader(idle)
 	ask := func() *http.Response {
 		_, err := io.WriteString(idle, greet)
 		require.NoError(t, err)
-		res, err := http.ReadResponse(answers, nil)
+		res, err := http.ReadResponse(responses, nil)
 		require.NoError(t, err)
 		_, err = io.Copy(io.Discard, res.Body)
 		require.NoError(t, err)
@@ -86,10 +86,10 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	require.True(t, res.Close, "for the last time")
 	require.Empty(t, ended, "it waits for the one call")
 	close(goOn)
-	require.Equal(t, 409, (<-first).status, "which is answered in full")
+	require.Equal(t, 409, (<-first).status, "whose response is complete")
 }
 
-func TestDrainEndsWhenAllIsAnswered(t *testing.T) {
+func TestDrainEndsAfterLastResponse(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	stop, ended := runServer(t, h, nil, greeter())
@@ -159,10 +159,10 @@ func TestHTTP2IsDisabled(t *testing.T) {
 	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings)
 	require.NoError(t, err)
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	require.Contains(t, string(answer), "HTTP/1.1 404")
-	require.Contains(t, string(answer), "Connection: close")
+	require.Contains(t, string(response), "HTTP/1.1 404")
+	require.Contains(t, string(response), "Connection: close")
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
 }
 
@@ -176,9 +176,9 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 	_, err = io.WriteString(conn, "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
 	require.NoError(t, err)
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	require.Contains(t, string(answer), "broke off before its end")
+	require.Contains(t, string(response), "broke off before its end")
 	require.Equal(t, 400.0, h.calls(1)[0]["status"])
 }
 
@@ -195,7 +195,7 @@ func TestHalfClosedClientGetsNo200(t *testing.T) {
 	_, err = io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
 	require.NoError(t, err)
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	require.Contains(t, string(answer), "HTTP/1.1 499")
+	require.Contains(t, string(response), "HTTP/1.1 499")
 }

@@ -30,13 +30,13 @@ const (
 	closeTimeout = 5 * time.Second // for the client's part of an orderly end
 )
 
-// WithSocket has a Stream route answer a request to upgrade with a WebSocket
+// WithSocket makes a Stream route upgrade to a WebSocket on request
 // (RFC 6455, HTTP/1.1). Roles, the bound on calls, the timeout and the drain are
 // those of the stream; the socket counts as a stream for as long as it lasts, and each
 // frame as a call while it is worked on.
 // origins are the origins of web pages, beside the service's own, that may open one.
 //
-// What handle returns before it has called Open is answered as every other
+// What handle returns before it has called Open is sent as every other
 // route's error is. After that its return ends the socket, with a close code that
 // says why.
 func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
@@ -52,11 +52,11 @@ func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Cont
 	return r
 }
 
-// FrameHandler answers one text frame of a client, in the Body of c, which is a
+// FrameHandler handles one text frame of a client, in the Body of c, which is a
 // call of its own: it has its own deadline, log line and place in the metrics.
 // What it returns is sent as JSON; an error as a SocketFrame of the kind
 // api.SocketError. c.Correlate says which message that was about.
-type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
+type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 
 // Socket is one WebSocket of text frames in JSON. The client's frames are worked
 // on one at a time, in their order, and each gets one response; what a client sends
@@ -70,7 +70,7 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // process ends or what the caller may do was changed, 1008 when the caller was revoked
 // or its token replaced, or after too many pings, pongs or parts of one message, 1009
 // after a frame that is too large, 1013 after an error of the handler. The frame that
-// is being worked on is answered first; those behind it are not looked at.
+// is being worked on gets its response first; those behind it are not looked at.
 type Socket struct {
 	req    *request
 	ctx    context.Context // the handler's
@@ -111,7 +111,7 @@ func (req *request) socket(ctx context.Context, p *mountedRoute) error {
 	return s.end(p.socket(ctx, &req.call, s))
 }
 
-// Open answers 101 and begins to read frames of at most maxFrame bytes.
+// Open responds with 101 and begins to read frames of at most maxFrame bytes.
 func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
 	w := &hijacker{ResponseWriter: s.req.w}
 	conn, err := websocket.Accept(w, s.req.r, &websocket.AcceptOptions{
@@ -214,7 +214,7 @@ func (s *Socket) frame() (more bool) {
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed):
-		s.closeWith(closed.Code, closed.Reason) // the library has answered it
+		s.closeWith(closed.Code, closed.Reason) // the library has replied to it
 		return false
 	case errors.Is(err, errParts):
 		return false // flooded has noted it
@@ -228,7 +228,7 @@ func (s *Socket) frame() (more bool) {
 	return s.work(memory, body, err)
 }
 
-// work answers a frame, or refuses it with bad, and says whether to go on.
+// work handles a frame, or refuses it with bad, and says whether to go on.
 func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
 	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.SharesOf())
 	if err != nil {
@@ -240,9 +240,9 @@ func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
 		done()
 		return true // the library reads on for the client's close
 	}
-	answer := s.answer(memory, body, bad)
+	response := s.respond(memory, body, bad)
 	done()
-	if err := s.send(answer); err != nil {
+	if err := s.send(response); err != nil {
 		return false
 	}
 	if task.CodeOf(bad) == codeTooLarge {
@@ -286,8 +286,8 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	return memory, body, nil
 }
 
-// answer has a frame worked on as the call that it is.
-func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any) {
+// respond handles a frame as a call of its own and returns its response.
+func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response any) {
 	req := &request{env: s.req.env, r: s.req.r, start: time.Now(), function: s.req.function, route: s.req.route + " frame", status: http.StatusOK}
 	req.call = Call{
 		Caller: s.req.call.Caller, RequestID: s.req.call.RequestID, SourceIP: s.req.call.SourceIP, UserAgent: s.req.call.UserAgent,
@@ -296,7 +296,7 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 	defer func() {
 		if r := recover(); r != nil {
 			req.call.Log("stack", string(debug.Stack()))
-			answer = req.refuseFrame(fmt.Errorf("panic: %v", r))
+			response = req.refuseFrame(fmt.Errorf("panic: %v", r))
 		}
 		req.log()
 		req.count()
@@ -316,12 +316,12 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 	}
 	if err == nil {
 		defer req.call.slot.release()
-		answer, err = s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
+		response, err = s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
 	}
 	if err != nil {
 		return req.refuseFrame(err)
 	}
-	return answer
+	return response
 }
 
 // refuseFrame is the frame that says why another one was refused.
@@ -343,7 +343,7 @@ func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err
 	}
-	s.frameLock <- struct{}{} // once the frame that is worked on is answered
+	s.frameLock <- struct{}{} // once the frame that is worked on has its response
 	s.ended = true
 	<-s.frameLock
 	s.mu.Lock()
@@ -351,14 +351,14 @@ func (s *Socket) end(err error) error {
 	s.mu.Unlock()
 	refusal := revocationOf(s.ctx)
 	if lost != nil {
-		_ = s.conn.CloseNow() // without a handshake: the client would not answer
+		_ = s.conn.CloseNow() // without a handshake: the client would not reply
 	} else {
 		if reason == nil {
 			reason = s.req.closeReason(cmp.Or(refusal, err))
 		}
 		s.raw.end(closingBytes)
 		_ = s.raw.SetDeadline(time.Now().Add(closeTimeout)) // fails on a connection that has ended
-		_ = s.conn.Close(reason.Code, reason.Reason)        // a client that does not answer it is cut off
+		_ = s.conn.Close(reason.Code, reason.Reason)        // a client that does not reply is cut off
 	}
 	<-s.received
 	s.req.bytes = s.sent

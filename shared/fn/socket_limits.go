@@ -23,13 +23,13 @@ const (
 )
 
 // Why a socket is closed whose client sends too much that is no message. The library
-// answers or drops such frames itself, so nothing else limits them.
+// replies to or drops such frames itself, so nothing else limits them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
 )
 
-// control counts a ping or a pong and says whether it is answered.
+// control counts a ping or a pong and says whether it gets a reply.
 func (s *Socket) control() bool {
 	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
 		s.controlsSince, s.controls = now, 0

@@ -55,7 +55,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 	}, waitAtMost, tick, "nothing is kept")
 }
 
-// What a client sends beside its messages is answered by the library alone: a socket
+// What a client sends beside its messages gets its reply from the library alone: a socket
 // ends with 1008 where that is too much.
 func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 	}
 }
 
-func TestSomePingsAreAnswered(t *testing.T) {
+func TestSomePingsGetPongs(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, sayFunction(repeats))

@@ -26,7 +26,7 @@ type sayRequest struct {
 	Say         string `json:"say"`
 }
 
-// repeats answers a frame with what it says.
+// repeats returns what a frame says.
 func repeats(_ context.Context, c *Call) (any, error) {
 	var req sayRequest
 	bad := decode.Object(c.Body, &req)
@@ -115,7 +115,7 @@ func (c *client) closed() websocket.CloseError {
 	}
 }
 
-func TestFramesAreAnsweredInOrder(t *testing.T) {
+func TestResponsesToFramesAreInOrder(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, sayFunction(repeats))
@@ -215,7 +215,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 				c := h.dial(web)
 				if !drain {
 					go func() { time.Sleep(streamTimeout - 2*time.Second); c.send(`{"say":"a"}`) }()
-					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
+					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun gets its response")
 					require.Equal(t, streamTimeout+3*time.Second, time.Since(began), "and pings had kept it alive")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}, c.closed())
 					stop()
@@ -225,7 +225,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					var ending sync.WaitGroup
 					defer ending.Wait()
 					ending.Go(stop)
-					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
+					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun gets its response")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))
 				}

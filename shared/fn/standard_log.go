@@ -22,7 +22,7 @@ func (l *standardLog) Write(line []byte) (int, error) {
 	if !strings.HasPrefix(text, unsolicitedResponse) {
 		l.log.Warn("library", "text", text)
 	} else if unlogged, log := l.unsolicited.Next(); log {
-		l.log.Warn("a receiver sent data after its answer", "unlogged", unlogged)
+		l.log.Warn("a receiver sent data after its response", "unlogged", unlogged)
 	}
 	return len(line), nil
 }

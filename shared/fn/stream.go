@@ -17,17 +17,17 @@ import (
 const (
 	streamTimeout      = 50 * time.Second
 	maxStream          = time.Hour
-	heartbeat          = 15 * time.Second // less than any proxy waits for a silent answer
+	heartbeat          = 15 * time.Second // less than any proxy waits for a silent response
 	clientWriteTimeout = 10 * time.Second // of one event
 )
 
-// Stream answers calls with server-sent events (text/event-stream) until handle
+// Stream responds with server-sent events (text/event-stream) until handle
 // returns. Req comes from the query string, as for Query. The stream counts as
 // one of the calls that wait. Its context ends after Timeout, 50 s by default and at most an hour,
 // and when the process drains: handle must then return, and the client is asked to
 // reconnect at once.
 //
-// What handle returns before it has written is answered as every other route's
+// What handle returns before it has written is sent as every other route's
 // error is; after that it can only be logged.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
@@ -42,7 +42,7 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 	return r
 }
 
-// EventWriter writes the events of one stream. The first write answers 200. Each
+// EventWriter writes the events of one stream. The first write sends status 200. Each
 // is sent at once; one that the client does not take within 10 s ends the stream,
 // so nothing piles up for a slow reader. Send holds a second copy of its data
 // meanwhile: reserve both where data is large. A heartbeat follows every 15 s of
@@ -109,7 +109,7 @@ func (w *EventWriter) write(chunk []byte) error {
 	return w.err
 }
 
-// begin answers 200; mu is held.
+// begin sends status 200; mu is held.
 func (w *EventWriter) begin() {
 	w.req.call.dropHeaders()
 	h := w.req.w.Header()
@@ -155,7 +155,7 @@ func (w *EventWriter) end() error {
 	return w.err
 }
 
-// stream runs the handler of a stream until ctx ends, and returns the error to answer.
+// stream runs the handler of a stream until ctx ends, and returns the error to respond with.
 func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)

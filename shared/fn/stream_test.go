@@ -120,7 +120,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 		rest, err := io.ReadAll(body)
 		require.NoError(t, err)
 		require.Equal(t, "retry: 250\n\n", string(rest))
-		require.Equal(t, streamTimeout, time.Since(began), "and the server's own time for answers does not cut it off")
+		require.Equal(t, streamTimeout, time.Since(began), "and the server's own time for responses does not cut it off")
 		stop()
 		line := h.calls(1)[0]
 		require.Equal(t, 200.0, line["status"])

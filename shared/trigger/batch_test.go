@@ -26,7 +26,7 @@ func batchRoute() Route {
 	return r
 }
 
-// ledger is what a function has taken, in its order: only what it answered 2xx.
+// ledger is what a function has taken, in its order: only what it accepted with 2xx.
 type ledger struct {
 	mu  sync.Mutex
 	ids []string
@@ -78,7 +78,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	first := acceptance(t, "1", "<é>&")
 	_, err := b.Accept(t.Context(), first)
@@ -113,7 +113,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 func TestSingleEventIsPostedAlone(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 1, 1)
@@ -196,7 +196,7 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		record int // what the function answers when it is asked to record what it refused
+		record int // what the function returns when it is asked to record what it refused
 		want   RouteCounts
 	}{
 		"the function records it": {http.StatusNoContent, RouteCounts{Acked: 3, DeadLettered: 1}},
@@ -267,7 +267,7 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
-	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, answering(204))
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, responding(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	route := batchRoute()
 	config := route.consumer()

@@ -88,7 +88,7 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 		require.NoError(t, l.JetStream().DeleteStream(bustest.Within(t, bustest.Soon), bus.StreamEvents))
 		require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond)
 	}
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
 	gone := leaderOf(t, b, bus.StreamEvents)

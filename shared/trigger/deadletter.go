@@ -49,14 +49,14 @@ func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *rou
 	if encodeErr != nil {
 		return encodeErr
 	}
-	answer := t.post(ctx, r, asked)
-	switch answer.kind {
+	outcome := t.post(ctx, r, asked)
+	switch outcome.kind {
 	case verdictDone:
 		return nil
 	case verdictRefused:
-		return fmt.Errorf("%w: %s; DEADLETTERS: %w", errFunctionRefused, answer.reason, err)
+		return fmt.Errorf("%w: %s; DEADLETTERS: %w", errFunctionRefused, outcome.reason, err)
 	}
-	return fmt.Errorf("DEADLETTERS: %w; the function: %s", err, answer.reason)
+	return fmt.Errorf("DEADLETTERS: %w; the function: %s", err, outcome.reason)
 }
 
 func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {

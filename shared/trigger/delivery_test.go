@@ -58,8 +58,8 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	t.Parallel()
 	trigger := &Trigger{cfg: Config{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
-		answer := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
-		return trigger.retryDelay(verdictOf(answer, nil), 20)
+		response := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
+		return trigger.retryDelay(verdictOf(response, nil), 20)
 	}
 	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
@@ -69,8 +69,8 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "who says nothing may be broken")
 	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
 
-	call := func(answer http.HandlerFunc, end bool) time.Duration {
-		function := httptest.NewServer(answer)
+	call := func(respond http.HandlerFunc, end bool) time.Duration {
+		function := httptest.NewServer(respond)
 		defer function.Close()
 		if end {
 			function.Close()
@@ -120,7 +120,7 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 }
 
-// refusing refuses the event with this id, and answers a request to record it with record().
+// refusing refuses the event with this id, and returns record() for a request to record it.
 func refusing(t *testing.T, id string, record func() int, takes func(http.ResponseWriter, call)) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch {

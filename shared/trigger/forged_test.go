@@ -103,7 +103,7 @@ func (f *function) posted() map[string]int {
 func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("1") == 1 }, "the rightful events arrive")

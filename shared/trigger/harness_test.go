@@ -84,8 +84,8 @@ type call struct {
 	at                       time.Time
 }
 
-// newFunction answers the nth call (from 1) with answer.
-func newFunction(t *testing.T, answer func(w http.ResponseWriter, c call, n int)) *function {
+// newFunction returns a function that responds to the nth call (from 1) with respond.
+func newFunction(t *testing.T, respond func(w http.ResponseWriter, c call, n int)) *function {
 	f := &function{}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -100,7 +100,7 @@ func newFunction(t *testing.T, answer func(w http.ResponseWriter, c call, n int)
 		f.busy++
 		f.peak = max(f.peak, f.busy)
 		f.mu.Unlock()
-		answer(w, c, n)
+		respond(w, c, n)
 		f.mu.Lock()
 		f.busy--
 		f.mu.Unlock()
@@ -109,7 +109,7 @@ func newFunction(t *testing.T, answer func(w http.ResponseWriter, c call, n int)
 	return f
 }
 
-func answering(status int) func(http.ResponseWriter, call, int) {
+func responding(status int) func(http.ResponseWriter, call, int) {
 	return func(w http.ResponseWriter, _ call, _ int) { w.WriteHeader(status) }
 }
 

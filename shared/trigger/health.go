@@ -122,7 +122,7 @@ func (t *Trigger) Connected() bool { return t.bus.Connected() }
 // fields count its outcome. For batches, Acked and DeadLettered count events.
 type RouteCounts struct {
 	Deliveries   uint64
-	Acked        uint64 // answered 2xx and settled
+	Acked        uint64 // got 2xx and settled
 	Retried      uint64 // to be delivered again
 	DeadLettered uint64 // refused by the function and stored as dead letters
 	SetAside     uint64 // refused, and kept only by their stream

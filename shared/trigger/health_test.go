@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// deaf never answers, not even when the request is cancelled.
+// deaf never responds, not even when the request is cancelled.
 type deaf struct{ end chan struct{} }
 
 func (d deaf) RoundTrip(*http.Request) (*http.Response, error) {
@@ -32,7 +32,7 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 			log := &sandbox.LogBuffer{}
 			b := newBus(t, broker.URL())
 			route.InFlight, route.Timeout = 1, time.Second
-			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, answering(204))), []Route{route})
+			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, responding(204))), []Route{route})
 			require.NoError(t, err)
 			d := deaf{make(chan struct{})}
 			trigger.client.Transport = d
@@ -65,7 +65,7 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, answering(204))), testRoute(), batchRoute())
+	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, responding(204))), testRoute(), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
 	require.True(t, trigger.Connected())
 	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "it asks again by then")
@@ -138,7 +138,7 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 
 	f.CloseClientConnections()
 	f.Listener.Close()
-	bustest.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no answer")
+	bustest.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no response")
 	broker.Stop()
 	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
 	_, err = trigger.Backlog(bustest.Within(t, bustest.Soon))

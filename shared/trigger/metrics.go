@@ -16,7 +16,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 		var backlog Backlog // without a route: not known
 		if connected {
 			backlog, _ = backlogs.Get()
-			used, _ := usage.Get() // of the streams that answered
+			used, _ := usage.Get() // of the streams that replied
 			for stream, part := range used {
 				s.Gauge("stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, "stream", stream)
 			}

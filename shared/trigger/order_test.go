@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failing is a function that answers 503 now and then, slowly enough that
+// failing is a function that returns 503 now and then, slowly enough that
 // triggers end in the middle of it.
 func failing(t *testing.T, l *ledger) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, n int) {

@@ -13,7 +13,7 @@ import (
 )
 
 // startWithReplacedWakeUp runs a trigger and publishes two wake-ups. The second one, which replaces the first in the
-// stream, is answered 204 while the call for the first one is in progress. That call fails when fail is closed.
+// stream, gets 204 while the call for the first one is in progress. That call fails when fail is closed.
 func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *running, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
 	broker := bustest.NewBroker(t)

@@ -21,7 +21,7 @@ func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 300 << 20})
 	log := &sandbox.LogBuffer{}
 	b := openBus(t, bus.Config{URL: broker.URL(), EventsMB: 400, UsersMB: 400, MessagesMB: 400, DeadLettersMB: 400})
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute(), sweepRoute(), batchRoute())
 	bustest.Eventually(t, func() bool { return len(f.seen()) >= 3 }, "sweep is woken, and ticks")
 	acceptAll(t, b, 1, 1)
@@ -46,7 +46,7 @@ func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	require.NoError(t, old.Ensure(t.Context()))
 	acceptAll(t, old, 1, 1)
 	b := openBus(t, bus.Config{URL: broker.URL(), AcceptStream: "OTHER"})
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	route := batchRoute()
 	route.Stream = "OTHER"
 	trigger := runTrigger(t, b, testConfig(f), route, testRoute(), sweepRoute())

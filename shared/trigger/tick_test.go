@@ -15,7 +15,7 @@ func TestTriggersShareOneTick(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: 2 * time.Second}
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
@@ -40,7 +40,7 @@ func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	received := make(chan int, 100)
 	listener.OnQueue(func(_ string, n int) { received <- n }, func() {})
 	bustest.Eventually(t, func() bool { b.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	route := Route{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}
 	first := runTrigger(t, b, testConfig(f), route)
 	b.Wake(bus.WakeWeChat, 7)

@@ -21,7 +21,7 @@ import (
 func TestTriggerPostsEventUnchanged(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	m := eventMessage("1")
 	m.Event.SetExtension("sequence", "7")
@@ -47,7 +47,7 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
 	runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
@@ -98,7 +98,7 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
 	quiet := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
 	trigger := runTrigger(t, b, testConfig(f), route, quiet)
@@ -196,7 +196,7 @@ func TestDrainTimeoutIsBounded(t *testing.T) {
 func TestTwoTriggersShareWork(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	one, two := newBus(t, broker.URL()), newBus(t, broker.URL())
 	first, second := runTrigger(t, one, testConfig(f), testRoute()), runTrigger(t, two, testConfig(f), testRoute())
 	publish := func(from, to int) {
@@ -253,7 +253,7 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, answering(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
 	route := testRoute()
 	trigger := runTrigger(t, b, testConfig(f), route)
 	deliver := func(id string) {
@@ -277,7 +277,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
-	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, answering(204))
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, responding(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
 	other := route.consumer()
@@ -296,7 +296,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 func TestBaseURLPerFunction(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
-	f := newFunction(t, answering(204))
+	f := newFunction(t, responding(204))
 	cfg := testConfig(f)
 	cfg.BaseURL = f.URL + "/of-{function}/"
 	require.NoError(t, b.Ensure(t.Context()))

@@ -115,7 +115,7 @@ func (s *Client) Do(method, path, body string, header ...string) Reply {
 	text, err := io.ReadAll(res.Body)
 	require.NoError(s.T, err)
 	if res.StatusCode >= 400 {
-		sandbox.CheckLeaks(s.T, "the answer of "+method+" "+path, string(text))
+		sandbox.CheckLeaks(s.T, "the response to "+method+" "+path, string(text))
 	}
 	r := Reply{T: s.T, Status: res.StatusCode, Header: res.Header, Text: string(text)}
 	if len(bytes.TrimSpace(text)) > 0 {
@@ -197,10 +197,10 @@ func (s *Client) StartWaiting(path string) <-chan Reply {
 	s.T.Helper()
 	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements, which would count as activity
 	before := s.LastStatement()
-	answer := make(chan Reply, 1)
-	go func() { answer <- s.Get(path) }()
+	response := make(chan Reply, 1)
+	go func() { response <- s.Get(path) }()
 	s.UntilWaiting(before)
-	return answer
+	return response
 }
 
 // UntilWaiting returns when a claim that began after before waits: its last statement

@@ -19,25 +19,25 @@ import (
 type Receiver struct {
 	*httptest.Server
 	Mu      sync.Mutex
-	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil answers 204
+	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil responds with 204
 	Headers []http.Header
 	Bodies  [][]byte
 }
 
-func NewReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *Receiver {
+func NewReceiver(t *testing.T, respond func(n int, w http.ResponseWriter, r *http.Request)) *Receiver {
 	t.Helper()
-	v := &Receiver{Respond: answer}
+	v := &Receiver{Respond: respond}
 	v.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		v.Mu.Lock()
 		v.Headers, v.Bodies = append(v.Headers, r.Header.Clone()), append(v.Bodies, body)
-		n, answer := len(v.Bodies), v.Respond
+		n, respond := len(v.Bodies), v.Respond
 		v.Mu.Unlock()
-		if answer == nil {
+		if respond == nil {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		answer(n, w, r)
+		respond(n, w, r)
 	}))
 	t.Cleanup(v.Close)
 	return v

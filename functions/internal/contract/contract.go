@@ -80,7 +80,7 @@ var read = sync.OnceValues(func() (*Contract, error) {
 })
 
 // closeObjects makes every used schema refuse fields that it does not name. The file
-// itself leaves answers open, so that clients tolerate new fields.
+// itself leaves responses open, so that clients tolerate new fields.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case Object:
@@ -174,9 +174,9 @@ func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 	return c.Check(schemaAt, value)
 }
 
-// find returns the operation that r calls. If there is none, answer is the one of all
+// find returns the operation that r calls. If there is none, response is that of all
 // such calls.
-func (c *Contract) find(r *http.Request) (pattern string, operation, answer Place) {
+func (c *Contract) find(r *http.Request) (pattern string, operation, response Place) {
 	name := "NoSuchPath"
 	if path.Clean(r.URL.Path) == r.URL.Path {
 		for _, method := range []string{r.Method, "GET", "POST", "PUT", "DELETE"} {
@@ -189,13 +189,13 @@ func (c *Contract) find(r *http.Request) (pattern string, operation, answer Plac
 			}
 		}
 	}
-	answer, _ = c.Child(Place{c.Doc, ""}, "x-other-responses", name)
-	return "", Place{}, answer
+	response, _ = c.Child(Place{c.Doc, ""}, "x-other-responses", name)
+	return "", Place{}, response
 }
 
 // ErrorCodes returns the error codes that a response may have; "" for a success.
-func (c *Contract) ErrorCodes(answer Place) []string {
-	content, ok := c.Child(answer, "content", "application/json")
+func (c *Contract) ErrorCodes(response Place) []string {
+	content, ok := c.Child(response, "content", "application/json")
 	if !ok {
 		return []string{""}
 	}

@@ -47,9 +47,9 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 			checkExamples(t, c, body, pattern)
 		}
 		for status := range operation.Node["responses"].(Object) {
-			answer, _ := c.Child(operation, "responses", status)
-			if _, has := answer.Node["content"]; has {
-				checkExamples(t, c, answer, pattern+" "+status)
+			response, _ := c.Child(operation, "responses", status)
+			if _, has := response.Node["content"]; has {
+				checkExamples(t, c, response, pattern+" "+status)
 			}
 		}
 	}
@@ -59,9 +59,9 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 		checkExamples(t, c, body, "webhook "+name)
 	}
 	for _, name := range []string{"NoSuchPath", "MethodNotAllowed"} {
-		answer, ok := c.Child(Place{c.Doc, ""}, "x-other-responses", name)
+		response, ok := c.Child(Place{c.Doc, ""}, "x-other-responses", name)
 		require.True(t, ok, name)
-		checkExamples(t, c, answer, name)
+		checkExamples(t, c, response, name)
 	}
 	parameters, _ := c.Child(Place{c.Doc, ""}, "components", "parameters")
 	for name := range parameters.Node {

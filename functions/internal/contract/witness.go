@@ -59,7 +59,7 @@ func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res.Body = io.NopCloser(bytes.NewReader(got))
 	for _, problem := range w.Problems(r, sent.Bytes(), res, got) {
-		w.t.Errorf("%s %s answered %d %s: %s", r.Method, r.URL, res.StatusCode, got, problem)
+		w.t.Errorf("%s %s returned %d %s: %s", r.Method, r.URL, res.StatusCode, got, problem)
 	}
 	return res, nil
 }
@@ -67,23 +67,23 @@ func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 // Problems returns how a call breaks the contract, and enters its response in Seen.
 func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
 	c := w.Contract
-	pattern, operation, answer := c.find(r)
+	pattern, operation, response := c.find(r)
 	if pattern != "" {
 		found, ok := c.Child(operation, "responses", fmt.Sprint(res.StatusCode))
 		if !ok {
 			return []string{"the contract does not have this status"}
 		}
-		answer = found
+		response = found
 		w.remember(pattern, res.StatusCode, got)
 		if res.StatusCode/100 == 2 {
 			problems = append(problems, c.requestProblems(operation, r, sent)...)
 		}
 	}
-	problems = append(problems, c.headerProblems(answer, res.Header)...)
+	problems = append(problems, c.headerProblems(response, res.Header)...)
 	if r.Method == http.MethodHead || res.StatusCode == http.StatusSwitchingProtocols {
 		return problems // HEAD has no body, and frames follow 101
 	}
-	return append(problems, c.bodyProblems(answer, res.Header, got)...)
+	return append(problems, c.bodyProblems(response, res.Header, got)...)
 }
 
 func (w *Witness) remember(pattern string, status int, got []byte) {
@@ -132,10 +132,10 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 }
 
 // headerProblems checks the headers that the contract lists or could list.
-func (c *Contract) headerProblems(answer Place, header http.Header) (problems []string) {
-	listed, _ := answer.Node["headers"].(Object)
+func (c *Contract) headerProblems(response Place, header http.Header) (problems []string) {
+	listed, _ := response.Node["headers"].(Object)
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		h, _ := c.Child(answer, "headers", name)
+		h, _ := c.Child(response, "headers", name)
 		value := header.Get(name)
 		switch {
 		case value == "" && h.Node["required"] == true:
@@ -154,15 +154,15 @@ func (c *Contract) headerProblems(answer Place, header http.Header) (problems []
 	return problems
 }
 
-func (c *Contract) bodyProblems(answer Place, header http.Header, got []byte) []string {
-	if _, has := answer.Node["content"]; !has {
+func (c *Contract) bodyProblems(response Place, header http.Header, got []byte) []string {
+	if _, has := response.Node["content"]; !has {
 		if len(got) > 0 {
 			return []string{"the contract has no body here"}
 		}
 		return nil
 	}
 	kind, params, err := mime.ParseMediaType(header.Get("Content-Type"))
-	content, known := c.Child(answer, "content", kind)
+	content, known := c.Child(response, "content", kind)
 	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}

@@ -106,8 +106,8 @@ func (s story) runAll() {
 }
 
 // The story calls every operation and gets every response that the contract lists for it,
-// except failures of the service itself and answers that need a flood of calls.
-func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
+// except failures of the service itself and responses that need a flood of calls.
+func TestContractListsExactlyTheResponsesGiven(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.Serve(t), contract.NewWitness(t)}
@@ -119,8 +119,8 @@ func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 				if status == "429" || status >= "500" {
 					continue
 				}
-				answer, _ := c.Child(operation, "responses", status)
-				for _, code := range c.ErrorCodes(answer) {
+				response, _ := c.Child(operation, "responses", status)
+				for _, code := range c.ErrorCodes(response) {
 					listed := strings.TrimSpace(pattern + " " + status + " " + code)
 					require.True(t, s.witness.Seen[listed], "never given: %s", listed)
 				}
@@ -392,7 +392,7 @@ func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewWitness(t)}
-		// They answer each item, judge a text that lacks a parameter, or need no database.
+		// They return a result for each item, judge a text that lacks a parameter, or need no database.
 		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
 		for pattern, operation := range s.witness.Contract.Operations {
 			want, other := others[operation.Node["operationId"].(string)]

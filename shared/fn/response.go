@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// answer sends what the function returned.
-func (req *request) answer(data any, err error) {
+// respond sends what the function returned.
+func (req *request) respond(data any, err error) {
 	if err != nil {
 		req.fail(err)
 		return
@@ -23,7 +23,7 @@ func (req *request) answer(data any, err error) {
 	}
 	req.call.Body = nil // it is not needed any more
 	if err := req.encode(req.call.status, api.Envelope{Code: req.call.status, Message: "success", Data: data}); err != nil {
-		req.fail(fmt.Errorf("encode the answer: %w", err))
+		req.fail(fmt.Errorf("encode the response: %w", err))
 	}
 }
 
@@ -54,7 +54,7 @@ func (req *request) fail(err error) {
 }
 
 // encode writes a response as JSON, or nothing when that fails. < > & stay as they
-// are: answers are read by people too and are never HTML.
+// are: people read responses too, and a response is never HTML.
 func (req *request) encode(status int, envelope api.Envelope) error {
 	e := json.NewEncoder(bodyWriter(func(body []byte) { req.write(status, body) }))
 	e.SetEscapeHTML(false)
@@ -90,6 +90,6 @@ func (req *request) write(status int, body []byte) {
 	n, err := req.w.Write(body)
 	req.bytes = n
 	if err != nil && req.err == nil {
-		req.code, req.err = "client_gone", fmt.Errorf("write the answer: %w", err)
+		req.code, req.err = "client_gone", fmt.Errorf("write the response: %w", err)
 	}
 }
