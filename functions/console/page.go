@@ -32,7 +32,8 @@ type site struct {
 type page struct {
 	*fn.Visit
 	w        http.ResponseWriter
-	Language string // en or zh
+	Language string     // en or zh
+	Refusal  *api.Error // why the API refused what was entered; nil = it did not
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.
@@ -124,8 +125,11 @@ type layout struct {
 	Content any
 }
 
-// show renders a page with status 200.
+// show renders a page, with status 200 unless it shows what was refused.
 func (p *page) show(name, title string, content any) error {
+	if p.Refusal != nil {
+		return p.render(p.Refusal.Status, name, title, content)
+	}
 	return p.render(http.StatusOK, name, title, content)
 }
 

@@ -31,7 +31,7 @@ func (s *site) tasks(p *page) error {
 		return p.writeTasks(query)
 	}
 	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
-	if err != nil {
+	if err != nil && !p.refusedInput(err) {
 		return err
 	}
 	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})
@@ -128,6 +128,9 @@ func (s *site) changeTask(p *page) error {
 		return p.showTask(true)
 	default:
 		return s.notFound(p)
+	}
+	if p.refusedInput(err) {
+		return p.showTask(false)
 	}
 	if err != nil {
 		return err

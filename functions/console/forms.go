@@ -1,0 +1,51 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// refusedInput reports whether the API refused what the visitor entered, and keeps why: the handler then shows the
+// page with the form again, which has the entered values and what is wrong with them.
+func (p *page) refusedInput(err error) bool {
+	var refused *api.Error
+	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest && refused.Status != http.StatusConflict {
+		return false
+	}
+	p.Refusal = refused
+	return true
+}
+
+// Problem is what is wrong with a field of the form; "" if nothing is. The fields of a list ("events[2]") belong to the list.
+func (p *page) Problem(field string) string {
+	if p.Refusal == nil {
+		return ""
+	}
+	var problems []string
+	for _, f := range p.Refusal.Fields {
+		if f.Field == field || strings.HasPrefix(f.Field, field+"[") {
+			problems = append(problems, f.Message)
+		}
+	}
+	return strings.Join(problems, "; ")
+}
+
+// Entered is what a field of a form shows: what was entered if that was refused, else the given value.
+func (p *page) Entered(field, otherwise string) string {
+	if p.Refusal != nil && p.Method == http.MethodPost {
+		return p.PostFormValue(field)
+	}
+	return otherwise
+}
+
+// Chose reports whether a box or an option of a form is selected: as it was sent if that was refused, else as given.
+func (p *page) Chose(field, value string, otherwise bool) bool {
+	if p.Refusal != nil && p.Method == http.MethodPost {
+		return slices.Contains(p.PostForm[field], value)
+	}
+	return otherwise
+}

@@ -1,0 +1,30 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+func TestRefusedFormsAreShownAgain(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	t.Run("a filter", func(t *testing.T) {
+		got := b.get("/console/tasks?phone_number=x%22%3E%3Cb%3E&from=yesterday&queue=promo")
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="x&#34;&gt;&lt;b&gt;"`, `value="yesterday"`, `value="promo"`, `<code>from</code>`, `<span class="wrong">`)
+	})
+	t.Run("a button of a task", func(t *testing.T) {
+		sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
+		path := "/console/tasks/" + sent.Data("task_id").(string)
+		long := strings.Repeat("<", 501)
+		got := b.submit(path+"/cancel", "reason", long)
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="`+strings.Repeat("&lt;", 501)+`"`, `<span class="wrong">`, "Cancel the task")
+		require.Equal(t, 409, b.submit(path+"/retry").status, "it has not failed")
+	})
+}
