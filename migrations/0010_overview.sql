@@ -2,7 +2,7 @@
 -- submission, claim or report pays for them. See shared/store/overview/doc.go.
 
 CREATE TABLE overview_totals (
-    kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 9),
+    kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 10),
     key        smallint NOT NULL,
     name       text COLLATE "C" NOT NULL,
     n          bigint NOT NULL,
@@ -15,10 +15,10 @@ CREATE TABLE overview_totals (
         AND counted_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE overview_totals IS 'Counters by queue and by sender app, for at most 200 names of each; the name of all others is empty.';
-COMMENT ON COLUMN overview_totals.kind IS '0 a name, 1 submitted, 2 claims, 3 finished, 4 durations, 5 lease timeouts, all by queue; 6 webhook deliveries; 7 claims, 8 reports, 9 lease timeouts by app.';
-COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 2 and 4: the bucket of the time, -1 a claim after the first. Of 3: the reason of task_done. Of 6: the state of webhook_deliveries. Of 8: the status of report_logs, 0 unknown. Else 0.';
-COMMENT ON COLUMN overview_totals.seconds IS 'Sum of the times that n counts, for kinds 2 and 4.';
-COMMENT ON COLUMN overview_totals.last_at IS 'The newest of those that n counts, for kinds 7 and 8.';
+COMMENT ON COLUMN overview_totals.kind IS '0 a name, 1 submitted, 2 claims, 3 finished, 4 durations, 5 lease timeouts, 6 waits, all by queue; 7 webhook deliveries; 8 finished, 9 lease timeouts, 10 newest claim, all by app.';
+COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 3: the reason of task_done. Of 4 and 6: the bucket. Of 7: the state of webhook_deliveries. Of 8: the status of task_done. Else 0.';
+COMMENT ON COLUMN overview_totals.seconds IS 'Sum of the times that n counts, for kinds 4 and 6.';
+COMMENT ON COLUMN overview_totals.last_at IS 'The newest result of kind 8, the newest claim of kind 10.';
 COMMENT ON COLUMN overview_totals.counted_at IS 'Names that were not counted for 30 days are removed with their counters.';
 
 CREATE TABLE overview_throughput (
@@ -42,9 +42,8 @@ COMMENT ON TABLE overview_counted IS 'What happened before counted_to is in over
 -- The plots of the overview begin with what happened before this migration.
 INSERT INTO overview_counted (counted_to) VALUES (now() - interval '6 hours');
 
--- For what was written within the last minute. They cost an insert next to nothing, as idx_receive_logs_created_at.
-CREATE INDEX send_logs_created_at ON send_logs USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
-CREATE INDEX report_logs_created_at ON report_logs USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
+-- Only expired leases, which are rare. An index of all rows would cost each report.
+CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
 -- For the tasks of one queue that no claim takes. Pending tasks, which are most, have an index.
 CREATE INDEX task_live_scheduled ON task_live (queue) WHERE state = 0;
 CREATE INDEX task_live_held ON task_live (queue) WHERE state = 3;

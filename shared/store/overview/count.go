@@ -26,16 +26,17 @@ const (
 
 // The kinds of overview_totals.
 const (
-	kindName      = iota // key is nameOfQueue or nameOfApp
-	kindSubmitted        // by queue, as the next four
-	kindClaims           // key is the bucket of the wait, -1 after the first claim
-	kindFinished         // key is the reason
-	kindDurations        // key is the bucket
-	kindTimeouts
-	kindDeliveries // key is the state
-	kindAppClaims  // by app, as the next two
-	kindAppReports // key is the status, 0 if it was unknown
-	kindAppTimeouts
+	kindName        = iota // key is nameOfQueue or nameOfApp
+	kindSubmitted          // by queue, as the next five
+	kindClaims             //
+	kindFinished           // key is the reason
+	kindDurations          // key is the bucket
+	kindTimeouts           //
+	kindWaits              // key is the bucket
+	kindDeliveries         // key is the state
+	kindAppFinished        // by app, as the next two; key is the status
+	kindAppTimeouts        //
+	kindAppClaimed         // only the time of the newest claim
 )
 
 const (
@@ -57,55 +58,53 @@ const movePlaceSQL = `update overview_counted set counted_to = $1::timestamptz`
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
 // countSQL counts what happened from $1 on and before $2, and adds it. Ids from $3 on and before $4 are those of that
-// time. $5 is how many names there may be.
+// time. $5 is how many names there may be. Of the reasons, 5 is expired and 6 cancelled.
 const countSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
     from tasks where id >= $3::uuid and id < $4::uuid
     group by queue, 5
     union all
-    select 0, queue, 2, bucket, null, count(*), sum(waited), null
+    select case when grouping(app_id) = 0 then 1 else 0 end, coalesce(app_id, queue),
+        case when grouping(reason) = 0 then 3 when grouping(duration) = 0 then 4 when grouping(wait) = 0 then 6 when grouping(status) = 0 then 8
+            when grouping(app_id) = 0 then 10 else 2 end,
+        coalesce(reason, duration, wait, status, 0), since,
+        case when grouping(app_id, reason, duration, wait) = 15 then coalesce(sum(claims), 0) else count(*) end,
+        case when grouping(duration) = 0 then sum(lasted) when grouping(wait) = 0 then sum(waited) else 0 end,
+        case when grouping(status) = 0 then max(reported_at) when grouping(app_id) = 0 then max(last_claim) end
     from (
-        select t.queue, case when s.response_data -> 'retry_count' = '0' then width_bucket(t.waited, ` + bounds + `) else -1 end as bucket,
-            case when s.response_data -> 'retry_count' = '0' then t.waited else 0 end as waited
-        from send_logs s cross join lateral (
-            select queue, greatest(extract(epoch from s.created_at - greatest(created_at, send_at))::float8, 0) as waited from tasks where id = s.task_id offset 0
-        ) t
-        where s.created_at >= $1::timestamptz and s.created_at < $2::timestamptz
-    ) c
-    group by queue, bucket
-    union all
-    select 0, queue, case when grouping(reason) = 0 then 3 else 4 end, coalesce(reason, bucket), since, count(*),
-        case when grouping(reason) = 0 then 0 else sum(waited) end, null
-    from (
-        select t.queue, d.reason, date_bin('5 minutes', d.reported_at, 'epoch') as since, t.waited,
-            case when d.reason in (5, 6) then -1 else width_bucket(t.waited, ` + bounds + `) end as bucket -- 5 expired, 6 cancelled
-        from task_done d cross join lateral (
-            select queue, greatest(extract(epoch from d.reported_at - greatest(created_at, send_at))::float8, 0) as waited from tasks where id = d.id offset 0
-        ) t
+        select t.queue, d.reason, d.reported_at, date_bin('5 minutes', d.reported_at, 'epoch') as since, d.app_id, s.claims, s.last_claim,
+            case when d.reason not in (5, 6) then d.status end as status, w.lasted, w.waited,
+            case when d.reason not in (5, 6) then width_bucket(w.lasted, ` + bounds + `) end as duration, width_bucket(w.waited, ` + bounds + `) as wait
+        from task_done d
+        cross join lateral (select queue, created_at, greatest(created_at, send_at) as begun from tasks where id = d.id offset 0) t
+        cross join lateral (
+            select count(*) as claims, min(created_at) as first_claim, max(created_at) as last_claim
+            from send_logs where task_id = d.id and created_at >= t.created_at and created_at < $2::timestamptz
+        ) s
+        cross join lateral (
+            select greatest(extract(epoch from d.reported_at - t.begun)::float8, 0) as lasted,
+                case when s.claims > 0 then greatest(extract(epoch from s.first_claim - t.begun)::float8, 0) end as waited
+        ) w
         where d.reported_at >= $1::timestamptz and d.reported_at < $2::timestamptz
     ) d
-    group by grouping sets ((queue, reason, since), (queue, bucket))
+    group by grouping sets ((queue), (queue, reason, since), (queue, duration), (queue, wait), (app_id, status), (app_id))
+    having (grouping(duration) = 1 or duration is not null) and (grouping(wait) = 1 or wait is not null)
+        and (grouping(status) = 1 or status is not null) and (grouping(app_id) = 1 or app_id is not null)
     union all
-    select 0, t.queue, 5, 0, null, count(*), 0, null
-    from report_logs r cross join lateral (select queue from tasks where id = r.task_id offset 0) t
-    where r.created_at >= $1::timestamptz and r.created_at < $2::timestamptz and r.verdict in ('timeout_retry', 'timeout_held', 'timeout_failed')
-    group by t.queue
+    select case when grouping(app_id) = 0 then 1 else 0 end, coalesce(app_id, queue), case when grouping(app_id) = 0 then 9 else 5 end, 0, null,
+        count(*), 0, null
+    from (
+        select t.queue, r.app_id
+        from report_logs r cross join lateral (select queue from tasks where id = r.task_id offset 0) t
+        where r.created_at >= $1::timestamptz and r.created_at < $2::timestamptz and r.verdict in ('timeout_retry', 'timeout_held', 'timeout_failed')
+    ) r
+    group by grouping sets ((queue), (app_id))
+    having grouping(app_id) = 1 or app_id is not null
     union all
-    select 2, '', 6, state, null, count(*), 0, null
+    select 2, '', 7, state, null, count(*), 0, null
     from webhook_deliveries where state <> 0 and finished_at >= $1::timestamptz and finished_at < $2::timestamptz
     group by state
-    union all
-    select 1, app_id, 7, 0, null, count(*), 0, max(created_at)
-    from send_logs where created_at >= $1::timestamptz and created_at < $2::timestamptz
-    group by app_id
-    union all
-    select 1, app_id, case when verdict = 'applied' then 8 else 9 end, case when verdict = 'applied' and status in (2, 3) then status else 0 end, null,
-        count(*), 0, max(created_at)
-    from report_logs
-    where created_at >= $1::timestamptz and created_at < $2::timestamptz and app_id is not null
-        and verdict in ('applied', 'timeout_retry', 'timeout_held', 'timeout_failed')
-    group by app_id, 3, 4
 ), sizes as (
     select class, name, sum(n) as n, name = '' or exists (select from overview_totals o where o.kind = 0 and o.key = class and o.name = counted.name) as known
     from counted group by class, name
@@ -117,7 +116,6 @@ with counted (class, name, kind, key, since, n, seconds, last_at) as (
     insert into overview_totals as t (kind, key, name, n, seconds, last_at)
     select kind, key, counted_as, sum(n), least(sum(seconds), 1e15), max(last_at)
     from counted join names using (class, name)
-    where kind <> 4 or key >= 0
     group by kind, key, counted_as
     union all
     select distinct 0, class, counted_as, 0, 0::float8, null::timestamptz from names where counted_as <> ''
@@ -142,7 +140,7 @@ with gone as materialized (
     select key, name from overview_totals where kind = 0 and counted_at < now() - interval '30 days'
 )
 delete from overview_totals t using gone
-where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 5 or gone.key = 1 and t.kind between 7 and 9)`
+where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 6 or gone.key = 1 and t.kind >= 8)`
 )
 
 // Count adds to the counters what happened until lag ago, unless that was done within the last seconds. Any number may
@@ -221,6 +219,7 @@ func (c counter) addToQueue(t *Totals) {
 		t.Submitted += c.n
 	case c.kind == kindClaims:
 		t.Claims += c.n
+	case c.kind == kindWaits:
 		c.addToHistogram(&t.Wait)
 	case c.kind == kindFinished && c.key == int16(task.NoReason):
 		t.Succeeded += c.n
@@ -260,12 +259,11 @@ const (
 
 func (c counter) addToSender(s *Sender) {
 	switch {
-	case c.kind == kindAppClaims:
-		s.Claims += c.n
+	case c.kind == kindAppClaimed:
 		s.LastClaim = later(s.LastClaim, c.last)
 	case c.kind == kindAppTimeouts:
 		s.Timeouts += c.n
-	case c.kind == kindAppReports:
+	case c.kind == kindAppFinished:
 		s.LastReport = later(s.LastReport, c.last)
 		switch int(c.key) {
 		case task.Succeeded.Status():

@@ -87,7 +87,7 @@ from (select next_at, attempts from webhook_deliveries where state = 0 limit $1:
 
 // totalsSQL sums the counters of all names that are not in $1 (queues) and $2 (apps) under the empty name.
 const totalsSQL = `
-select kind, key, case when kind = 6 or name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
+select kind, key, case when name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
     sum(n)::bigint, sum(seconds), max(last_at)
 from overview_totals where kind > 0
 group by 1, 2, 3`

@@ -82,11 +82,11 @@ type Pause struct {
 // never become smaller, unless nothing happens in the queue for 30 days, which removes them.
 type Totals struct {
 	Submitted     int64
-	Claims        int64 // each claim of each task
+	Claims        int64 // of finished tasks, each claim; those of a task that finishes twice count twice
 	LeaseTimeouts int64
 	Succeeded     int64
 	Failed        map[task.Reason]int64 // also expired and cancelled tasks
-	Wait          Histogram             // from submission, or the send time, to the first claim
+	Wait          Histogram             // of finished tasks, from submission, or the send time, to the first claim
 	Duration      Histogram             // from submission, or the send time, to the result, without expired and cancelled tasks
 }
 
@@ -114,12 +114,11 @@ type Throughput struct {
 type Sender struct {
 	App        string
 	Processing Count // tasks that it has claimed and not reported
-	Claims     int64 // this and the next ones are counters, as Totals
-	Succeeded  int64 // reports
-	Failed     int64 // reports
+	Succeeded  int64 // tasks that it was the last to claim; this and the next ones are counters, as Totals
+	Failed     int64 // likewise, without expired and cancelled tasks
 	Timeouts   int64 // leases that expired
 	LastClaim  time.Time
-	LastReport time.Time // zero = never, or over 30 days ago
+	LastReport time.Time // that finished a task; zero = never, or over 30 days ago
 }
 
 // Alert is an open alert.
