@@ -224,3 +224,12 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	release()
 	require.Zero(t, p.process.ExitCode(), p.process.Output())
 }
+
+func TestPromtoolAcceptsMetricsOfTrigger(t *testing.T) {
+	t.Parallel()
+	sandbox.Tool(t, "promtool")
+	p := startProbed(t)
+	p.untilReady(200)
+	p.until("trigger_delivered_total"+of("sweep"), 1)
+	sandbox.RequirePromtoolAccepts(t, p.scrape())
+}

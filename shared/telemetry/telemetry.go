@@ -27,9 +27,8 @@ const (
 // Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
 // routes.
 var (
-	millisecondBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000}
-	secondBuckets      = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
-	lagBuckets         = append(millisecondBuckets[4:len(millisecondBuckets):len(millisecondBuckets)], 30_000, 60_000, 300_000, 900_000, 3_600_000)
+	secondBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+	lagBuckets    = append(secondBuckets[4:len(secondBuckets):len(secondBuckets)], 30, 60, 300, 900, 3600)
 )
 
 // Metrics is safe for concurrent use.
@@ -72,13 +71,13 @@ type Archive struct {
 	Failed *metrics.Counter // rows that the database refused to archive, each time
 }
 
-// Timing counts durations in milliseconds.
-type Timing struct{ milliseconds *metrics.Histogram }
+// Timing counts durations.
+type Timing struct{ seconds *metrics.Histogram }
 
 // Observe counts one duration. A negative one, which the clocks of two machines can cause,
 // counts as 0.
 func (t Timing) Observe(d time.Duration) {
-	t.milliseconds.Observe(float64(max(d, 0)) / float64(time.Millisecond))
+	t.seconds.Observe(max(d, 0).Seconds())
 }
 
 // Timer counts calls by two labels and their status, and times them by the two labels.
@@ -110,10 +109,10 @@ func New(log *slog.Logger) *Metrics {
 	timing := func(name, help string, bounds []float64) Timing { return Timing{r.Histogram(name, help, bounds)} }
 	m := &Metrics{
 		TwoPhase: TwoPhase{
-			AcceptedWrite:      timing("accepted_write_ms", "Milliseconds until the stream had a message.", millisecondBuckets),
-			AcceptedAck:        timing("accepted_ack_ms", "Milliseconds until a message could be acknowledged as accepted.", millisecondBuckets),
-			DBQueue:            timing("db_queue_ms", "Milliseconds that a message on the saved path waited for Postgres.", millisecondBuckets),
-			SaveLag:            timing("save_lag_ms", "Milliseconds from accepted to saved.", lagBuckets),
+			AcceptedWrite:      timing("accepted_write_seconds", "Time until the stream had a message.", secondBuckets),
+			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", secondBuckets),
+			DBQueue:            timing("db_queue_seconds", "Time that a message on the saved path waited for Postgres.", secondBuckets),
+			SaveLag:            timing("save_lag_seconds", "Time from accepted to saved.", lagBuckets),
 			PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not take."),
 			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not take."),
 			DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published to their receiver."),

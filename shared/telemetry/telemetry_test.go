@@ -49,8 +49,8 @@ func TestTwoPhaseMetrics(t *testing.T) {
 		c.Add(i + 1)
 	}
 	requireLines(t, scrape(t, m),
-		"accepted_write_ms_sum 1000", "accepted_write_ms_count 2", "accepted_ack_ms_sum 2000", "db_queue_ms_sum 3000", "save_lag_ms_sum 4000",
-		`db_queue_ms_bucket{le="0.1"} 1`, `db_queue_ms_bucket{le="10000"} 2`, `save_lag_ms_bucket{le="3.6e+06"} 2`,
+		"accepted_write_seconds_sum 1", "accepted_write_seconds_count 2", "accepted_ack_seconds_sum 2", "db_queue_seconds_sum 3", "save_lag_seconds_sum 4",
+		`db_queue_seconds_bucket{le="0.0001"} 1`, `db_queue_seconds_bucket{le="10"} 2`, `save_lag_seconds_bucket{le="3600"} 2`,
 		"publish_fail_total 1", "save_fail_total 2", "deliver_fail_total 3", "dup_db_total 4", "reorder_by_accept_seq_total 5", "reorder_by_from_total 6")
 }
 
