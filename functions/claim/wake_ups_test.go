@@ -70,10 +70,7 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	s.Exec(`create trigger refuse before insert on send_logs for each row when (new.app_id = 'fails') execute function refuse()`)
 	const poll = "/api/v1/sms/tasks/pending?wait=30&app_id="
 	failing := s.StartWaiting(poll + "fails") // the oldest, which is woken first
-	before := s.LastStatement()
-	waiting := make(chan cluster.Reply, 1)
-	go func() { waiting <- s.Get(poll + "w") }()
-	s.UntilWaiting(before)
+	waiting := s.StartWaitingToo(poll + "w")
 	r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
 	require.Equal(t, 200, r.Status, r.Text)
 	require.Equal(t, 500, awaitTask(s, failing).Status)
@@ -106,10 +103,7 @@ func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		return memoryInUse.MatchString(cluster.Metrics(t, s.URL))
 	}, "its memory is in use")
-	before := s.LastStatement()
-	waiting := make(chan cluster.Reply, 1)
-	go func() { waiting <- s.Get("/api/v1/sms/tasks/pending?app_id=w&wait=30") }()
-	s.UntilWaiting(before)
+	waiting := s.StartWaitingToo("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	require.Equal(t, 200, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`).Status)
 	select {
 	case response := <-waiting:

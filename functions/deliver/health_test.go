@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
@@ -77,26 +78,13 @@ func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
 func TestDataAfterResponseIsNotLogged(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-					_, _ = io.Copy(io.Discard, r.Body)
-					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n13800138000")
-					_, _ = io.Copy(io.Discard, conn)
-				}
-			}()
+	w.AddEndpoint("http://" + sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
+		if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n13800138000")
+			_, _ = io.Copy(io.Discard, conn)
 		}
-	}()
-	w.AddEndpoint("http://" + listener.Addr().String())
+	}))
 	for range 5 {
 		w.FinishTask()
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestPostTimeouts(t *testing.T) {
@@ -34,7 +36,7 @@ func TestPostTimeouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			closed := make(chan struct{})
-			address := startTCPServer(t, func(_ int, conn net.Conn) {
+			address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 				defer close(closed)
 				if tt.response == "" || readRequest(bufio.NewReader(conn)) == nil {
 					_, _ = io.WriteString(conn, tt.response)
@@ -60,7 +62,7 @@ func TestPostInvalidResponse(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := startTCPServer(t, func(_ int, conn net.Conn) {
+			address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 				if readRequest(bufio.NewReader(conn)) == nil {
 					_, _ = io.WriteString(conn, tt.response)
 				}
@@ -74,7 +76,7 @@ func TestPostInvalidResponse(t *testing.T) {
 // The error depends on a race: the server or the client may write first.
 func TestPostToServerThatSendsFirst(t *testing.T) {
 	t.Parallel()
-	address := startTCPServer(t, func(_ int, conn net.Conn) {
+	address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 		_, _ = io.WriteString(conn, "SSH-2.0-Test\r\n")
 		readAll(conn)
 	})

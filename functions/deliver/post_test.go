@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // newLoopbackPoster returns a poster that may connect to 127.0.0.1.
@@ -37,27 +38,6 @@ func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return server
-}
-
-// startTCPServer starts a server that calls serve for each connection, numbered from 1, and returns its address.
-func startTCPServer(t *testing.T, serve func(n int, conn net.Conn)) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for n := 1; ; n++ {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				serve(n, conn)
-			}()
-		}
-	}()
-	return listener.Addr().String()
 }
 
 // readRequest reads a whole request, as a connection that is closed with unread bytes is reset.
@@ -224,7 +204,7 @@ func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 func TestCancelledPost(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 2)
-	address := startTCPServer(t, func(_ int, conn net.Conn) {
+	address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 		if readRequest(bufio.NewReader(conn)) == nil {
 			arrived <- struct{}{}
 			readAll(conn)
@@ -291,7 +271,7 @@ func TestPostReusesConnections(t *testing.T) {
 func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
-	address := startTCPServer(t, func(n int, conn net.Conn) {
+	address := sandbox.ServeTCP(t, func(n int, conn net.Conn) {
 		from := bufio.NewReader(conn)
 		for served := 0; ; served++ {
 			if readRequest(from) != nil {

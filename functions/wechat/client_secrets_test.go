@@ -39,23 +39,13 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			t.Cleanup(func() { listener.Close() })
-			go func() {
-				for {
-					conn, err := listener.Accept()
-					if err != nil {
-						return
-					}
-					if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-						_, _ = io.Copy(io.Discard, r.Body)
-						_, _ = io.WriteString(conn, response)
-					}
-					conn.Close()
+			address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
+				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					_, _ = io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(conn, response)
 				}
-			}()
-			c := newTestClient(t, "http://"+listener.Addr().String(), time.Minute, new(memoryTokens))
+			})
+			c := newTestClient(t, "http://"+address, time.Minute, new(memoryTokens))
 			requireClean(t, c.send(t.Context(), token{Value: value}, testMessage()).message)
 			_, err = c.fetchToken(t.Context())
 			require.Error(t, err)

@@ -3,12 +3,8 @@ package fn
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"strings"
 	"testing"
-	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/require"
@@ -131,15 +127,7 @@ func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 	h := startServer(t, nil)
 	runServer(t, h, nil, eventFunction(nil), greeter())
 	for path, status := range map[string]string{"/events/ticker": "503", "/api/v1/greet": "400"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-		require.NoError(t, err)
-		defer conn.Close()
-		_, err = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-		require.NoError(t, err)
-		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitAtMost)))
-		response, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		require.Contains(t, string(response), "HTTP/1.1 "+status, path)
+		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		require.Contains(t, response, "HTTP/1.1 "+status, path)
 	}
 }

@@ -37,6 +37,16 @@ func (w *rawConn) send(text string) {
 	require.NoError(w.t, err)
 }
 
+// sendLast sends text as the last of the client and returns what the server sends until it closes the connection.
+func (w *rawConn) sendLast(text string) string {
+	w.t.Helper()
+	w.send(text)
+	require.NoError(w.t, w.conn.(*net.TCPConn).CloseWrite())
+	response, err := io.ReadAll(w.responses)
+	require.NoError(w.t, err)
+	return string(response)
+}
+
 func (w *rawConn) status() int {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.responses, nil)

@@ -28,22 +28,18 @@ func TestProbesNeedNoPasswordAndAreNotLogged(t *testing.T) {
 	require.Empty(t, h.calls(0))
 }
 
-func TestNotReadyWithoutDatabase(t *testing.T) {
+func TestReadyzReportsProblemOfDatabase(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil, greeter())
-	h.env.database = newDatabaseProbe(func(context.Context) error { return errors.New("refused") })
-	r := h.call("GET", "/readyz", "")
-	require.Equal(t, 503, r.status)
-	require.JSONEq(t, `{"status":"database away"}`, r.body)
-	require.Equal(t, "1", r.header.Get("Retry-After"))
-	require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
-}
-
-func TestReadyzReportsChangedRole(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil, greeter())
-	h.env.database = newDatabaseProbe(func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) })
-	r := h.call("GET", "/readyz", "")
-	require.Equal(t, 503, r.status)
-	require.JSONEq(t, `{"status":"settings of the database role changed: run migrate"}`, r.body)
+	for status, err := range map[string]error{
+		"database away": errors.New("refused"),
+		"settings of the database role changed: run migrate": fmt.Errorf("%w: search_path", store.ErrRoleSettings),
+	} {
+		h := startServer(t, nil, greeter())
+		h.env.database = newDatabaseProbe(func(context.Context) error { return err })
+		r := h.call("GET", "/readyz", "")
+		require.Equal(t, 503, r.status)
+		require.JSONEq(t, fmt.Sprintf(`{"status":%q}`, status), r.body)
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
+	}
 }
