@@ -138,7 +138,7 @@ func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(knownCallers)
+		c := newCallers(knownCallers.ByName)
 		first, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		time.Sleep(CallerTTL + time.Second)

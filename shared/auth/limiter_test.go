@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/auth/authtest"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -27,7 +28,7 @@ func TestUnknownNamesAreCached(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var made atomic.Bool
 				var queries atomic.Int32
-				find := source(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+				find := authtest.Source(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
 					if name == "new" && made.Load() {
 						name = "submitter"
 					}

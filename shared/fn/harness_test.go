@@ -2,7 +2,6 @@ package fn
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -15,10 +14,9 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/auth/authtest"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
-	"github.com/sendonce/sendonce/shared/store/callers"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // testServer is a running set of functions with callers that need no database.
@@ -50,7 +48,7 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 }
 
 // setCallers replaces the callers that there are.
-func (h *testServer) setCallers(find source) {
+func (h *testServer) setCallers(find authtest.Source) {
 	h.env.auth = auth.New(h.env.Config.Username, h.env.Config.Password, h.adminHash(), find, nil, h.env.Log)
 }
 
@@ -63,37 +61,8 @@ func (h *testServer) adminHash() *auth.PasswordHash {
 	return hash
 }
 
-// source is an auth.Source that needs no database.
-type source func(ctx context.Context, name string, list bool) (callers.Caller, error)
-
-func (find source) ByName(ctx context.Context, name string, list bool) (callers.Caller, error) {
-	return find(ctx, name, list)
-}
-
-func (find source) Existing(ctx context.Context, names []string) (existing []string, err error) {
-	for _, name := range names {
-		if _, err := find(ctx, name, false); err == nil {
-			existing = append(existing, name)
-		}
-	}
-	return existing, nil
-}
-
-// knownCallers has one caller per role, whose name is the role and whose token
-// is "token"; "gone" is revoked, and "outage" finds the database away.
-func knownCallers(_ context.Context, name string, _ bool) (callers.Caller, error) {
-	caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte("token"))), Roles: []string{name}}
-	switch Role(name) {
-	case Submitter, Sender, Receiver, Trigger:
-		return caller, nil
-	case "gone":
-		caller.Revoked = true
-		return caller, nil
-	case "outage":
-		return callers.Caller{}, context.DeadlineExceeded
-	}
-	return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
-}
+// knownCallers has one caller per role, whose name is the role and whose token is "token".
+var knownCallers = authtest.Callers("token", string(Submitter), string(Sender), string(Receiver), string(Trigger))
 
 type reply struct {
 	status int

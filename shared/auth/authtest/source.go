@@ -1,0 +1,47 @@
+// Package authtest has callers for tests that need no database.
+package authtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Source is a function that implements auth.Source, instead of a database.
+type Source func(ctx context.Context, name string, list bool) (callers.Caller, error)
+
+// ByName calls find.
+func (find Source) ByName(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	return find(ctx, name, list)
+}
+
+// Existing returns the names that find finds.
+func (find Source) Existing(ctx context.Context, names []string) (existing []string, err error) {
+	for _, name := range names {
+		if _, err := find(ctx, name, false); err == nil {
+			existing = append(existing, name)
+		}
+	}
+	return existing, nil
+}
+
+// Callers returns a Source of callers with these names, each with the token and the role of its name. The caller "gone"
+// is revoked. A lookup of "outage" fails as if the database were unavailable.
+func Callers(token string, names ...string) Source {
+	return func(_ context.Context, name string, _ bool) (callers.Caller, error) {
+		caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte(token))), Roles: []string{name}}
+		switch {
+		case slices.Contains(names, name):
+			return caller, nil
+		case name == "gone":
+			caller.Revoked = true
+			return caller, nil
+		case name == "outage":
+			return callers.Caller{}, context.DeadlineExceeded
+		}
+		return callers.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+	}
+}
