@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,6 +118,24 @@ func (b *tab) shot(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), png, 0o600))
 }
 
+// fill replaces the values of fields of a form, given as name, value, name, value; it opens the form first.
+func (b *tab) fill(form string, fields ...string) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate(`{ const d = document.querySelector(`+strconv.Quote(form)+`).closest("details"); if (d) d.open = true; }`, nil))
+	for i := 0; i+1 < len(fields); i += 2 {
+		field := form + ` [name="` + fields[i] + `"]`
+		b.run(chromedp.Clear(field, chromedp.ByQuery), chromedp.SendKeys(field, fields[i+1], chromedp.ByQuery))
+	}
+}
+
+// fits fails when the page is wider than the window.
+func (b *tab) fits() {
+	b.t.Helper()
+	var wide bool
+	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth > screen.width`, &wide))
+	require.False(b.t, wide, "the page fits the window")
+}
+
 func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -145,15 +164,13 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b.click(`dialog[open] button.primary`, `.notice`)
 	require.Contains(t, b.text(), "The task is pending again.")
 	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
-	b.click(`button[name=language]`, `.notice, h1`)
+	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
 	b.open("/console/tasks/" + id)
 	require.Contains(t, b.text(), "时间线")
 	b.shot("task-chinese")
 	b.phone()
 	b.open("/console/tasks")
-	var wide bool
-	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wide))
-	require.False(t, wide, "the page fits a phone")
+	b.fits()
 	b.shot("tasks-phone")
 	b.checkProblems()
 	require.True(t, strings.Contains(b.text(), "任务"))

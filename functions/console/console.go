@@ -38,6 +38,9 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET /console/tasks":            s.page(s.tasks),
 		"GET /console/tasks/{id}":       s.page(s.task),
 		"POST /console/tasks/{id}/{do}": s.page(s.changeTask),
+		"GET /console/queues":           s.page(s.queues),
+		"POST /console/queues/pause":    s.page(s.pauseQueue),
+		"POST /console/queues/resume":   s.page(s.resumeQueue),
 	}
 }
 

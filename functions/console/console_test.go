@@ -83,7 +83,10 @@ func (b *browser) do(method, path string, form url.Values) shown {
 func (s shown) has(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		require.Contains(t, s.text, text)
+		if !strings.Contains(s.text, text) {
+			_, main, _ := strings.Cut(s.text, "<main")
+			require.Failf(t, "the page lacks a text", "%s\nin %d %s:\n%s", text, s.status, s.path, main)
+		}
 	}
 }
 

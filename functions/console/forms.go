@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -13,11 +14,47 @@ import (
 // page with the form again, which has the entered values and what is wrong with them.
 func (p *page) refusedInput(err error) bool {
 	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest && refused.Status != http.StatusConflict {
+	if !errors.As(err, &refused) {
+		return false
+	}
+	switch refused.Status {
+	case http.StatusBadRequest, http.StatusConflict:
+	case http.StatusForbidden, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if p.Method != http.MethodPost {
+			return false
+		}
+	default:
 		return false
 	}
 	p.Refusal = refused
 	return true
+}
+
+// again shows the page at an address with the form that was refused, and returns errors that are not a refusal. The
+// address, which is not that of the form's action, is where the links of the page lead.
+func (p *page) again(err error, to string, show handler) error {
+	if !p.refusedInput(err) {
+		return err
+	}
+	address, err := url.Parse(to)
+	if err != nil {
+		return err
+	}
+	visit := *p.Visit
+	visit.Request = p.WithContext(p.Context())
+	visit.URL = address
+	p.Visit = &visit
+	return show(p)
+}
+
+// Form returns what one of several forms of a page is shown with: a hidden input "form" has its name. Only the form that
+// was refused has a Refusal.
+func (p *page) Form(name string) *page {
+	form := *p
+	if p.Refusal != nil && p.PostFormValue("form") != name {
+		form.Refusal = nil
+	}
+	return &form
 }
 
 // Problem is what is wrong with a field of the form; "" if nothing is. The fields of a list ("events[2]") belong to the list.

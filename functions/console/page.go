@@ -43,6 +43,9 @@ type handler func(p *page) error
 func (s *site) page(h handler) fn.Route {
 	return s.public(func(p *page) error {
 		if p.LoggedIn() {
+			if err := p.ParseForm(); err != nil {
+				return p.malformed(err)
+			}
 			return h(p)
 		}
 		login := "/console/login"
@@ -63,6 +66,14 @@ func (s *site) public(h handler) fn.Route {
 			s.showError(p, err)
 		}
 	})
+}
+
+// malformed is the error for a form that cannot be read.
+func (p *page) malformed(err error) error {
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return err
+	}
+	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form is malformed.")}
 }
 
 // errorPage is shown instead of a page.
@@ -188,7 +199,7 @@ type navItem struct {
 func (p *page) Nav() []navItem {
 	var items []navItem
 	for _, item := range menu {
-		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) {
+		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.allQueues && len(p.Caller.Queues) > 0 {
 			continue
 		}
 		current := p.URL.Path == item.path || item.path != "/console" && strings.HasPrefix(p.URL.Path, item.path+"/")
@@ -201,10 +212,15 @@ func (p *page) Nav() []navItem {
 var menu = []struct {
 	path, text string
 	roles      []fn.Role
+	allQueues  bool // for callers without queues only, as its routes of the API are
 }{
-	{"/console", "Overview", []fn.Role{fn.Viewer}},
-	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}},
+	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
+	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
+	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
 }
+
+// MayChange reports whether buttons are shown that change something. The API decides what they may change.
+func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
 // query returns the parameters of the address that a list of the API takes, without empty ones.
 func (p *page) query(names ...string) url.Values {

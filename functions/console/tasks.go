@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -93,8 +92,7 @@ func instant(at *time.Time) string {
 
 type taskPage struct {
 	api.AdminTaskResponse
-	Revealed  bool
-	MayChange bool // the buttons are shown; the API decides
+	Revealed bool
 }
 
 func (s *site) task(p *page) error { return p.showTask(false) }
@@ -105,14 +103,11 @@ func (p *page) showTask(revealed bool) error {
 	if err != nil {
 		return err
 	}
-	return p.show("task", p.T("Task"), taskPage{found, revealed, p.May(fn.Admin)})
+	return p.show("task", p.T("Task"), taskPage{found, revealed})
 }
 
 // changeTask is a button of a task's page.
 func (s *site) changeTask(p *page) error {
-	if err := p.ParseForm(); err != nil {
-		return err
-	}
 	id := p.PathValue("id")
 	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
 	var err error

@@ -103,11 +103,11 @@ document.addEventListener("change", (event) => {
 // An element with data-refresh is replaced by its new content every so many seconds, unless somebody uses it or the page is
 // hidden.
 async function refresh(region, index) {
-  if (document.hidden || region.contains(document.activeElement) || document.querySelector("dialog[open]")) {
+  if (document.hidden || region.contains(document.activeElement) || document.querySelector("dialog[open]") || region.querySelector("details[open]")) {
     return;
   }
   try {
-    const response = await fetch(location.href, { headers: { "X-Refresh": "1" } });
+    const response = await fetch(document.querySelector("main").dataset.address, { headers: { "X-Refresh": "1" } });
     if (!response.ok || response.redirected) {
       throw new Error(String(response.status));
     }

@@ -1,0 +1,50 @@
+package console
+
+import (
+	"net/http"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// queuesPerPage is small enough for a form in each row.
+const queuesPerPage = "100"
+
+func (s *site) queues(p *page) error {
+	query := p.query("after")
+	query.Set("limit", queuesPerPage)
+	found, err := get[api.QueuesResponse](p, "/api/v1/admin/queues", query)
+	if err != nil {
+		return err
+	}
+	return p.show("queues", p.T("Queues"), found)
+}
+
+// pauseQueue pauses the queue that the form names, which need not have tasks.
+func (s *site) pauseQueue(p *page) error {
+	until, err := p.typedTime("until")
+	if err == nil {
+		err = p.changeQueue("pause", api.PauseRequest{Until: until, Reason: p.PostFormValue("reason")})
+	}
+	if err != nil {
+		return p.again(err, "/console/queues", s.queues)
+	}
+	p.done("/console/queues", "queue_paused")
+	return nil
+}
+
+func (s *site) resumeQueue(p *page) error {
+	if err := p.changeQueue("resume", api.ResumeRequest{Reason: p.PostFormValue("reason")}); err != nil {
+		return p.again(err, "/console/queues", s.queues)
+	}
+	p.done("/console/queues", "queue_resumed")
+	return nil
+}
+
+func (p *page) changeQueue(do string, body any) error {
+	queue := p.PostFormValue("queue")
+	if !task.ValidQueue(queue) {
+		return p.badField("queue", task.QueueRule)
+	}
+	return p.API(http.MethodPost, "/api/v1/admin/queues/"+queue+"/"+do, body, nil)
+}

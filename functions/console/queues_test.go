@@ -1,0 +1,90 @@
+package console_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+// hostile is what a caller might write into any field.
+const hostile = `"><script>alert(1)</script>'{{.}}` + "\u202e\u200b"
+
+// hostileShown is how a page must have it.
+const hostileShown = `&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;{{.}}` + "\u202e\u200b"
+
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a","queue":"otp"}`)
+	b := logIn(t, s, s.User, s.Password)
+
+	t.Run("are paused and resumed", func(t *testing.T) {
+		b.get("/console/queues").has(t, `href="/console/tasks?queue=otp&amp;state=pending">1<`, "Pause queue otp?")
+		got := b.submit("/console/queues/pause", "form", "pause otp", "queue", "otp", "reason", hostile, "until", "2h")
+		require.Equal(t, "/console/queues?done=queue_paused", got.path)
+		got.has(t, "The queue is paused.", hostileShown, "in 119 min")
+		require.NotContains(t, got.text, "<script>alert")
+		got = b.submit("/console/queues/resume", "form", "resume otp", "queue", "otp", "reason", "repaired")
+		got.has(t, "The queue is resumed.")
+		require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'queue.resume' and subject = 'queue/otp' and reason = 'repaired'`))
+	})
+	t.Run("without tasks can be paused", func(t *testing.T) {
+		b.submit("/console/queues/pause", "queue", "marketing", "reason", "too early").has(t, "too early", "until it is resumed")
+	})
+	t.Run("show a refused form again", func(t *testing.T) {
+		got := b.submit("/console/queues/pause", "form", "pause otp", "queue", "otp", "reason", "", "until", "2020-01-01T00:00+08:00")
+		require.Equal(t, 400, got.status)
+		got.has(t, `<details open><summary>Pause</summary>`, `value="2020-01-01T00:00&#43;08:00"`, `<span class="wrong">must be in the future`, `<span class="wrong">is required: 1 to 500`, `data-address="/console/queues"`)
+		got = b.submit("/console/queues/pause", "queue", hostile, "reason", hostile, "until", hostile)
+		got.has(t, `name="queue" value="`+hostileShown+`"`, `name="reason" value="`+hostileShown+`"`, `name="until" value="`+hostileShown+`"`, "must be a time with its zone")
+		require.NotContains(t, got.text, "<script>alert")
+		b.submit("/console/queues/pause", "queue", "../x", "reason", "r").has(t, "A-Z a-z 0-9")
+	})
+	t.Run("have no buttons for a viewer", func(t *testing.T) {
+		viewer := s.NewCaller("eye", "viewer")
+		v := logIn(t, s, viewer.User, viewer.Password)
+		got := v.get("/console/queues")
+		got.has(t, "otp")
+		require.NotContains(t, got.text, "<details")
+		require.Equal(t, 403, v.submit("/console/queues/pause", "queue", "otp", "reason", "r").status)
+	})
+	t.Run("are those of a limited admin", func(t *testing.T) {
+		limited := s.NewCaller("ops", "admin", "marketing")
+		v := logIn(t, s, limited.User, limited.Password)
+		got := v.get("/console/queues")
+		got.has(t, "marketing")
+		require.NotContains(t, got.text, "otp")
+		v.submit("/console/queues/pause", "queue", "otp", "reason", "r").has(t, "this admin may not administer queue otp")
+	})
+}
+
+func TestOperatorPausesAQueue(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for _, queue := range []string{"default", "otp", "marketing"} {
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a","queue":"`+queue+`"}`)
+	}
+	s.Post("/api/v1/admin/queues/marketing/pause", `{"reason":"The gateway of the operator rejects everything since the update of this morning, see the channel"}`)
+	b := openTab(t, s)
+	b.logIn(s.User, s.Password)
+	b.open("/console/queues")
+	b.shot("queues")
+	b.fill(`form:has(input[value="pause otp"])`, "reason", "tests", "until", "soon")
+	b.shot("queues-form")
+	b.click(`form:has(input[value="pause otp"]) button.danger`, `dialog[open]`)
+	b.shot("queues-confirm")
+	b.click(`dialog[open] button.primary`, `.wrong`)
+	b.shot("queues-refused")
+	require.Contains(t, b.text(), "must be a time with its zone")
+	b.fill(`form:has(input[value="pause otp"])`, "until", "3h")
+	b.click(`form:has(input[value="pause otp"]) button.danger`, `dialog[open]`)
+	b.click(`dialog[open] button.primary`, `.notice`)
+	require.Contains(t, b.text(), "in 2 h")
+	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+	b.shot("queues-chinese")
+	b.phone()
+	b.shot("queues-phone")
+	b.fits()
+}

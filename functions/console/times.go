@@ -1,0 +1,45 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// badField refuses a form before the API is called.
+func (p *page) badField(name, message string) error {
+	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has a field that cannot be read."), Fields: []api.Field{{Field: name, Message: message}}}
+}
+
+// typedTime reads a time from a field of a form: an instant with its zone, or how far ahead it is. nil is an
+// empty field.
+func (p *page) typedTime(name string) (*time.Time, error) {
+	text := strings.TrimSpace(p.PostFormValue(name))
+	if text == "" {
+		return nil, nil
+	}
+	at, ok := parseTime(text, time.Now())
+	if !ok {
+		return nil, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how far ahead it is, such as 30m, 2h or 3d"))
+	}
+	return &at, nil
+}
+
+// timeLayouts are what a time may look like, with and without seconds.
+var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00", "2006-01-02 15:04 Z07:00"}
+
+func parseTime(text string, now time.Time) (time.Time, bool) {
+	for _, layout := range timeLayouts {
+		if at, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
+			return at, true
+		}
+	}
+	ahead, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		ahead, err = time.ParseDuration(days + "h")
+		ahead *= 24
+	}
+	return now.Add(ahead), err == nil && ahead > 0
+}
