@@ -35,7 +35,12 @@ func (s story) webhooks() {
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
 	shop.post(200, at+"/rotate-secret", "")
-	for _, action := range []string{"/disable", "/enable", "/rotate-secret"} {
+	for range 10 {
+		shop.post(200, at+"/test", "")
+	}
+	shop.post(429, at+"/test", "")
+	s.Exec(`delete from webhook_deliveries`)
+	for _, action := range []string{"/disable", "/enable", "/rotate-secret", "/test"} {
 		bank.post(404, at+action, "")
 	}
 	bank.get(404, at)
@@ -56,6 +61,9 @@ func (s story) webhooks() {
 	bank.get(404, cluster.DeliveriesPath+"/"+delivery)
 	shop.post(200, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
 	bank.post(404, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
+	shop.post(200, cluster.DeliveriesPath+"/resend", `{"since":"2023-12-01T08:00:00Z"}`)
+	shop.post(400, cluster.DeliveriesPath+"/resend", `{"limit":0}`)
+	bank.post(403, cluster.DeliveriesPath+"/resend", `{"since":"2023-12-01T08:00:00Z","caller_id":"0"}`)
 	shop.call(204, "DELETE", at, "")
 	require.Equal(s.T, "failed", shop.get(200, cluster.DeliveriesPath+"/"+delivery).Data("state"))
 	shop.post(409, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
@@ -63,7 +71,9 @@ func (s story) webhooks() {
 
 	closed := bank.post(200, cluster.EndpointsPath, `{"url":"https://bank.test/events"}`)
 	s.post(200, fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, closed.Data("caller_id")), "")
-	s.post(409, fmt.Sprintf("%s/%v/enable", cluster.EndpointsPath, closed.Data("id")), "")
+	for _, action := range []string{"enable", "test"} {
+		s.post(409, fmt.Sprintf("%s/%v/%s", cluster.EndpointsPath, closed.Data("id"), action), "")
+	}
 }
 
 // insertIncident inserts a cleared or an open alert and returns its id.

@@ -25,15 +25,16 @@ func (r *listDeliveriesRequest) Validate() []task.Field {
 	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")
 	_, err = task.ParseID(r.TaskID)
 	bad.When(r.TaskID != "" && err != nil, "task_id", "must be the id of a task")
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
 	return bad
 }
 
 func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliveriesRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID))
+	callerID, err := listScope(c, (*int64)(req.CallerID), readScope(c))
 	if err != nil {
 		return nil, err
 	}
-	f := webhooks.DeliveryFilter{CallerID: callerID, State: req.State, Limit: decode.PageLimit(req.Limit)}
+	f := webhooks.DeliveryFilter{CallerID: callerID, State: req.State, From: decode.ValueOr(req.From, time.Time{}), To: decode.ValueOr(req.To, time.Time{}), Limit: decode.PageLimit(req.Limit)}
 	f.EndpointID, _ = task.ParseID(req.EndpointID) // validated; zero if absent
 	f.After, _ = task.ParseID(req.After)
 	if id, err := task.ParseID(req.TaskID); err == nil {
@@ -44,7 +45,7 @@ func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliv
 }
 
 func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Delivery(ctx, id, callerScope(c))
+	d, err := h.webhooks.Delivery(ctx, id, readScope(c))
 	return deliveryResponse(d), err
 }
 
@@ -55,6 +56,43 @@ func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _
 	}
 	h.env.WakeDeliverAt(time.Time{})
 	return deliveryResponse(d), nil
+}
+
+const (
+	maxResent = 500 // deliveries in one call, which is one transaction
+	maxReason = 500
+)
+
+// resendFailedRequest adds validation to api.DeliveriesResendRequest.
+type resendFailedRequest api.DeliveriesResendRequest
+
+func (r *resendFailedRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.When(r.Since.IsZero(), "since", "is required: the time from which on failed deliveries are resent")
+	bad.Time("since", &r.Since)
+	_, err := task.ParseID(r.EndpointID)
+	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")
+	bad.Between("limit", r.Limit, 1, maxResent)
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFailedRequest) (any, error) {
+	callerID, err := listScope(c, (*int64)(req.CallerID), callerScope(c))
+	if err != nil {
+		return nil, err
+	}
+	f := webhooks.FailedFilter{Since: req.Since, CallerID: callerID}
+	f.EndpointID, _ = task.ParseID(req.EndpointID) // validated; zero if absent
+	limit := decode.ValueOr(req.Limit, maxResent)
+	resent, err := h.webhooks.ResendFailed(ctx, f, limit, c.Operator(req.Reason))
+	if err != nil {
+		return nil, err
+	}
+	if resent > 0 {
+		h.env.WakeDeliverAt(time.Time{})
+	}
+	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
 }
 
 func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {

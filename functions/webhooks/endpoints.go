@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -64,7 +66,7 @@ func (r *listEndpointsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpointsRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID))
+	callerID, err := listScope(c, (*int64)(req.CallerID), readScope(c))
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +76,7 @@ func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpoi
 }
 
 func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.Endpoint(ctx, id, callerScope(c))
+	e, err := h.webhooks.Endpoint(ctx, id, readScope(c))
 	return endpointResponse(e), err
 }
 
@@ -107,6 +109,32 @@ func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task
 	secret := api.NewWebhookSecret()
 	e, err := h.webhooks.RotateEndpoint(ctx, id, callerScope(c), secret, c.Operator(""))
 	return endpointResponseWithSecret(e, secret), err
+}
+
+// testEvent is the type of the event that testEndpoint sends.
+const testEvent = "sendonce.test.v1"
+
+// testEndpoint records an event for one endpoint, which is then delivered as all events are.
+func (h *handlers) testEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
+	subject := task.NewID()
+	data, err := json.Marshal(api.TestEventData{EndpointID: id.String()})
+	if err != nil {
+		return nil, err
+	}
+	event := api.WebhookEvent{
+		SpecVersion: "1.0", ID: subject.String() + "-1", Source: streamevent.Source, Type: testEvent, Subject: subject.String(), Time: time.Now().UTC(),
+		DataContentType: "application/json", Sequence: fmt.Sprintf("%020d", 1), Data: data,
+	}
+	payload, err := json.Marshal(event)
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.webhooks.SendTest(ctx, id, callerScope(c), webhooks.RecordedEvent{ID: event.ID, Type: event.Type, Subject: subject, Payload: string(payload)}, c.Operator(""))
+	if err != nil {
+		return nil, err
+	}
+	h.env.WakeDeliverAt(time.Time{})
+	return deliveryResponse(d), nil
 }
 
 // getSigningSecret returns the caller's signing secret and creates it on the first call.

@@ -7,13 +7,16 @@
 //	DELETE /api/v1/webhooks/endpoints/{id}
 //	POST   /api/v1/webhooks/endpoints/{id}/enable, .../disable
 //	POST   /api/v1/webhooks/endpoints/{id}/rotate-secret
+//	POST   /api/v1/webhooks/endpoints/{id}/test
 //	GET    /api/v1/webhooks/signing-secret
 //	POST   /api/v1/webhooks/signing-secret/rotate
 //	GET    /api/v1/webhooks/deliveries
 //	GET    /api/v1/webhooks/deliveries/{id}
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
+//	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller; for those of other callers the error is not_found, except for an admin. An
+// Endpoints and deliveries belong to a caller; for those of other callers the error is not_found, except for an admin and,
+// to read them, a viewer. An
 // endpoint's secret is returned only when it is created or rotated. The signing secret of a caller can be read at any time.
 package webhooks
 
@@ -38,19 +41,21 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	)
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
-		"GET " + endpoints:                          fn.List(fn.Submitter, h.listEndpoints),
-		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.getEndpoint)),
+		"GET " + endpoints:                          fn.List(fn.Submitter, h.listEndpoints).Or(fn.Viewer),
+		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.getEndpoint)).Or(fn.Viewer),
 		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
 		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, withID("endpoint", h.enableEndpoint)),
 		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, withID("endpoint", h.disableEndpoint)),
 		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, withID("endpoint", h.rotateEndpointSecret)),
+		"POST " + endpoints + "/{id}/test":          fn.Query(fn.Submitter, withID("endpoint", h.testEndpoint)),
 
 		"GET " + secret:              fn.Query(fn.Submitter, h.getSigningSecret),
 		"POST " + secret + "/rotate": fn.Query(fn.Submitter, h.rotateSigningSecret),
 
-		"GET " + deliveries:                   fn.List(fn.Submitter, h.listDeliveries),
-		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.getDelivery)),
+		"GET " + deliveries:                   fn.List(fn.Submitter, h.listDeliveries).Or(fn.Viewer),
+		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.getDelivery)).Or(fn.Viewer),
 		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, withID("delivery", h.resendDelivery)),
+		"POST " + deliveries + "/resend":      fn.JSON(fn.Submitter, h.resendFailed),
 	}
 }
 
@@ -71,7 +76,15 @@ type handlers struct {
 	env      *fn.Env
 }
 
-// callerScope returns the caller whose endpoints and deliveries the call may access: itself, or nil (all) for an admin.
+// readScope returns the caller whose endpoints and deliveries the call may read: itself, or nil (all) for an admin or a viewer.
+func readScope(c *fn.Call) *int64 {
+	if c.ReadsAll() {
+		return nil
+	}
+	return &c.Caller.ID
+}
+
+// callerScope returns the caller whose endpoints and deliveries the call may change: itself, or nil (all) for an admin.
 func callerScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
@@ -79,12 +92,12 @@ func callerScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope is callerScope for a list with an optional caller_id. A caller that is not an admin may select only itself.
-func listScope(c *fn.Call, caller *int64) (*int64, error) {
+// listScope narrows a scope to an optional caller_id. A caller whose scope is itself may select only itself.
+func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:
-		return callerScope(c), nil
-	case *caller == c.Caller.ID || c.May(fn.Admin):
+		return scope, nil
+	case scope == nil || *caller == c.Caller.ID:
 		return caller, nil
 	}
 	return nil, task.Refuse(task.CodeForbidden, "this caller may not see the endpoints and deliveries of another caller")

@@ -380,3 +380,106 @@ func TestResendWakesDeliver(t *testing.T) {
 		require.NoError(t, err, path)
 	}
 }
+
+func TestTestEventIsADeliveryLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
+	at, _ := cluster.RegisterEndpoint(shop, `{"url":"https://shop.test/events","events":["task.failed"]}`)
+	require.Equal(t, 404, bank.Post(at+"/test", "").Status)
+	sent := shop.Post(at+"/test", "")
+	require.Equal(t, 200, sent.Status, sent.Text)
+	require.Equal(t, "pending", sent.Data("state"))
+	require.Equal(t, "sendonce.test.v1", sent.Data("event_type"))
+	payload := sent.Data("payload").(map[string]any)
+	require.Equal(t, sent.Data("event_id"), payload["id"])
+	require.Equal(t, "sendonce.test.v1", payload["type"])
+	require.Equal(t, path.Base(at), payload["data"].(map[string]any)["endpoint_id"])
+	require.Equal(t, []string{"webhook.create", "webhook.test"}, auditedActions(s, "webhook/"+path.Base(at)))
+
+	for range 9 {
+		require.Equal(t, 200, shop.Post(at+"/test", "").Status)
+	}
+	refused := shop.Post(at+"/test", "")
+	require.Equal(t, 429, refused.Status)
+	require.Equal(t, "quota_exceeded", refused.Body["error"])
+	other, _ := cluster.RegisterEndpoint(shop, shopURL)
+	require.Equal(t, 200, shop.Post(other+"/test", "").Status, "each endpoint has its own")
+	require.Equal(t, 200, shop.Post(other+"/disable", "").Status)
+	require.Equal(t, 409, shop.Post(other+"/test", "").Status)
+}
+
+func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
+	at, _ := cluster.RegisterEndpoint(shop, shopURL)
+	off, _ := cluster.RegisterEndpoint(shop, shopURL)
+	others, _ := cluster.RegisterEndpoint(bank, shopURL)
+	fail := func(endpoint, since string) string {
+		id := cluster.InsertDelivery(s, path.Base(endpoint), task.NewID())
+		s.Exec(`update webhook_deliveries set state = 2, attempts = 9, claims = 9, next_at = null, finished_at = now() - $2::interval where id = $1`, id, since)
+		return id
+	}
+	old, second, first := fail(at, "3 hours"), fail(at, "1 minute"), fail(at, "2 minutes")
+	fail(off, "1 minute")
+	theirs := fail(others, "1 minute")
+	delivered := cluster.InsertDelivery(s, path.Base(at), task.NewID())
+	cluster.InsertAttempt(s, delivered)
+	require.Equal(t, 200, shop.Post(off+"/disable", "").Status)
+	state := func(id string) any { return s.Get(cluster.DeliveriesPath + "/" + id).Data("state") }
+	resend := func(c *cluster.Client, more string) cluster.Reply {
+		t.Helper()
+		got := c.Post(cluster.DeliveriesPath+"/resend", fmt.Sprintf(`{"since":%q,"reason":"back"%s}`, time.Now().Add(-time.Hour).Format(time.RFC3339), more))
+		require.Equal(t, 200, got.Status, got.Text)
+		return got
+	}
+	got := resend(shop, `,"limit":1`)
+	require.EqualValues(t, 1, got.Data("resent"))
+	require.Equal(t, true, got.Data("more"))
+	require.Equal(t, "pending", state(first), "what failed first")
+	require.Equal(t, "failed", state(second))
+	require.EqualValues(t, 0, resend(shop, `,"endpoint_id":"`+path.Base(others)+`"`).Data("resent"), "of another caller")
+	got = resend(shop, "")
+	require.EqualValues(t, 1, got.Data("resent"))
+	require.Equal(t, false, got.Data("more"))
+	require.EqualValues(t, 0, resend(shop, "").Data("resent"), "repeated")
+	for _, id := range []string{first, second} {
+		require.Equal(t, "pending", state(id))
+		require.Equal(t, []string{"webhook.resend"}, auditedActions(s, "delivery/"+id))
+	}
+	require.Equal(t, "failed", state(old), "before since")
+	require.Equal(t, "failed", state(theirs))
+	require.Equal(t, "delivered", state(delivered))
+	require.EqualValues(t, 1, resend(s, "").Data("resent"), "an admin resends those of all callers")
+	require.Equal(t, "pending", state(theirs))
+	require.Equal(t, 403, s.NewCaller("eyes", "viewer").Post(cluster.DeliveriesPath+"/resend", `{"since":"2023-12-01T08:00:00Z"}`).Status)
+}
+
+func TestViewerReadsWebhooksOfAllCallers(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, eyes, limited := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer"), s.NewCaller("half", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
+	at, _ := cluster.RegisterEndpoint(shop, shopURL)
+	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, path.Base(at), task.NewID())
+	for _, path := range []string{cluster.EndpointsPath, cluster.DeliveriesPath} {
+		require.Len(t, eyes.Get(path).Data("items"), 1)
+		require.Empty(t, limited.Get(path).Data("items"), "endpoints belong to no queue")
+	}
+	for _, path := range []string{at, delivery} {
+		require.Equal(t, 200, eyes.Get(path).Status)
+		require.Equal(t, 404, limited.Get(path).Status)
+	}
+	for _, path := range []string{at + "/disable", at + "/enable", at + "/rotate-secret", at + "/test", delivery + "/resend"} {
+		require.Equal(t, 403, eyes.Post(path, "").Status, path)
+	}
+	require.Equal(t, 403, eyes.Do("DELETE", at, "").Status)
+	require.Equal(t, 403, eyes.Get(cluster.SigningSecretPath).Status)
+
+	s.Exec(`update webhook_deliveries set id = $1`, task.IDFloor(time.Date(2024, 1, 2, 0, 0, 0, 0, time.UTC)))
+	for query, n := range map[string]int{"from=2024-01-02T00:00:00Z": 1, "from=2024-01-03T00:00:00Z": 0, "to=2024-01-02T00:00:00Z": 0, "from=2024-01-01T00:00:00Z&to=2024-01-03T00:00:00Z": 1} {
+		require.Len(t, eyes.Get(cluster.DeliveriesPath+"?"+query).Data("items"), n, query)
+	}
+	require.Equal(t, []string{"to"}, eyes.Get(cluster.DeliveriesPath+"?from=2024-01-03T00:00:00Z&to=2024-01-01T00:00:00Z").Fields())
+}

@@ -84,6 +84,16 @@ func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryRespons
 	return post[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id)+"/resend", nil, repeatIf(false))
 }
 
+// ResendFailedDeliveries begins failed deliveries anew, at most 500. Repeat it while More is true.
+func (c *Client) ResendFailedDeliveries(ctx context.Context, r DeliveriesResendRequest) (DeliveriesResendResponse, error) {
+	return post[DeliveriesResendResponse](ctx, c, deliveriesPath+"/resend", r, repeatable)
+}
+
+// TestEndpoint sends an event sendonce.test.v1 to an endpoint. It is tried once: a repeat could send another.
+func (c *Client) TestEndpoint(ctx context.Context, id string) (DeliveryResponse, error) {
+	return post[DeliveryResponse](ctx, c, endpointPath(id, "/test"), nil, repeatIf(false))
+}
+
 func endpointPath(id, action string) string { return endpointsPath + "/" + url.PathEscape(id) + action }
 
 // list reads the page that filter, a struct, selects.

@@ -47,12 +47,30 @@ type SigningSecretResponse struct {
 // DeliveriesRequest lists deliveries, newest first: GET
 // /api/v1/webhooks/deliveries.
 type DeliveriesRequest struct {
-	State      string `json:"state,omitempty"` // pending, delivered or failed
-	EndpointID string `json:"endpoint_id,omitempty"`
-	TaskID     string `json:"task_id,omitempty"`
-	CallerID   *ID    `json:"caller_id,omitempty"` // default the caller, for an admin all callers
-	Limit      *int   `json:"limit,omitempty"`     // 1..200; default 50
-	After      string `json:"after,omitempty"`     // next_after of the page before
+	State      string     `json:"state,omitempty"` // pending, delivered or failed
+	EndpointID string     `json:"endpoint_id,omitempty"`
+	TaskID     string     `json:"task_id,omitempty"`
+	CallerID   *ID        `json:"caller_id,omitempty"` // default the caller, for an admin all callers
+	From       *time.Time `json:"from,omitempty"`      // recorded at or after it
+	To         *time.Time `json:"to,omitempty"`        // recorded before it
+	Limit      *int       `json:"limit,omitempty"`     // 1..200; default 50
+	After      string     `json:"after,omitempty"`     // next_after of the page before
+}
+
+// DeliveriesResendRequest resends failed deliveries: POST
+// /api/v1/webhooks/deliveries/resend.
+type DeliveriesResendRequest struct {
+	Since      time.Time `json:"since"`                 // those that failed at or after it
+	EndpointID string    `json:"endpoint_id,omitempty"` // only those to this endpoint
+	CallerID   *ID       `json:"caller_id,omitempty"`   // default the caller, for an admin all callers
+	Limit      *int      `json:"limit,omitempty"`       // at most so many, 1..500; default 500
+	Reason     string    `json:"reason,omitempty"`      // at most 500 characters
+}
+
+// DeliveriesResendResponse is what was resent.
+type DeliveriesResendResponse struct {
+	Resent int  `json:"resent"`
+	More   bool `json:"more"` // there may be others: repeat the call
 }
 
 // DeliveryResponse is the delivery of one event to one URL.
@@ -60,7 +78,7 @@ type DeliveryResponse struct {
 	ID         string          `json:"id"`
 	EventID    string          `json:"event_id"` // the webhook-id, the same with every try
 	EventType  string          `json:"event_type"`
-	Subject    string          `json:"subject"`     // the id of the task, of the endpoint that was disabled, or of the alert
+	Subject    string          `json:"subject"`     // the id of the task, of the endpoint that was disabled, of the alert or of the test
 	EndpointID string          `json:"endpoint_id"` // for a callback_url that of the caller's signing secret, which is no endpoint
 	URL        string          `json:"url"`
 	State      string          `json:"state"`             // pending, delivered or failed
@@ -115,6 +133,11 @@ type EndpointEventData struct {
 	URL          string     `json:"url"`
 	Reason       string     `json:"reason"`                  // gone or failing
 	FailingSince *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
+}
+
+// TestEventData is the data of an event sendonce.test.v1.
+type TestEventData struct {
+	EndpointID string `json:"endpoint_id"`
 }
 
 // AlertEventData is the data of an event sendonce.alert.raised.v1 or

@@ -95,6 +95,10 @@ func (c *Call) May(role Role) bool {
 // HasRole reports whether the caller has the role itself, whatever its queues.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
+// ReadsAll reports whether the caller may read what belongs to other callers: an admin or a viewer, without
+// queues.
+func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.HasQueues() }
+
 // ActFor returns the user that the call acts for: name, or the caller itself if name is "". It
 // returns an error for the name of another user, unless the caller is an admin without queues.
 func (c *Call) ActFor(name string) (string, error) {

@@ -37,7 +37,8 @@ type DeliveryFilter struct {
 	State      string // pending, delivered or failed
 	EndpointID task.ID
 	Subject    *task.ID
-	After      task.ID // the last id of the page before
+	From, To   time.Time // recorded at or after From and before To
+	After      task.ID   // the last id of the page before
 	Limit      int
 }
 
@@ -45,9 +46,9 @@ const deliveriesSQL = `
 select ` + deliveryColumns + `, ''
 from webhook_deliveries w
 where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.state = $2) and ($3::uuid is null or w.endpoint_id = $3)
-    and ($4::uuid is null or w.subject = $4) and ($5::uuid is null or w.id < $5)
+    and ($4::uuid is null or w.subject = $4) and ($5::uuid is null or w.id < $5) and ($6::uuid is null or w.id >= $6)
 order by w.id desc
-limit $6`
+limit $7`
 
 // Deliveries lists deliveries, newest first, without their payloads; more says
 // that there is another page.
@@ -57,7 +58,14 @@ func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Deliv
 		n := int16(s)
 		state = &n
 	}
-	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.CallerID, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(f.After))
+	before, from := f.After, task.ID{}
+	if !f.To.IsZero() && (before.IsZero() || task.IDFloor(f.To).Compare(before) < 0) {
+		before = task.IDFloor(f.To)
+	}
+	if !f.From.IsZero() {
+		from = task.IDFloor(f.From)
+	}
+	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.CallerID, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(before), store.IDOrNull(from))
 	return page, more, store.Wrap("deliveries", err)
 }
 
@@ -85,6 +93,8 @@ for update`
 	resendSQL = `
 update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = $5, finished_at = null where id = $1`
 )
+
+const resendAction = "webhook.resend"
 
 // Resend makes a delivery due at once, under its own id and in whatever state it is.
 // task.CodeNotFound as for Delivery; task.CodeConflict while its
@@ -116,12 +126,79 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: store.OrZero(r.NextAt)}
 		after := before.Resend(r.Now)
 		_, err = tx.Exec(ctx, resendSQL, id, after.State, after.Attempts, after.Claims, after.NextAt)
-		return store.AuditEntry{Action: "webhook.resend", Subject: "delivery/" + id.String(), Before: deliveryJSON(before), After: deliveryJSON(after)}, err
+		return store.AuditEntry{Action: resendAction, Subject: "delivery/" + id.String(), Before: deliveryJSON(before), After: deliveryJSON(after)}, err
 	})
 	if err != nil {
 		return Delivery{}, store.Wrap("resend", err)
 	}
 	return st.Delivery(ctx, id, callerID)
+}
+
+// FailedFilter selects failed deliveries.
+type FailedFilter struct {
+	Since      time.Time // when they failed, at the earliest
+	CallerID   *int64    // whose; nil = all
+	EndpointID task.ID   // zero = any
+}
+
+// lockFailedSQL leaves out what Resend would refuse.
+const (
+	lockFailedSQL = `
+select w.id, w.state, w.attempts, w.claims, now()
+from webhook_deliveries w
+where w.state = 2 and w.finished_at >= $1 and ($2::bigint is null or w.caller_id = $2) and ($3::uuid is null or w.endpoint_id = $3)
+    and exists (select from webhook_endpoints e left join callers c on c.id = e.caller_id where e.id = w.endpoint_id and e.enabled and c.revoked_at is null)
+order by w.finished_at
+limit $4
+for update of w skip locked`
+	resendManySQL = `
+update webhook_deliveries d set state = t.state, attempts = t.attempts, claims = t.claims, next_at = t.next_at, finished_at = null
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::integer[], $5::timestamptz[]) as t (id, state, attempts, claims, next_at)
+where d.id = t.id`
+)
+
+// resent is a failed delivery before and after it was made due again.
+type resent struct {
+	id            task.ID
+	before, after msg.Delivery
+}
+
+// ResendFailed makes up to limit failed deliveries due again, those that failed first, in one transaction with an audit
+// entry for each, and returns how many. Deliveries are left out whose endpoint is disabled or deleted, whose caller is
+// revoked, or that are locked.
+func (st *Store) ResendFailed(ctx context.Context, f FailedFilter, limit int, by store.Operator) (n int, err error) {
+	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
+		changes, err := lockFailed(ctx, tx, f, limit)
+		if n = len(changes); err != nil || n == 0 {
+			return err
+		}
+		var batch pgx.Batch
+		batch.Queue(resendManySQL, store.Column(changes, func(c resent) task.ID { return c.id }),
+			store.Column(changes, func(c resent) int16 { return int16(c.after.State) }),
+			store.Column(changes, func(c resent) int16 { return c.after.Attempts }),
+			store.Column(changes, func(c resent) int32 { return c.after.Claims }),
+			store.Column(changes, func(c resent) time.Time { return c.after.NextAt }))
+		for _, c := range changes {
+			by.QueueAudit(&batch, resendAction, "delivery/"+c.id.String(), deliveryJSON(c.before), deliveryJSON(c.after))
+		}
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return n, store.Wrap("resend failed deliveries", err)
+}
+
+func lockFailed(ctx context.Context, tx pgx.Tx, f FailedFilter, limit int) (changes []resent, err error) {
+	rows, err := tx.Query(ctx, lockFailedSQL, f.Since, f.CallerID, store.IDOrNull(f.EndpointID), limit)
+	if err != nil {
+		return nil, err
+	}
+	var c resent
+	var now time.Time
+	_, err = pgx.ForEachRow(rows, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() error {
+		c.after = c.before.Resend(now.Add(time.Duration(len(changes)) * time.Microsecond)) // in the order in which they failed
+		changes = append(changes, c)
+		return nil
+	})
+	return changes, err
 }
 
 func deliveryJSON(d msg.Delivery) string {
