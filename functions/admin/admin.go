@@ -23,8 +23,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/store/overview"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -33,7 +36,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, subscribeStore: env.Subscribe, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry}
+	h := &handlers{adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, subscribeStore: env.Subscribe, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry, messageStore: env.Messages, webhookStore: env.Webhooks, snapshot: env.Snapshot}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
@@ -53,6 +56,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, withID("default content", h.deleteDefault)),
 
 		"GET " + root + "statistics":               fn.List(fn.Admin, h.statistics).Or(fn.Viewer).Timeout(readTimeout),
+		"GET " + root + "overview":                 fn.List(fn.Admin, h.overview).Or(fn.Viewer).Timeout(readTimeout).WithinQueues(),
+		"GET " + root + "search":                   fn.List(fn.Admin, h.search).Or(fn.Viewer).Or(fn.Submitter).Timeout(readTimeout).WithinQueues(),
 		"GET " + root + "tasks":                    fn.List(fn.Admin, h.tasks).Or(fn.Viewer).Or(fn.Submitter).Timeout(readTimeout).WithinQueues(),
 		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, h.task).Or(fn.Viewer).Or(fn.Submitter).WithinQueues(),
 		"POST " + root + "tasks/{task_id}/reveal":  fn.Query(fn.Admin, h.reveal).Or(fn.Viewer).Or(fn.Submitter).WithinQueues(),
@@ -107,13 +112,16 @@ type handlers struct {
 	adminStore     *admin.Store
 	alertStore     *alerts.Store
 	callerStore    *callers.Store
+	messageStore   *messages.Store
 	subscribeStore *subscribe.Store
+	webhookStore   *webhooks.Store
 	taskStore      *tasks.Store
 	wakeClaims     func(queue string, n int)
 	wakeSweepAt    func(at time.Time)
 	username       string                                       // of the built-in admin, which is not in the database
 	callerChanged  func(ctx context.Context, callers ...string) // invalidates callers in the caches of all instances
 	phones         task.Country
+	snapshot       func() (overview.Snapshot, error)
 }
 
 // listRequest adds validation to api.ListRequest.

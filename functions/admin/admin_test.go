@@ -14,7 +14,7 @@ func TestRoutesRequireRoleAdmin(t *testing.T) {
 	t.Parallel()
 	o := startServer(t)
 	created := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"app","roles":["submitter","sender","receiver","trigger"]}`)
-	for _, path := range []string{"template", "default-sms", "statistics", "tasks", "blocked-words", "callers", "actions", "dead-letters"} {
+	for _, path := range []string{"template", "default-sms", "statistics", "overview", "blocked-words", "callers", "actions", "dead-letters"} {
 		require.Equal(t, 403, o.callAs("app", created.Token, "GET", path, "").Code, path)
 		require.Equal(t, 401, o.callAs("app", "guess", "GET", path, "").Code, path)
 	}

@@ -42,7 +42,7 @@ func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorO
 	}
 	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(t.TempDir()))
 	ctx, end := chromedp.NewExecAllocator(context.Background(), append(all, options...)...) // the cleanup below ends it
-	ctx, cancel := chromedp.NewContext(ctx)
+	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))   // about events that it does not know
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(func() { stop(); cancel(); end() })
 	b := &tab{t: t, ctx: ctx, url: s.URL}

@@ -209,3 +209,122 @@ func TestSessionCookieIsSecureBeyondThisMachine(t *testing.T) {
 		require.Equal(t, strings.HasPrefix(want, "__Host"), strings.Contains(cookie, "Secure"))
 	}
 }
+
+func TestSearchLeadsToWhatItFinds(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","idempotency_key":"order-4711"}`)
+	id := sent.Data("task_id").(string)
+	claimed := s.Get("/api/v1/sms/tasks/pending?app_id=phone-1").List()
+	require.Len(t, claimed, 1)
+	s.Post("/api/v1/admin/callers", `{"name":"shop","roles":["submitter"]}`)
+	b := logIn(t, s, s.User, s.Password)
+	task := "/console/tasks/" + id
+	for text, path := range map[string]string{
+		id:                              task,
+		strings.ToUpper(id):             task,
+		" order-4711 ":                  task,
+		sent.Header.Get("X-Request-Id"): task,
+		"13800138000":                   "/console/tasks?phone_number=13800138000",
+		"shop":                          "/console/callers/1",
+	} {
+		require.Equal(t, path, b.get("/console/search?"+url.Values{"q": {text}}.Encode()).path, text)
+	}
+	b.get("/console/search?q=nothing-of-the-kind").has(t, "Nothing was found.")
+	b.get("/console/search?q=%3Cscript%3Ealert(1)%3C%2Fscript%3E").has(t, "&lt;script&gt;")
+	b.get("/console/search?q="+strings.Repeat("a", 301)).has(t, "1 to 300 characters")
+
+	for _, find := range []string{id, "order-4711"} { // of another caller
+		made := s.Post("/api/v1/admin/callers", `{"name":"other-`+find[:3]+`","roles":["submitter"]}`)
+		stranger := logIn(t, s, "other-"+find[:3], made.Data("token").(string))
+		stranger.get("/console/search?q="+find).has(t, "Nothing was found.")
+	}
+}
+
+func TestOverviewCountsAndLinks(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for range 3 {
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"promo"}`)
+	}
+	s.Post("/api/v1/admin/queues/promo/pause", `{"reason":"<b>down</b>"}`)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console").has(t, `<a href="/console/tasks?queue=promo&amp;state=pending">3</a>`, "&lt;b&gt;down&lt;/b&gt;", `<svg class="plot"`)
+	require.Equal(t, "/console", b.get("/").path)
+
+	viewer := s.Post("/api/v1/admin/callers", `{"name":"watcher","roles":["viewer"]}`)
+	watcher := logIn(t, s, "watcher", viewer.Data("token").(string))
+	watcher.get("/console").has(t, "promo")
+	one := s.QueryText(`select id::text from tasks limit 1`)
+	require.NotContains(t, watcher.get("/console/tasks/"+one).text, "Cancel the task")
+	require.Equal(t, 403, watcher.submit("/console/tasks/"+one+"/cancel", "reason", "x").status)
+
+	limited := s.Post("/api/v1/admin/callers", `{"name":"other","roles":["viewer"],"queues":["default"]}`)
+	require.NotContains(t, logIn(t, s, "other", limited.Data("token").(string)).get("/console").text, "promo")
+}
+
+func TestHeldTasksAreDecided(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	var ids []string
+	for range 3 {
+		ids = append(ids, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","on_unknown":"hold"}`).Data("task_id").(string))
+	}
+	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
+	for _, id := range ids {
+		s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","outcome":"unknown"}`)
+	}
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/held").has(t, ids[0], ids[1], ids[2])
+	for i, outcome := range []string{"succeeded", "resend", "failed"} {
+		got := b.submit("/console/tasks/"+ids[i]+"/resolve", "outcome", outcome, "reason", "asked the customer", "back", "/console/held")
+		require.Equal(t, "/console/held?done=resolve", got.path)
+		got.has(t, "The task was resolved.")
+		require.NotContains(t, got.text, ids[i])
+	}
+	for i, state := range []string{"succeeded", "pending", "failed"} {
+		require.Equal(t, state, s.Get("/api/v1/sms/task/"+ids[i]).Data("state"))
+	}
+}
+
+func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for range 205 { // more than one page of the API
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"SECRETMARK","source":"=cmd()"}`)
+	}
+	got := logIn(t, s, s.User, s.Password).get("/console/tasks?format=csv")
+	require.Equal(t, "text/csv; charset=utf-8", got.header.Get("Content-Type"))
+	require.Len(t, strings.Split(strings.TrimSpace(got.text), "\n"), 206)
+	require.Contains(t, got.text, ",'=cmd(),")
+	require.NotContains(t, got.text, "SECRETMARK")
+	require.NotContains(t, got.text, "13800138000")
+}
+
+func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, other := s.NewCaller("shop", "submitter"), s.NewCaller("other", "submitter")
+	own := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	foreign := other.Post("/api/v1/sms/send", `{"phone_number":"13800138001","content":"SECRETMARK"}`).Data("task_id").(string)
+
+	require.Equal(t, 404, shop.Get("/api/v1/admin/tasks/"+foreign).Status)
+	require.Equal(t, 404, shop.Post("/api/v1/admin/tasks/"+foreign+"/reveal", "").Status)
+	require.Equal(t, 403, shop.Get("/api/v1/admin/tasks?caller_id=0").Status)
+	list := shop.Get("/api/v1/admin/tasks")
+	require.Contains(t, list.Text, own)
+	require.NotContains(t, list.Text, foreign)
+	require.Equal(t, 200, shop.Post("/api/v1/admin/tasks/"+own+"/reveal", "").Status)
+	require.Equal(t, 403, shop.Post("/api/v1/admin/tasks/"+own+"/cancel", "").Status, "that is /api/v1/sms/task/{id}/cancel")
+
+	b := logIn(t, s, "shop", shop.Password)
+	page := b.get("/console")
+	require.Equal(t, "/console/tasks", page.path)
+	page.has(t, own)
+	require.NotContains(t, page.text, foreign)
+	require.Equal(t, 404, b.get("/console/tasks/"+foreign).status)
+	for _, path := range []string{"/console/held", "/console/senders"} {
+		require.NotContains(t, page.text, `href="`+path+`"`)
+		require.NotContains(t, b.get(path).text, foreign)
+	}
+}

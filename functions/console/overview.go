@@ -2,10 +2,26 @@ package console
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 )
+
+type overviewPage struct {
+	api.OverviewResponse
+	Old   bool // the database is away
+	Total totals
+	Plot  plot
+}
+
+// totals are sums over all queues.
+type totals struct {
+	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
+	More                                                bool // there are more than counted
+	Oldest                                              float64
+	Paused                                              int
+}
 
 // overview is the first page. A submitter's first page is its own tasks.
 func (s *site) overview(p *page) error {
@@ -16,9 +32,43 @@ func (s *site) overview(p *page) error {
 		}
 		return &api.Error{Status: http.StatusForbidden, Message: p.T("The console is for callers with the role admin, viewer or submitter.")}
 	}
-	found, err := get[api.QueuesResponse](p, "/api/v1/admin/queues", nil)
+	found, err := get[api.OverviewResponse](p, "/api/v1/admin/overview", nil)
 	if err != nil {
 		return err
 	}
-	return p.show("overview", p.T("Overview"), found)
+	shown := overviewPage{OverviewResponse: found, Old: time.Since(found.At) > time.Minute}
+	all := found.Queues
+	if found.OtherQueues != nil {
+		all = append(all, *found.OtherQueues)
+	}
+	var throughput []api.Throughput
+	for _, q := range all {
+		shown.Total.add(q)
+		throughput = append(throughput, q.Throughput...)
+	}
+	shown.Plot = p.newPlot(found.At, throughput)
+	return p.show("overview", p.T("Overview"), shown)
+}
+
+func (t *totals) add(q api.QueueOverview) {
+	t.Pending += int64(q.Pending.N)
+	t.Processing += int64(q.Processing.N)
+	t.Scheduled += int64(q.Scheduled.N)
+	t.Held += int64(q.Held.N)
+	t.LeaseTimeouts += q.LeaseTimeouts
+	t.More = t.More || q.Pending.More || q.Processing.More || q.Scheduled.More || q.Held.More
+	if q.Pause != nil {
+		t.Paused++
+	} else {
+		t.Oldest = max(t.Oldest, q.Pending.OldestSeconds)
+	}
+}
+
+// senders lists the sender apps.
+func (s *site) senders(p *page) error {
+	found, err := get[api.OverviewResponse](p, "/api/v1/admin/overview", nil)
+	if err != nil {
+		return err
+	}
+	return p.show("senders", p.T("Sender apps"), found)
 }

@@ -216,7 +216,9 @@ var menu = []struct {
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
+	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
+	{"/console/senders", "Sender apps", []fn.Role{fn.Viewer}, true},
 }
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.

@@ -130,6 +130,21 @@ func (s *site) changeTask(p *page) error {
 	if err != nil {
 		return err
 	}
-	p.done("/console/tasks/"+url.PathEscape(id), do)
+	back := "/console/tasks/" + url.PathEscape(id)
+	if from := p.PostFormValue("back"); from != "" {
+		back = localPath(from)
+	}
+	p.done(back, do)
 	return nil
+}
+
+// held lists the tasks of which nobody knows whether they were sent, with the buttons that decide.
+func (s *site) held(p *page) error {
+	query := p.query("queue", "limit", "after")
+	query.Set("state", "held")
+	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	if err != nil {
+		return err
+	}
+	return p.show("held", p.T("Held tasks"), found)
 }

@@ -57,6 +57,7 @@ func templateFuncs(language string) template.FuncMap {
 	return template.FuncMap{
 		"t":        t,
 		"number":   number,
+		"percent":  percent,
 		"duration": func(seconds any) string { return duration(language, seconds) },
 		"time":     func(at any) timeText { return timeOf(language, at) },
 		"phone":    task.MaskPhone,
@@ -77,6 +78,14 @@ func number(n any) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return sign + digits
+}
+
+// percent returns the share of good in all; a dash if there are none.
+func percent(good, bad int64) string {
+	if good+bad == 0 {
+		return "–"
+	}
+	return strconv.FormatFloat(100*float64(good)/float64(good+bad), 'f', 1, 64) + " %"
 }
 
 // duration writes seconds in the unit that fits: 850 ms, 12 s, 5 min, 3 h, 2 d. nil is a dash.
@@ -144,6 +153,8 @@ func hidden(language, text string) string {
 
 // valueTexts are values of the API that pages show translated.
 var valueTexts = slices.Concat(taskStates, taskReasons, []string{
+	"task", "message", "delivery", "subscribe", "caller", // what a search finds
+	"failure_rate", "backlog", "stream_full", // kinds of alerts
 	"resend", "hold", "fail", // on_unknown
 	"received", "replayed", "claimed", "report", "verdict", // events of a timeline
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts

@@ -286,6 +286,11 @@ func (s story) repair() {
 	after := s.get(200, cluster.AdminPath+"tasks?limit=1").Data("next_after")
 	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", cluster.AdminPath, after))
 	s.get(400, cluster.AdminPath+"tasks?state=lost&phone_number=+86138")
+	s.get(200, cluster.AdminPath+"overview")
+	s.get(400, cluster.AdminPath+"overview?queue=default")
+	s.get(200, cluster.AdminPath+"search?q="+failed)
+	s.get(200, cluster.AdminPath+"search?q=13800138001")
+	s.get(400, cluster.AdminPath+"search?q=")
 	s.get(200, cluster.AdminPath+"actions?limit=2")
 	s.get(200, cluster.AdminPath+"actions?after=1000000&subject="+failed)
 }

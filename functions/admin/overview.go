@@ -1,0 +1,92 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store/alerts"
+	"github.com/sendonce/sendonce/shared/store/overview"
+)
+
+// overview returns the last snapshot if the database is away: its time says how old it is.
+func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
+	s, err := h.snapshot()
+	if err != nil && s.At.IsZero() {
+		return nil, err
+	}
+	if err != nil {
+		c.Log("snapshot", err.Error())
+	}
+	all := api.OverviewResponse{At: s.At.UTC(), CountedTo: s.CountedTo.UTC(), Queues: []api.QueueOverview{}, Alerts: []api.AlertResponse{}}
+	for _, q := range s.Queues {
+		if c.MayUseQueue(q.Name) {
+			all.Queues = append(all.Queues, queueOverview(q))
+		}
+	}
+	for _, a := range s.Alerts {
+		if !c.HasQueues() || slices.Contains(c.Caller.Queues, a.Queue) {
+			all.Alerts = append(all.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
+		}
+	}
+	if c.HasQueues() {
+		return all, nil
+	}
+	if other := queueOverview(s.OtherQueues); other.Submitted+other.Claims > 0 || s.OtherQueues.Live().N > 0 {
+		all.OtherQueues = &other
+	}
+	for _, app := range s.Senders {
+		all.Senders = append(all.Senders, senderOverview(app))
+	}
+	slices.SortFunc(all.Senders, func(a, b api.SenderOverview) int { return timeOf(b.LastClaim).Compare(timeOf(a.LastClaim)) })
+	all.Service = serviceOverview(s)
+	return all, nil
+}
+
+func queueOverview(q overview.Queue) api.QueueOverview {
+	o := api.QueueOverview{
+		Queue: q.Name, Scheduled: api.Count(q.Scheduled), Pending: backlog(q.Pending), Retries: api.Count(q.Retries), Processing: backlog(q.Processing), Held: backlog(q.Held),
+		Submitted: q.Totals.Submitted, Claims: q.Totals.Claims, LeaseTimeouts: q.Totals.LeaseTimeouts, Succeeded: q.Totals.Succeeded,
+		Failed: map[string]int64{}, Throughput: make([]api.Throughput, len(q.Throughput)),
+	}
+	if p := q.Pause; p != nil {
+		o.Pause = &api.QueuePause{Queue: q.Name, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.By, ByHand: p.Manual, CreatedAt: p.Since.UTC()}
+	}
+	for reason, n := range q.Totals.Failed {
+		o.Failed[reason.String()] = n
+	}
+	for i, t := range q.Throughput {
+		o.Throughput[i] = api.Throughput{Since: t.Since.UTC(), Submitted: t.Submitted, Succeeded: t.Succeeded, Failed: t.Failed}
+	}
+	return o
+}
+
+func senderOverview(s overview.Sender) api.SenderOverview {
+	return api.SenderOverview{
+		AppID: s.App, Processing: api.Count(s.Processing), Succeeded: s.Succeeded, Failed: s.Failed, Timeouts: s.Timeouts,
+		LastClaim: fn.Instant(s.LastClaim), LastReport: fn.Instant(s.LastReport),
+	}
+}
+
+func serviceOverview(s overview.Snapshot) *api.ServiceOverview {
+	return &api.ServiceOverview{
+		PausedStreams: append([]string{}, s.PausedStreams...), PausedTemplates: api.Count(s.PausedTemplates), DeadLetters: api.Count(s.DeadLetters),
+		Events: backlog(s.Events), MessagesDue: backlog(s.Messages.Due), StuckSending: api.Count(s.Messages.StuckSending), StuckSent: api.Count(s.Messages.StuckSent),
+		DeliveriesDue: backlog(s.Webhooks.Due), DeliveriesRetrying: api.Count(s.Webhooks.Retrying), Delivered: s.Webhooks.Delivered,
+		DeliveriesFailed: s.Webhooks.Failed, EndpointsFailing: s.Webhooks.Failing, EndpointsDisabled: s.Webhooks.Disabled,
+	}
+}
+
+func backlog(b overview.Backlog) api.Backlog {
+	return api.Backlog{Count: api.Count(b.Count), OldestSeconds: *seconds(&b.Oldest)}
+}
+
+// timeOf returns the zero time for none.
+func timeOf(at *time.Time) time.Time {
+	if at == nil {
+		return time.Time{}
+	}
+	return *at
+}

@@ -1,0 +1,158 @@
+package admin
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const maxSearch = 300
+
+// searchRequest adds validation to api.SearchRequest.
+type searchRequest api.SearchRequest
+
+func (r *searchRequest) Validate() []task.Field {
+	var bad decode.Rules
+	r.Query = strings.TrimSpace(r.Query)
+	bad.Text("q", r.Query, maxSearch)
+	return bad
+}
+
+// search looks for everything that the text may name. It returns only what the caller may read.
+func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
+	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
+	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
+		if err := find(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.found, nil
+}
+
+// search is one search.
+type search struct {
+	*handlers
+	c     *fn.Call
+	text  string
+	found api.SearchResponse
+}
+
+func (s *search) add(kind, id, state string) {
+	s.found.Found = append(s.found.Found, api.SearchHit{Kind: kind, ID: id, State: state})
+}
+
+// own returns the id of a caller that may read only what is its own, else nil.
+func (s *search) own() *int64 {
+	if readsAll(s.c) {
+		return nil
+	}
+	return &s.c.Caller.ID
+}
+
+// readsOnlyTasks reports whether the caller reads only tasks, of its queues.
+func (s *search) readsOnlyTasks() bool { return s.c.HasQueues() && readsAll(s.c) }
+
+// ignoreUnknown returns nil for the error of a search that found nothing.
+func ignoreUnknown(err error) error {
+	if task.CodeOf(err) == task.CodeNotFound {
+		return nil
+	}
+	return err
+}
+
+// byID looks for a task, a message and a delivery with the id.
+func (s *search) byID(ctx context.Context) error {
+	id, err := task.ParseID(strings.ToLower(s.text))
+	if err != nil {
+		return nil
+	}
+	if err := s.addTasks(ctx, id); err != nil || s.readsOnlyTasks() {
+		return err
+	}
+	m, err := s.messageStore.ByID(ctx, id)
+	if err == nil && (s.own() == nil || m.CallerID == s.c.Caller.ID) {
+		s.add("message", id.String(), m.Status.String())
+	}
+	if err = ignoreUnknown(err); err != nil {
+		return err
+	}
+	d, err := s.webhookStore.Delivery(ctx, id, s.own())
+	if err == nil {
+		s.add("delivery", id.String(), d.State)
+	}
+	return ignoreUnknown(err)
+}
+
+// addTasks adds the tasks that the caller may read.
+func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
+	for _, id := range ids {
+		t, err := s.taskStore.ByID(ctx, id)
+		if err = ignoreUnknown(err); err != nil {
+			return err
+		}
+		if t.ID == id && s.c.MayUseQueue(t.Queue) && (s.own() == nil || t.CallerID == s.c.Caller.ID) {
+			s.add("task", id.String(), t.State.String())
+		}
+	}
+	return nil
+}
+
+// byNumber looks for a phone number, a subscribe message and a claim.
+func (s *search) byNumber(ctx context.Context) error {
+	if number, problem := s.phones.Phone(s.text); problem == "" {
+		s.found.PhoneNumber = number
+	}
+	n, err := strconv.ParseInt(s.text, 10, 64)
+	if err != nil || n <= 0 {
+		return nil
+	}
+	if !s.readsOnlyTasks() {
+		l, err := s.subscribeStore.LogByID(ctx, n)
+		if err == nil && (s.own() == nil || l.CallerID == s.c.Caller.ID) && s.c.MayUseBusinessType(l.BusinessType) {
+			s.add("subscribe", s.text, "")
+		}
+		if err = ignoreUnknown(err); err != nil {
+			return err
+		}
+	}
+	if s.own() != nil {
+		return nil // it reads many results
+	}
+	return s.findTasks(ctx, tasks.Search{ClaimID: n})
+}
+
+// byName looks for an idempotency key and a request id, and for a caller.
+func (s *search) byName(ctx context.Context) error {
+	if task.ValidName(s.text, 255) {
+		asked := tasks.Search{Key: s.text, Caller: s.own()}
+		if len(s.text) <= 50 && s.own() == nil { // it reads many logs
+			asked.Request = s.text
+		}
+		if err := s.findTasks(ctx, asked); err != nil {
+			return err
+		}
+	}
+	if s.own() != nil || s.c.HasQueues() || !task.ValidUser(s.text) {
+		return nil
+	}
+	caller, err := s.callerStore.ByName(ctx, s.text, true)
+	if err == nil {
+		s.add("caller", strconv.FormatInt(caller.ID, 10), "")
+	}
+	return ignoreUnknown(err)
+}
+
+func (s *search) findTasks(ctx context.Context, asked tasks.Search) error {
+	ids, complete, err := s.taskStore.Find(ctx, asked)
+	if err != nil {
+		return err
+	}
+	s.found.Complete = s.found.Complete && complete
+	return s.addTasks(ctx, ids...)
+}

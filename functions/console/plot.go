@@ -1,0 +1,96 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// The size of a plot in its own units. It is drawn as wide as its place.
+const (
+	plotWidth, plotHeight = 720.0, 140.0
+	plotLeft, plotBottom  = 44.0, 18.0 // room for the numbers and the times
+	plotTop               = 8.0
+
+	plotStep  = 5 * time.Minute
+	plotSteps = 72 // six hours
+)
+
+// plot is a plot of throughput over the last six hours, ready for its template: lines of points, and what stands at
+// its axes.
+type plot struct {
+	Width, Height float64
+	Lines         []plotLine
+	Rows          []plotMark // horizontal lines with a number
+	Columns       []plotMark // times
+	Summary       string     // the same for those who do not see it
+}
+
+type plotLine struct{ Class, Name, Points string }
+
+type plotMark struct {
+	At   float64
+	Text string
+}
+
+// newPlot draws the throughput until at. Its text is in the visitor's language.
+func (p *page) newPlot(at time.Time, throughput []api.Throughput) plot {
+	end := at.UTC().Truncate(plotStep)
+	var counts [3][plotSteps]int64 // submitted, succeeded, failed
+	var sums [3]int64
+	for _, t := range throughput {
+		step := plotSteps - 1 - int(end.Sub(t.Since.UTC().Truncate(plotStep))/plotStep)
+		if step < 0 || step >= plotSteps {
+			continue
+		}
+		for i, n := range []int64{t.Submitted, t.Succeeded, t.Failed} {
+			counts[i][step] += n
+			sums[i] += n
+		}
+	}
+	top := int64(1)
+	for _, line := range counts {
+		for _, n := range line {
+			top = max(top, n)
+		}
+	}
+	top = roundUp(top)
+	x := func(step float64) float64 { return plotLeft + step/(plotSteps-1)*(plotWidth-plotLeft) }
+	y := func(n int64) float64 {
+		return plotTop + (1-float64(n)/float64(top))*(plotHeight-plotTop-plotBottom)
+	}
+	drawn := plot{Width: plotWidth, Height: plotHeight}
+	names := []string{p.T("submitted"), p.T("succeeded"), p.T("failed")}
+	for i, class := range []string{"submitted", "succeeded", "failed"} {
+		var points strings.Builder
+		for step, n := range counts[i] {
+			fmt.Fprintf(&points, "%.1f,%.1f ", x(float64(step)), y(n))
+		}
+		drawn.Lines = append(drawn.Lines, plotLine{class, names[i], points.String()})
+	}
+	for _, n := range []int64{0, top / 2, top} {
+		if n > 0 || top > 0 {
+			drawn.Rows = append(drawn.Rows, plotMark{y(n), number(n)})
+		}
+	}
+	for hour := 6; hour >= 1; hour-- {
+		step := plotSteps - 1 - float64(hour)*float64(time.Hour/plotStep) + float64(time.Hour/plotStep)/2
+		when := end.Add(-time.Duration(hour)*time.Hour + 30*time.Minute)
+		drawn.Columns = append(drawn.Columns, plotMark{x(step), when.Format("15:04")})
+	}
+	drawn.Summary = p.T("In the last six hours %s were submitted, %s succeeded and %s failed. The times are UTC, one point is five minutes.", number(sums[0]), number(sums[1]), number(sums[2]))
+	return drawn
+}
+
+// roundUp returns the next number of the form 2, 4, 6, 8 or 10 times a power of ten, so that its half is a whole number.
+func roundUp(n int64) int64 {
+	for size := int64(1); ; size *= 10 {
+		for _, first := range []int64{2, 4, 6, 8, 10} {
+			if n <= first*size {
+				return first * size
+			}
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package console
+
+import (
+	"net/url"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// pagesOfKinds are where the things that a search finds are shown.
+var pagesOfKinds = map[string]string{
+	"task": "/console/tasks/", "message": "/console/messages/", "delivery": "/console/webhooks/deliveries/", "subscribe": "/console/subscribe/", "caller": "/console/callers/",
+}
+
+// hit is something that was found, and its page.
+type hit struct {
+	api.SearchHit
+	Path string
+}
+
+type searchPage struct {
+	Hits     []hit
+	Phone    string // its tasks are listed elsewhere
+	Complete bool
+}
+
+// search leads to what was found, if that is one thing.
+func (s *site) search(p *page) error {
+	query := p.query("q")
+	if len(query) == 0 {
+		return p.show("search", p.T("Search"), searchPage{Complete: true})
+	}
+	found, err := get[api.SearchResponse](p, "/api/v1/admin/search", query)
+	if err != nil {
+		return err
+	}
+	shown := searchPage{Complete: found.Complete}
+	for _, one := range found.Found {
+		shown.Hits = append(shown.Hits, hit{one, pagesOfKinds[one.Kind] + url.PathEscape(one.ID)})
+	}
+	if found.PhoneNumber != "" {
+		shown.Phone = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()
+	}
+	switch {
+	case len(shown.Hits) == 1 && shown.Phone == "":
+		p.redirect(shown.Hits[0].Path)
+		return nil
+	case len(shown.Hits) == 0 && shown.Phone != "":
+		p.redirect(shown.Phone)
+		return nil
+	}
+	return p.show("search", p.T("Search"), shown)
+}

@@ -1,0 +1,120 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Search is what to look for. Each field is one thing that a text may be.
+type Search struct {
+	Key     string // an idempotency key of any caller; "" = none
+	ClaimID int64  // of a task's newest claim; 0 = none
+	Request string // the request id of a submission; "" = none
+	Caller  *int64 // only the tasks and keys of this caller; nil = all
+}
+
+const (
+	searchCallers = 2000            // keys are looked for in the newest of them
+	searchTime    = 3 * time.Second // of the logs, which have no index by request or claim
+	searchLimit   = 20              // tasks
+	searchBack    = 31 * 24 * time.Hour
+)
+
+// searchKeySQL finds the submissions of a key. The hash of a key contains the id of its caller.
+const searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) limit 20`
+
+const searchCallersSQL = `select id from callers where $1::bigint is null or id = $1 order by id desc limit 2000`
+
+const searchLiveClaimSQL = `select id from task_live where claim_id = $1 limit 20`
+
+// The logs are read backwards in time, part by part: both have a BRIN index on their times.
+const (
+	searchDoneClaimSQL = `select id from task_done where claim_id = $1 and reported_at >= $2 and reported_at < $3 limit 20`
+	searchRequestSQL   = `select task_id from receive_logs where request_id = $1 and task_id is not null and created_at >= $2 and created_at < $3 limit 20`
+)
+
+// Find returns the tasks that match any of the fields, at most 20 of each, and whether everything was looked through:
+// what has no index is searched backwards in time for 3 s.
+func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
+	complete = true
+	if s.Key != "" {
+		if found, err = st.findByKey(ctx, s); err != nil {
+			return nil, false, store.Wrap("search by key", err)
+		}
+	}
+	if s.ClaimID != 0 {
+		live, err := st.findIDs(ctx, searchLiveClaimSQL, s.ClaimID)
+		if err != nil {
+			return nil, false, store.Wrap("search by claim", err)
+		}
+		if found = append(found, live...); len(live) == 0 {
+			done, all, err := st.findBackwards(ctx, searchDoneClaimSQL, s.ClaimID)
+			if err != nil {
+				return nil, false, store.Wrap("search by claim", err)
+			}
+			found, complete = append(found, done...), complete && all
+		}
+	}
+	if s.Request != "" && len(found) == 0 {
+		logged, all, err := st.findBackwards(ctx, searchRequestSQL, s.Request)
+		if err != nil {
+			return nil, false, store.Wrap("search by request", err)
+		}
+		found, complete = append(found, logged...), complete && all
+	}
+	return found, complete, nil
+}
+
+// findByKey looks for the key under the ids of all callers, the built-in admin's included.
+func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
+	rows, err := st.db.Read.Query(ctx, searchCallersSQL, s.Caller)
+	if err != nil {
+		return nil, err
+	}
+	callers, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, err
+	}
+	if s.Caller == nil || *s.Caller == 0 {
+		callers = append(callers, 0)
+	}
+	hashes := make([]task.Hash, 0, len(callers))
+	for _, caller := range callers {
+		hashes = append(hashes, task.KeyHash(caller, "sms", s.Key))
+	}
+	return st.findIDs(ctx, searchKeySQL, hashes)
+}
+
+// findBackwards runs a query over parts of the time before now, each four times as long as the one after it, until
+// something is found or the time is over.
+func (st *Store) findBackwards(ctx context.Context, sql string, value any) (found []task.ID, complete bool, err error) {
+	within, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	now := time.Now().Add(time.Minute) // the clock of the database may be ahead
+	for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)); length *= 4 {
+		begin := end.Add(-length)
+		found, err = st.findIDs(within, sql, value, begin, end)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			return nil, false, nil
+		case err != nil || len(found) > 0:
+			return found, true, err
+		}
+		end = begin
+	}
+	return nil, true, nil
+}
+
+func (st *Store) findIDs(ctx context.Context, sql string, args ...any) ([]task.ID, error) {
+	rows, err := st.db.Read.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[task.ID])
+}
