@@ -32,12 +32,12 @@ func TestDeadLetters(t *testing.T) {
 	require.Len(t, rest.Items, 1)
 	require.Empty(t, rest.NextAfter)
 
-	at := fmt.Sprintf("dead-letters/%d/dismiss", newest.ID)
+	path := fmt.Sprintf("dead-letters/%d/dismiss", newest.ID)
 	for _, body := range []string{`{}`, `{"reason":"\u3000"}`, `{"reason":"` + strings.Repeat("x", 501) + `"}`} {
-		o.requireError(400, "invalid_request", []string{"reason"}, "POST", at, body)
+		o.requireError(400, "invalid_request", []string{"reason"}, "POST", path, body)
 	}
-	require.Equal(t, http.StatusNoContent, o.call("POST", at, `{"reason":"informed by phone"}`).Code)
-	o.requireError(404, "not_found", nil, "POST", at, `{"reason":"informed by phone"}`)
+	require.Equal(t, http.StatusNoContent, o.call("POST", path, `{"reason":"informed by phone"}`).Code)
+	o.requireError(404, "not_found", nil, "POST", path, `{"reason":"informed by phone"}`)
 	require.Len(t, mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters", "").Items, 2)
 	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", newest.ID), "").Items
 	require.Len(t, actions, 1)

@@ -1,6 +1,6 @@
 package console
 
-// notices are what a page says after something was done, by the key in its address.
+// notices are the messages that a page shows after a change, by the query parameter done.
 var notices = map[string]string{
 	"retry":         "The task is pending again.",
 	"cancel":        "The task was cancelled.",

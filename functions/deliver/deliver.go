@@ -4,7 +4,7 @@
 //	POST /events/deliver
 //
 // It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Due
-// deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a deliver dies,
+// deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a process dies,
 // what it was posting is posted again, with the same webhook-id, when the lease ends. A slow or dead receiver does
 // not delay others for long: the concurrent posts to each destination are limited, and each account has at most a
 // quarter of all.
@@ -69,8 +69,8 @@ var Function = fn.EventBatch("deliver", New)
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{adminStore: env.Admin, alertStore: env.Alerts, messageStore: env.Messages, webhookStore: env.Webhooks, env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
 		webhooksInFlight: newInFlight[webhooks.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
-	d.poster.logHidden = func(host string, cause error) {
-		if unlogged, log := d.hidden.Next(host); log {
+	d.poster.logNonPublic = func(host string, cause error) {
+		if unlogged, log := d.nonPublic.Next(host); log {
 			env.Log.Info("no public address to deliver to", "host", task.MaskNumbers(host), "cause", task.MaskNumbers(cause.Error()), "unlogged", unlogged)
 		}
 	}
@@ -94,9 +94,9 @@ type deliverer struct {
 	webhooksInFlight *inFlight[webhooks.DueDelivery]
 	messagesInFlight *inFlight[urlMessage]
 
-	changes       loglimit.ByKey[endpointState] // log lines
-	hidden        loglimit.ByKey[string]        // log lines of hosts without a public address
-	unsignedPosts loglimit.ByKey[secretOwner]   // log lines
+	changes       loglimit.ByKey[endpointState] // log lines about changes of endpoints
+	nonPublic     loglimit.ByKey[string]        // log lines about hosts without a public address
+	unsignedPosts loglimit.ByKey[secretOwner]   // log lines about posts that cannot be signed
 	recordedBytes atomic.Int64                  // bytes of events since their stream was last trimmed for them
 }
 
@@ -118,7 +118,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
-	if _, isEvent := kindOf(e.Type()); isEvent {
+	if _, subscribable := kindOf(e.Type()); subscribable {
 		refused, err := d.record(ctx, []streamevent.Event{streamevent.Alone(e)})
 		if err == nil && refused[0] != nil {
 			err = fn.Poison(refused[0])
@@ -137,7 +137,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
 				return err
 			}
-		case isEvent(e):
+		case isSubscribable(e):
 			toRecord = append(toRecord, *e)
 		default:
 			accepted = append(accepted, *e)
@@ -153,9 +153,9 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	return d.push(ctx, c, accepted)
 }
 
-func isEvent(e *streamevent.Event) bool {
-	_, isEvent := kindOf(e.Type)
-	return isEvent
+func isSubscribable(e *streamevent.Event) bool {
+	_, subscribable := kindOf(e.Type)
+	return subscribable
 }
 
 // buryPoison stores the event as a dead letter if err is poison, which no retry can cure, so that the other events of
@@ -171,11 +171,11 @@ func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.E
 	})
 }
 
-// kindOf returns the kind of an event that endpoints can subscribe to: its type is sendonce.<kind>.v1.
-func kindOf(eventType string) (kind string, isEvent bool) {
-	kind, isEvent = strings.CutPrefix(eventType, "sendonce.")
+// kindOf returns the kind of an event, whose type is sendonce.<kind>.v1, and whether endpoints can subscribe to it.
+func kindOf(eventType string) (kind string, subscribable bool) {
+	kind, subscribable = strings.CutPrefix(eventType, "sendonce.")
 	kind, _ = strings.CutSuffix(kind, ".v1")
-	return kind, isEvent && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
+	return kind, subscribable && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
 // record stores a delivery of each event for each endpoint that subscribes to it. refused has, by index, the events that
@@ -224,7 +224,7 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 	return refused, nil
 }
 
-// maxEventText is the longest id and type of an event, in bytes: those of the relay are shorter.
+// maxEventText bounds the id and the type of an event, in bytes. Those of relay's events are shorter.
 const maxEventText = 255
 
 func recordedEvent(p *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
@@ -259,7 +259,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if err == nil && due {
 		var first bool
 		if first, err = d.post(ctx, c); !first {
-			d.env.WakeDeliverAt(time.Now().Add(d.lease())) // the call that is posting schedules an earlier one unless its process dies
+			d.env.WakeDeliverAt(time.Now().Add(d.lease())) // in case the process of the call that is posting dies; else that call schedules an earlier one
 		}
 		if err != nil || !first {
 			return err
@@ -269,7 +269,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	// The times include the ends of leases, as another deliver may have died.
+	// next may be the end of a lease: another process may have died while it posted.
 	if !next.IsZero() {
 		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}

@@ -74,7 +74,7 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
-	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // what is older than the stream is deleted
+	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // rows older than the stream are deleted
 	twice := event("twice", delivered, "", `{"delivered_at":"`+at+`","messages":[`+message+`,`+message+`]}`)
 	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // an endpoint without deliveries
 	batch := "[" + strings.Join(append(forged, twice, deleted, event("good", task, id, "{}")), ",") + "]"
@@ -202,17 +202,17 @@ func TestHangingReceiverDelaysNoOther(t *testing.T) {
 	hang := make(chan struct{})
 	stuck := cluster.NewReceiver(t, func(int, http.ResponseWriter, *http.Request) { <-hang })
 	t.Cleanup(func() { close(hang) }) // before the server waits for its calls
-	well := cluster.NewReceiver(t, nil)
-	hangs := w.AddEndpoint(stuck.URL).ID
-	w.AddEndpoint(well.URL)
+	healthy := cluster.NewReceiver(t, nil)
+	stuckID := w.AddEndpoint(stuck.URL).ID
+	w.AddEndpoint(healthy.URL)
 	const n = 30
 	for range n {
 		w.FinishTask()
 	}
-	cluster.Eventually(t, func() bool { return well.Calls() >= n })
+	cluster.Eventually(t, func() bool { return healthy.Calls() >= n })
 	require.Positive(t, stuck.Calls())
-	require.Zero(t, w.Admin.Count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, hangs),
-		"within the time of one call to the other")
+	require.Zero(t, w.Admin.Count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, stuckID),
+		"the first call to it still hangs")
 	cluster.WaitDeliveries(w, "delivered", n)
 }
 
@@ -242,10 +242,9 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	cluster.Eventually(t, func() bool { return state().State == "received" })
 
 	confirm := true
-	toConfirm, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
+	saved, err = w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
 	require.NoError(t, err)
-	saved = toConfirm
-	cluster.Eventually(t, func() bool { return state().State == "sent" }, "its 2xx is not the confirmation")
+	cluster.Eventually(t, func() bool { return state().State == "sent" }, "a 2xx does not confirm it")
 	require.NoError(t, w.Client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)
 }
@@ -269,7 +268,7 @@ func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, nil)
 	secret := w.AddEndpoint(shop.URL).Secret
-	require.Equal(t, w.FinishTask(), shop.Event(t, 1, secret).Subject) // the streams are there
+	require.Equal(t, w.FinishTask(), shop.Event(t, 1, secret).Subject) // so the streams exist
 	nc, err := nats.Connect(w.NATS.URL())
 	require.NoError(t, err)
 	defer nc.Close()
@@ -328,8 +327,8 @@ func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	require.Equal(t, 2, shop.Calls(), fmt.Sprint(first))
 }
 
-// A killed deliver leaves only its lease. The wake-up at its end repeats the delivery, as
-// the safety tick is an hour away.
+// If deliver is killed, only its lease remains. The wake-up at the end of the lease repeats the
+// delivery: the safety tick is an hour away.
 func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)

@@ -17,10 +17,10 @@ import (
 )
 
 // deliveredType is the type of an event with the messages that were delivered before they were saved, and the time. push
-// publishes it, as it must not wait for Postgres, and this function records it later.
+// publishes it, because push must not wait for Postgres, and recordDelivered handles it later.
 const deliveredType = "sendonce.message.delivered.v1"
 
-// deliveredData is the data of such an event.
+// deliveredData is the data of an event of deliveredType.
 type deliveredData struct {
 	DeliveredAt time.Time          `json:"delivered_at"` // when publishing began
 	Messages    []deliveredMessage `json:"messages"`

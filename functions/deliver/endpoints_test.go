@@ -32,7 +32,7 @@ func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	locked.Event(t, 1, secret)
 }
 
-// Messages that cannot be signed wait for their lease. They fill neither the places for posts nor the log.
+// Messages that cannot be signed wait until their lease ends. They use up neither the concurrent posts nor the log.
 func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -74,7 +74,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	first := w.FinishTask()
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
-	}, "it has failed for a second, which only the next failure shows")
+	}, "it has failed for a second; the next failure disables it")
 	second := w.FinishTask()
 
 	event := other.Event(t, 1, secret)

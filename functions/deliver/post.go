@@ -53,9 +53,9 @@ type attempt struct {
 
 // poster posts to URLs that callers have registered. It is safe for concurrent use.
 type poster struct {
-	timeout   time.Duration
-	transport *http.Transport
-	logHidden func(host string, cause error) // logs, for an operator, the error behind errNotPublic; may be nil
+	timeout      time.Duration
+	transport    *http.Transport
+	logNonPublic func(host string, cause error) // logs, for an operator, the error behind errNotPublic; may be nil
 }
 
 // newPoster returns a poster. The timeout limits each try, including reading the response. Connecting and the TLS
@@ -112,8 +112,8 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, url, id string, body
 	case ended(limited):
 		a.err = fmt.Sprintf("timed out after %s", p.timeout)
 	case notPublicAddress(err):
-		if p.logHidden != nil {
-			p.logHidden(req.URL.Host, err)
+		if p.logNonPublic != nil {
+			p.logNonPublic(req.URL.Host, err)
 		}
 		a.err = errNotPublic.Error()
 		untilStep(limited, a.at)

@@ -74,7 +74,7 @@ func TestInternalNamesLookLikeMissingNames(t *testing.T) {
 	dialer := net.Dialer{Resolver: nameServer(t), ControlContext: newGuard(nil).control}
 	p.transport.DialContext = dialer.DialContext
 	causes := make(chan string, 1)
-	p.logHidden = func(host string, cause error) { causes <- host + ": " + cause.Error() }
+	p.logNonPublic = func(host string, cause error) { causes <- host + ": " + cause.Error() }
 	for host, cause := range map[string]string{
 		"inside.test.": "not resolve to a public address", "missing.test.": "no such host", "broken.test.": "server misbehaving",
 	} {

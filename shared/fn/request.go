@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// request is one request on its way through fn: what the function sees of it
-// (call) and what the log line will say.
+// request is the state of one HTTP request: what the function gets of it (call)
+// and what is logged of it.
 type request struct {
 	env     *Env
 	w       http.ResponseWriter
@@ -30,11 +30,11 @@ type request struct {
 	start   time.Time
 
 	function, route   string // never the raw path: it may hold a phone number
-	releaseConnection func() // once the call has a slot: allows its connection to be closed
+	releaseConnection func() // set once the call has a slot; it allows the connection to be closed
 	bodyRead          bool   // to its end
 	status            int    // 0 until the response is written
 	bytes             int
-	code              string // the error word, on failures
+	code              string // the error code of a failure
 	err               error
 }
 
@@ -59,8 +59,8 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 	return req
 }
 
-// requestID keeps the caller's id when it is harmless, else makes one. An id that may contain a
-// phone number is not harmless, as it is logged.
+// requestID returns the caller's id if it may be logged, else a new one. An id that may contain a
+// phone number may not be logged.
 func requestID(given string) string {
 	if task.ValidName(given, 50) && (!mayHoldNumber(given) || isRandomID(given)) {
 		return given
@@ -84,14 +84,14 @@ func mayHoldNumber(id string) bool {
 // phone numbers.
 func isRandomID(id string) bool {
 	hex := strings.ReplaceAll(id, "-", "")
-	form := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)
-	return form && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
+	hasForm := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)
+	return hasForm && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
 }
 
-// readBody takes the whole body within the route's bound, once there is room for
-// it. Its time begins with the call and is bounded apart from the handler's: a slow
-// sender must not hold a call for long, and the deadline must be gone before a long
-// poll, whose context it would cancel.
+// readBody reads the whole body, at most the route's maxBody, once there is memory for
+// it. The body has its own deadline, bodyTimeout after the call began, so that a slow client does
+// not hold a call for long. The deadline is removed before the handler runs: it would cancel
+// the context of a long poll.
 func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	if req.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
@@ -100,9 +100,9 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 		req.bodyRead = true
 		return req.readWithin(time.Time{})
 	}
-	reader, waiting := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
+	reader, began := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
 	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
-		return req.readWithin(req.start.Add(bodyTimeout + time.Since(waiting)))
+		return req.readWithin(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
 	})
 	var large *http.MaxBytesError
 	var refused *task.Error
@@ -137,9 +137,9 @@ func (req *request) readWithin(deadline time.Time) error {
 	return nil
 }
 
-// discardBody gives the rest of an unread body a moment to arrive, so
-// that the connection can be used again. Without it net/http would read on, up to
-// 256 KiB of it, for as long as the whole call may take.
+// discardBody gives the rest of an unread body refusedBodyTimeout to arrive, so
+// that the connection can be used again. Without this deadline net/http would read up to
+// 256 KiB of it for as long as the whole call may take.
 func discardBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
@@ -160,7 +160,7 @@ func checkContentType(h http.Header, r *Route) error {
 }
 
 // end recovers a panic of the function, writes the one log line of the call and
-// counts it. http.ErrAbortHandler goes on to the server, which it is meant for.
+// counts it. http.ErrAbortHandler is passed on to the server.
 func (req *request) end() {
 	abort := false
 	if r := recover(); r != nil {
@@ -179,8 +179,8 @@ func (req *request) end() {
 		panic(http.ErrAbortHandler)
 	}
 	if req.env.limiter.isDraining() {
-		// A host that cannot be shut down ends once no call is left: what is still
-		// in the server's buffer then would be lost.
+		// A framework whose server cannot be shut down exits once no call is left: what is
+		// still in the server's buffer then would be lost.
 		_ = http.NewResponseController(req.w).Flush() // fails where the client has left
 	}
 }
@@ -217,12 +217,12 @@ func (req *request) log() {
 	req.env.Log.LogAttrs(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
 }
 
-// failureKind is what calls that anybody may repeat share a log line by.
+// failureKind is the key by which the log lines of failed calls are limited.
 type failureKind struct{ function, code string }
 
-// nextLine reports whether to log the call. Failed calls of nobody whom we know, and events that a
-// busy function refuses, which come again and again, have one line a minute for each function and
-// kind of error; it counts those before it.
+// nextLine reports whether to log the call. Anybody can repeat failed calls without a
+// known caller, and events that a busy function refuses are repeated: these have one line a minute
+// for each function and kind of error. unlogged is how many were not logged since the line before.
 func (req *request) nextLine() (unlogged uint64, log bool) {
 	busy := req.mounted != nil && req.mounted.event && req.code == task.CodeServerBusy
 	if busy || req.err != nil && req.call.Caller.Name == "" {

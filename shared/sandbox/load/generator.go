@@ -15,7 +15,7 @@ import (
 var ErrNoMore = errors.New("no more calls")
 
 // Call makes one call. It is made again after an error, so it keeps what it sends
-// (an idempotency key above all) until that was answered.
+// (an idempotency key above all) until it gets a response.
 type Call func(ctx context.Context) error
 
 // Generator makes calls from several goroutines at once. All methods may be called

@@ -12,17 +12,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Ledger holds what calls were answered and what receivers got. All methods may be
-// called from any goroutine. A Check joins the first errors.
+// Ledger holds the results of calls and what receivers got. All methods may be
+// called from any goroutine. A Check returns its first ten errors, joined.
 type Ledger struct {
-	mu       sync.Mutex
-	tasks    map[string]string   // ids by idempotency key
-	claims   map[string][]string // claim ids by task
-	reports  map[string]int      // by task
-	sent     map[Message]Sent
-	received map[Message]int
-	highest  map[string]int // number received, by sender
-	overtook map[string]int // messages received after a later one of their sender, by sender
+	mu        sync.Mutex
+	tasks     map[string]string   // ids by idempotency key
+	claims    map[string][]string // claim ids by task
+	reports   map[string]int      // by task
+	sent      map[Message]Sent
+	received  map[Message]int
+	highest   map[string]int // number received, by sender
+	overtaken map[string]int // messages received after a later one of their sender, by sender
 }
 
 // Message identifies a message of a load: each sender counts its own from 1. It is
@@ -42,44 +42,44 @@ type Sent struct {
 func NewLedger() *Ledger {
 	return &Ledger{
 		tasks: map[string]string{}, claims: map[string][]string{}, reports: map[string]int{},
-		sent: map[Message]Sent{}, received: map[Message]int{}, highest: map[string]int{}, overtook: map[string]int{},
+		sent: map[Message]Sent{}, received: map[Message]int{}, highest: map[string]int{}, overtaken: map[string]int{},
 	}
 }
 
-// Submitted enters the id that a submission was answered. It returns an error if the
-// same key was answered another id before.
+// Submitted records the id that a submission returned. It returns an error if the
+// same key returned another id before.
 func (l *Ledger) Submitted(key, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if before := l.tasks[key]; before != "" && before != id {
-		return fmt.Errorf("key %s was answered %s and %s", key, before, id)
+		return fmt.Errorf("key %s returned %s and %s", key, before, id)
 	}
 	l.tasks[key] = id
 	return nil
 }
 
-// Claimed enters a claim of a task.
+// Claimed records a claim of a task.
 func (l *Ledger) Claimed(id, claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claims[id] = append(l.claims[id], claim)
 }
 
-// Reported enters that a report of success was applied.
+// Reported records that a report of success was applied.
 func (l *Ledger) Reported(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reports[id]++
 }
 
-// Sent enters how a message was acknowledged.
+// Sent records how a message was acknowledged.
 func (l *Ledger) Sent(m Message, s Sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[m] = s
 }
 
-// Received enters that a receiver got a message, in the order in which it did.
+// Received records that a receiver got a message. Call it in the order in which the receiver got them.
 func (l *Ledger) Received(m Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,12 +87,12 @@ func (l *Ledger) Received(m Message) {
 		return
 	}
 	if m.N < l.highest[m.Sender] {
-		l.overtook[m.Sender]++
+		l.overtaken[m.Sender]++
 	}
 	l.highest[m.Sender] = max(l.highest[m.Sender], m.N)
 }
 
-// Tasks is how many tasks were submitted, claimed and reported.
+// Tasks returns how many tasks were submitted, claimed and reported.
 func (l *Ledger) Tasks() (submitted, claimed, reported int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *Ledger) TaskIDs() map[string]string {
 	return maps.Clone(l.tasks)
 }
 
-// Messages is how many messages were acknowledged and received, and how many of the
+// Messages returns how many messages were acknowledged and received, and how many of the
 // received ones were received more than once.
 func (l *Ledger) Messages() (sent, received, repeated int) {
 	l.mu.Lock()
@@ -119,7 +119,7 @@ func (l *Ledger) Messages() (sent, received, repeated int) {
 	return len(l.sent), len(l.received), repeated
 }
 
-// Acknowledged is how many messages had that acknowledgement.
+// Acknowledged returns how many messages had that acknowledgement.
 func (l *Ledger) Acknowledged(ack string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,28 +131,28 @@ func (l *Ledger) Acknowledged(ack string) (n int) {
 	return n
 }
 
-// Overtaken is how many messages of each sender were received for the first time
+// Overtaken returns how many messages of each sender were received for the first time
 // after a later one of the same sender.
 func (l *Ledger) Overtaken() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.overtook)
+	return maps.Clone(l.overtaken)
 }
 
-// tasksSQL returns each entered task whose row is not as it was entered, and each
-// task that was not entered.
+// tasksSQL returns each task of the ledger whose row differs from it, and each task
+// that is not in the ledger.
 const tasksSQL = `
-with entered as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
+with ledger as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
 compared as (
     select e.id, case
-            when t.id is null then 'is no row'
+            when t.id is null then 'has no row'
             when e.reported and (d.status, d.claim_id) is distinct from (2::smallint, e.claim) then 'was reported, but has not succeeded by that claim'
             when not e.reported and d.id is not null then 'is final, but was not reported'
-            when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'has not the claim that was answered'
+            when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'has another claim than the response'
         end as wrong
-    from entered e left join tasks t using (id) left join task_live l using (id) left join task_done d using (id)
+    from ledger e left join tasks t using (id) left join task_live l using (id) left join task_done d using (id)
     union all
-    select id, 'was not submitted' from tasks t where not exists (select from entered e where e.id = t.id)
+    select id, 'was not submitted' from tasks t where not exists (select from ledger e where e.id = t.id)
 )
 select id::text, wrong from compared where wrong is not null limit 10`
 
@@ -172,7 +172,7 @@ func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 			claim = &l.claims[id][n-1]
 		}
 		if len(l.claims[id]) > 1 || l.reports[id] > 1 {
-			wrong = append(wrong, l.counted(id))
+			wrong = append(wrong, l.countError(id))
 		}
 		ids, claims, reported = append(ids, id), append(claims, claim), append(reported, l.reports[id] > 0)
 	}
@@ -188,7 +188,7 @@ func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("compare tasks with the database: %w", err)
 	}
-	return first(wrong)
+	return joinFirst(wrong)
 }
 
 // CheckTasksDone checks that each submitted task was claimed once and reported once.
@@ -198,13 +198,13 @@ func (l *Ledger) CheckTasksDone() error {
 	var wrong []error
 	for _, id := range l.tasks {
 		if len(l.claims[id]) != 1 || l.reports[id] != 1 {
-			wrong = append(wrong, l.counted(id))
+			wrong = append(wrong, l.countError(id))
 		}
 	}
-	return first(wrong)
+	return joinFirst(wrong)
 }
 
-func (l *Ledger) counted(id string) error {
+func (l *Ledger) countError(id string) error {
 	return fmt.Errorf("task %s was claimed %d times and reported %d times", id, len(l.claims[id]), l.reports[id])
 }
 
@@ -222,12 +222,12 @@ func (l *Ledger) CheckMessages(ctx context.Context, conn *pgx.Conn) error {
 	const sql = `
 select count(e.id), count(*) from messages m left join (select distinct unnest($1::text[]::uuid[])) e (id) using (id)
 where sender = any($2)`
-	var entered, all int
-	if err := conn.QueryRow(ctx, sql, ids, senders).Scan(&entered, &all); err != nil {
+	var found, all int
+	if err := conn.QueryRow(ctx, sql, ids, senders).Scan(&found, &all); err != nil {
 		return fmt.Errorf("compare messages with the database: %w", err)
 	}
-	if entered != len(ids) || all != len(ids) {
-		return fmt.Errorf("%d messages were acknowledged; the database has %d of them, and %d of their senders", len(ids), entered, all)
+	if found != len(ids) || all != len(ids) {
+		return fmt.Errorf("%d messages were acknowledged; the database has %d of them, and %d of their senders", len(ids), found, all)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (l *Ledger) CheckReceived() error {
 			wrong = append(wrong, fmt.Errorf("message %d of %s was received and not acknowledged", m.N, m.Sender))
 		}
 	}
-	return first(wrong)
+	return joinFirst(wrong)
 }
 
 // CheckReceivedOnce returns what CheckReceived returns, and the messages that were
@@ -263,11 +263,11 @@ func (l *Ledger) CheckReceivedOnce() error {
 			wrong = append(wrong, fmt.Errorf("message %d of %s was received %d times", m.N, m.Sender, n))
 		}
 	}
-	return errors.Join(err, first(wrong))
+	return errors.Join(err, joinFirst(wrong))
 }
 
-// first joins the first ten errors by their text.
-func first(wrong []error) error {
+// joinFirst joins the first ten errors, sorted by their text.
+func joinFirst(wrong []error) error {
 	slices.SortFunc(wrong, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(wrong[:min(len(wrong), 10)]...)
 }

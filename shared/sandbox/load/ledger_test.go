@@ -18,8 +18,8 @@ const (
 	unknown = "00000000-0000-7000-8000-000000000004"
 )
 
-// entered is what the rows of TestCheckTasks are compared with.
-func entered(t *testing.T) *Ledger {
+// testLedger returns the ledger with which the rows of TestCheckTasks agree.
+func testLedger(t *testing.T) *Ledger {
 	l := NewLedger()
 	require.NoError(t, l.Submitted("a", waiting))
 	require.NoError(t, l.Submitted("b", claimed))
@@ -43,22 +43,22 @@ insert into task_live (id, queue, state, priority, max_retries, on_unknown, clai
     ('00000000-0000-7000-8000-000000000002', 'default', 2, 5, 3, 0, 7, 'app', now() + interval '1 hour');
 insert into task_done (id, status, reason, retry_count, ended, claim_id) values ('00000000-0000-7000-8000-000000000003', 2, 0, 0, 1, 8)`)
 	require.NoError(t, err)
-	require.NoError(t, entered(t).CheckTasks(t.Context(), conn))
+	require.NoError(t, testLedger(t).CheckTasks(t.Context(), conn))
 
 	for name, c := range map[string]struct {
 		change func(*Ledger)
 		want   string
 	}{
-		"lost":                       {func(l *Ledger) { _ = l.Submitted("d", unknown) }, "task " + unknown + " is no row"},
+		"lost":                       {func(l *Ledger) { _ = l.Submitted("d", unknown) }, "task " + unknown + " has no row"},
 		"not submitted":              {func(l *Ledger) { delete(l.tasks, "a") }, "task " + waiting + " was not submitted"},
 		"claimed twice":              {func(l *Ledger) { l.Claimed(claimed, "7") }, "task " + claimed + " was claimed 2 times and reported 0 times"},
 		"reported twice":             {func(l *Ledger) { l.Reported(done) }, "task " + done + " was claimed 1 times and reported 2 times"},
 		"reported in vain":           {func(l *Ledger) { l.Reported(claimed) }, "task " + claimed + " was reported, but has not succeeded by that claim"},
 		"succeeded by another claim": {func(l *Ledger) { l.claims[done][0] = "9" }, "task " + done + " was reported, but has not succeeded by that claim"},
 		"final without a report":     {func(l *Ledger) { delete(l.reports, done) }, "task " + done + " is final, but was not reported"},
-		"claim lost":                 {func(l *Ledger) { l.Claimed(waiting, "6") }, "task " + waiting + " has not the claim that was answered"},
+		"claim lost":                 {func(l *Ledger) { l.Claimed(waiting, "6") }, "task " + waiting + " has another claim than the response"},
 	} {
-		l := entered(t)
+		l := testLedger(t)
 		c.change(l)
 		require.EqualError(t, l.CheckTasks(t.Context(), conn), c.want, name)
 	}
@@ -66,8 +66,8 @@ insert into task_done (id, status, reason, retry_count, ended, claim_id) values 
 
 func TestCheckTasksDone(t *testing.T) {
 	t.Parallel()
-	l := entered(t)
-	require.EqualError(t, l.Submitted("a", unknown), "key a was answered "+waiting+" and "+unknown)
+	l := testLedger(t)
+	require.EqualError(t, l.Submitted("a", unknown), "key a returned "+waiting+" and "+unknown)
 	require.ErrorContains(t, l.CheckTasksDone(), "task "+waiting+" was claimed 0 times and reported 0 times")
 	require.ErrorContains(t, l.CheckTasksDone(), "task "+claimed+" was claimed 1 times and reported 0 times")
 }

@@ -13,30 +13,30 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Lag is how long ago something must have happened to be counted: longer than any transaction that
-// writes it may take.
+// Lag is how old a row must be to be counted. It is longer than a transaction may take, so that no older row is
+// committed later.
 const Lag = time.Minute
 
 const (
-	countEvery   = 10 * time.Second // Count does nothing if everything up to this before its end is counted
+	countEvery   = 10 * time.Second // Count does nothing while less time than this is uncounted
 	countTime    = 2 * time.Second  // how long counting one part may take; after that a smaller one is tried
-	smaller      = 8                // times
+	shrinkFactor = 8                // a part that took too long is divided by this
 	shortestPart = time.Second
 )
 
 // The kinds of overview_totals.
 const (
 	kindName        = iota // key is nameOfQueue or nameOfApp
-	kindSubmitted          // by queue, as the next five
-	kindClaims             //
-	kindFinished           // key is the reason
-	kindDurations          // key is the bucket
-	kindTimeouts           //
-	kindWaits              // key is the bucket
+	kindSubmitted          // by queue
+	kindClaims             // by queue
+	kindFinished           // by queue; key is the reason
+	kindDurations          // by queue; key is the bucket
+	kindTimeouts           // by queue
+	kindWaits              // by queue; key is the bucket
 	kindDeliveries         // key is the state
-	kindAppFinished        // by app, as the next two; key is the status
-	kindAppTimeouts        //
-	kindAppClaimed         // only the time of the newest claim
+	kindAppFinished        // by app; key is the status
+	kindAppTimeouts        // by app
+	kindAppClaimed         // by app; only the time of the newest claim
 )
 
 const (
@@ -44,21 +44,22 @@ const (
 	nameOfApp   = 1
 )
 
-// endSQL is the time up to which Count counts, if that is far enough from the place up to which everything is counted.
+// endSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
 const endSQL = `
 select now() - make_interval(secs => $1::float8) from overview_counted
 where counted_to < now() - make_interval(secs => $1::float8 + $2::float8)`
 
-// placeSQL locks the place, unless another process counts.
-const placeSQL = `select counted_to from overview_counted where counted_to < $1::timestamptz for update skip locked`
+// lockCountedToSQL locks and returns counted_to. It returns no row while another process counts, or if it is $1 already.
+const lockCountedToSQL = `select counted_to from overview_counted where counted_to < $1::timestamptz for update skip locked`
 
-const movePlaceSQL = `update overview_counted set counted_to = $1::timestamptz`
+const setCountedToSQL = `update overview_counted set counted_to = $1::timestamptz`
 
-// bounds are Bounds: a test compares them.
+// bounds is Bounds in SQL; a test compares them.
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
-// countSQL counts what happened from $1 on and before $2, and adds it. Ids from $3 on and before $4 are those of that
-// time. $5 is how many names there may be. Of the reasons, 5 is expired and 6 cancelled.
+// countSQL adds to the counters what happened from $1 on and before $2. $3 and $4 are the first ids of these times. $5 is
+// how many names there may be. class says what name is: 0 a queue, 1 an app, 2 empty; kind and key are those of
+// overview_totals. Of the reasons, 5 is expired and 6 cancelled.
 const countSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
@@ -143,7 +144,7 @@ delete from overview_totals t using gone
 where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 6 or gone.key = 1 and t.kind >= 8)`
 )
 
-// Count adds to the counters what happened until lag ago, unless that was done within the last seconds. Any number may
+// Count adds to the counters what happened until lag ago, unless less than countEvery is uncounted. Any number may
 // run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
@@ -156,7 +157,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
 		if store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart {
-			span, err = max(tried/smaller, shortestPart), nil
+			span, err = max(tried/shrinkFactor, shortestPart), nil
 		} else if tried == 0 {
 			break
 		}
@@ -168,7 +169,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time
-		err := tx.QueryRow(ctx, placeSQL, end).Scan(&from)
+		err := tx.QueryRow(ctx, lockCountedToSQL, end).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -189,13 +190,13 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 		batch.Queue(countSQL, from, to, firstID(from), firstID(to), MaxNames)
 		batch.Queue(forgetThroughputSQL)
 		batch.Queue(forgetNamesSQL)
-		batch.Queue(movePlaceSQL, to)
+		batch.Queue(setCountedToSQL, to)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return part, err
 }
 
-// firstID is the first id of a UUIDv7 made at the time.
+// firstID returns the lower bound of the UUIDv7s that are made from that time on.
 func firstID(at time.Time) (id task.ID) {
 	ms := uint64(max(at.UnixMilli(), 0))
 	for i := range 6 {
