@@ -40,11 +40,18 @@ func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorO
 	if testing.Short() {
 		t.Skip("starts a browser")
 	}
-	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(t.TempDir()))
+	profile, err := os.MkdirTemp("", "console")
+	require.NoError(t, err)
+	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile))
 	ctx, end := chromedp.NewExecAllocator(context.Background(), append(all, options...)...) // the cleanup below ends it
 	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))   // about events that it does not know
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	t.Cleanup(func() { stop(); cancel(); end() })
+	t.Cleanup(func() {
+		stop()
+		cancel()
+		end()
+		_ = os.RemoveAll(profile) // the browser may still write to it
+	})
 	b := &tab{t: t, ctx: ctx, url: s.URL}
 	chromedp.ListenTarget(ctx, func(event any) {
 		b.mu.Lock()

@@ -44,6 +44,23 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET /console/queues":           s.page(s.queues),
 		"POST /console/queues/pause":    s.page(s.pauseQueue),
 		"POST /console/queues/resume":   s.page(s.resumeQueue),
+
+		"GET /console/templates":            s.page(s.smsTemplates),
+		"GET /console/templates/new":        s.page(s.newSMSTemplate),
+		"POST /console/templates/new":       s.page(s.addSMSTemplate),
+		"GET /console/templates/{id}":       s.page(s.smsTemplate),
+		"POST /console/templates/{id}":      s.page(s.editSMSTemplate),
+		"POST /console/templates/{id}/{do}": s.page(s.changeSMSTemplate),
+
+		"GET /console/default-sms":            s.page(s.defaultSMSes),
+		"POST /console/default-sms":           s.page(s.addDefaultSMS),
+		"GET /console/default-sms/{id}":       s.page(s.defaultSMS),
+		"POST /console/default-sms/{id}":      s.page(s.editDefaultSMS),
+		"POST /console/default-sms/{id}/{do}": s.page(s.changeDefaultSMS),
+
+		"GET /console/blocked-words":              s.page(s.blockedWords),
+		"POST /console/blocked-words":             s.page(s.addBlockedWord),
+		"POST /console/blocked-words/{id}/remove": s.page(s.removeBlockedWord),
 	}
 }
 

@@ -26,7 +26,7 @@ func (p *page) refusedInput(err error) bool {
 	default:
 		return false
 	}
-	p.Refusal = refused
+	p.Refusal, p.entered = refused, p.Method == http.MethodPost
 	return true
 }
 
@@ -36,6 +36,11 @@ func (p *page) again(err error, to string, show handler) error {
 	if !p.refusedInput(err) {
 		return err
 	}
+	return p.showEntered(to, show)
+}
+
+// showEntered shows the page at an address with what was entered into its form.
+func (p *page) showEntered(to string, show handler) error {
 	address, err := url.Parse(to)
 	if err != nil {
 		return err
@@ -43,7 +48,7 @@ func (p *page) again(err error, to string, show handler) error {
 	visit := *p.Visit
 	visit.Request = p.WithContext(p.Context())
 	visit.URL = address
-	p.Visit = &visit
+	p.Visit, p.entered = &visit, true
 	return show(p)
 }
 
@@ -51,8 +56,8 @@ func (p *page) again(err error, to string, show handler) error {
 // was refused has a Refusal.
 func (p *page) Form(name string) *page {
 	form := *p
-	if p.Refusal != nil && p.PostFormValue("form") != name {
-		form.Refusal = nil
+	if p.PostFormValue("form") != name {
+		form.Refusal, form.entered = nil, false
 	}
 	return &form
 }
@@ -64,7 +69,7 @@ func (p *page) Problem(field string) string {
 	}
 	var problems []string
 	for _, f := range p.Refusal.Fields {
-		if f.Field == field || strings.HasPrefix(f.Field, field+"[") {
+		if f.Field == field || strings.HasPrefix(f.Field, field+"[") || strings.HasPrefix(f.Field, field+".") {
 			problems = append(problems, f.Message)
 		}
 	}
@@ -73,7 +78,7 @@ func (p *page) Problem(field string) string {
 
 // Entered is what a field of a form shows: what was entered if that was refused, else the given value.
 func (p *page) Entered(field, otherwise string) string {
-	if p.Refusal != nil && p.Method == http.MethodPost {
+	if p.entered {
 		return p.PostFormValue(field)
 	}
 	return otherwise
@@ -81,7 +86,7 @@ func (p *page) Entered(field, otherwise string) string {
 
 // Chose reports whether a box or an option of a form is selected: as it was sent if that was refused, else as given.
 func (p *page) Chose(field, value string, otherwise bool) bool {
-	if p.Refusal != nil && p.Method == http.MethodPost {
+	if p.entered {
 		return slices.Contains(p.PostForm[field], value)
 	}
 	return otherwise

@@ -34,6 +34,7 @@ type page struct {
 	w        http.ResponseWriter
 	Language string     // en or zh
 	Refusal  *api.Error // why the API refused what was entered; nil = it did not
+	entered  bool       // forms have what was entered
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.
@@ -219,10 +220,19 @@ var menu = []struct {
 	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
 	{"/console/senders", "Sender apps", []fn.Role{fn.Viewer}, true},
+	{"/console/templates", "Templates", []fn.Role{fn.Viewer}, false},
+	{"/console/default-sms", "Default SMS", []fn.Role{fn.Viewer}, true},
+	{"/console/blocked-words", "Blocked words", []fn.Role{fn.Viewer}, true},
 }
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
+
+// MayChangeAll is MayChange for what admins with queues may not change.
+func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
+
+// ReadsAudit reports whether links to audit entries are shown.
+func (p *page) ReadsAudit() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
 
 // query returns the parameters of the address that a list of the API takes, without empty ones.
 func (p *page) query(names ...string) url.Values {

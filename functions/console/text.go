@@ -158,5 +158,6 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"resend", "hold", "fail", // on_unknown
 	"received", "replayed", "claimed", "report", "verdict", // events of a timeline
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
-	"paused", // queues
+	"paused",             // queues
+	"active", "inactive", // templates
 })

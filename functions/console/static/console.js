@@ -1,6 +1,6 @@
 "use strict";
-// Everything works without this script. It refreshes regions, asks before what cannot be undone, copies, selects rows, and has
-// two shortcuts of the keyboard.
+// Everything works without this script. It refreshes regions, asks before what cannot be undone, copies, selects rows, shows previews
+// as one types, and has two shortcuts of the keyboard.
 
 // confirmed asks a question in a dialog and resolves to true if it was answered with the button that has the text of action.
 function confirmed(question, action) {
@@ -125,6 +125,32 @@ async function refresh(region, index) {
 
 document.querySelectorAll("[data-refresh]").forEach((region, index) => {
   setInterval(() => refresh(region, index), Number(region.dataset.refresh) * 1000);
+});
+
+// A region with data-preview is replaced by that of the page at this address, which gets the fields of the region's form as
+// somebody types.
+async function preview(region, form) {
+  const body = new URLSearchParams(new FormData(form));
+  region.typed = body.toString();
+  try {
+    const response = await fetch(region.dataset.preview, { method: "POST", body });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (region.typed === body.toString()) { // else a newer preview is under way
+      region.innerHTML = page.querySelector("[data-preview]").innerHTML;
+      region.classList.remove("stale");
+    }
+  } catch {
+    region.classList.add("stale");
+  }
+}
+
+document.querySelectorAll("[data-preview]").forEach((region) => {
+  const form = region.closest("form");
+  let timer;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => preview(region, form), 300);
+  });
 });
 
 // "/" goes to the search, and "g" followed by a digit to a page of the menu.

@@ -1,0 +1,34 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const blockedWordsPath = "/api/v1/admin/blocked-words"
+
+func (s *site) blockedWords(p *page) error {
+	found, err := get[api.Page[api.BlockedWordResponse]](p, blockedWordsPath, p.query("after"))
+	if err != nil {
+		return err
+	}
+	return p.show("blocked_words", p.T("Blocked words"), found)
+}
+
+func (s *site) addBlockedWord(p *page) error {
+	if _, err := post[api.BlockedWordResponse](p, blockedWordsPath, api.BlockedWordRequest{Word: p.PostFormValue("word")}); err != nil {
+		return p.again(err, "/console/blocked-words", s.blockedWords)
+	}
+	p.done("/console/blocked-words", "word_blocked")
+	return nil
+}
+
+func (s *site) removeBlockedWord(p *page) error {
+	if err := p.API(http.MethodDelete, blockedWordsPath+"/"+url.PathEscape(p.PathValue("id")), nil, nil); err != nil {
+		return p.again(err, "/console/blocked-words", s.blockedWords)
+	}
+	p.done("/console/blocked-words", "word_allowed")
+	return nil
+}

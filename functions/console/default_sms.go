@@ -1,0 +1,66 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const defaultsPath = "/api/v1/admin/default-sms"
+
+func (s *site) defaultSMSes(p *page) error {
+	found, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("default_sms_list", p.T("Default SMS"), found)
+}
+
+func (s *site) addDefaultSMS(p *page) error {
+	added, err := post[api.DefaultSMSResponse](p, defaultsPath, api.DefaultSMSRequest{
+		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), UseTemplate: p.PostFormValue("use_template") != "",
+	})
+	if err != nil {
+		return p.again(err, "/console/default-sms", s.defaultSMSes)
+	}
+	p.done("/console/default-sms/"+added.ID.String(), "saved")
+	return nil
+}
+
+func (s *site) defaultSMS(p *page) error {
+	found, err := get[api.DefaultSMSResponse](p, defaultsPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	if err != nil {
+		return err
+	}
+	return p.show("default_sms", p.T("Default SMS"), found)
+}
+
+func (s *site) editDefaultSMS(p *page) error {
+	content, useTemplate := p.PostFormValue("content"), p.PostFormValue("use_template") != ""
+	return s.changeDefault(p, http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
+}
+
+// changeDefaultSMS is a button of a default SMS.
+func (s *site) changeDefaultSMS(p *page) error {
+	switch p.PathValue("do") {
+	case "reset":
+		return s.changeDefault(p, http.MethodPost, "/reset", nil, "default_reset")
+	case "delete":
+		if err := p.API(http.MethodDelete, defaultsPath+"/"+url.PathEscape(p.PathValue("id")), nil, nil); err != nil {
+			return err
+		}
+		p.done("/console/default-sms", "deleted")
+		return nil
+	}
+	return s.notFound(p)
+}
+
+func (s *site) changeDefault(p *page, method, do string, body any, notice string) error {
+	id := url.PathEscape(p.PathValue("id"))
+	if err := p.API(method, defaultsPath+"/"+id+do, body, nil); err != nil {
+		return p.again(err, "/console/default-sms/"+id, s.defaultSMS)
+	}
+	p.done("/console/default-sms/"+id, notice)
+	return nil
+}

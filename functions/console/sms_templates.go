@@ -1,0 +1,146 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const templatesPath = "/api/v1/admin/template"
+
+func (s *site) smsTemplates(p *page) error {
+	found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("sms_templates", p.T("Templates"), found)
+}
+
+type smsTemplatePage struct {
+	api.TemplateResponse
+	Action  string       // where the form is sent
+	Preview *textPreview // nil: there is nothing to preview yet
+}
+
+// Sample is what sample values are filled into: each parameter of the template.
+func (t smsTemplatePage) Sample() string {
+	var lines strings.Builder
+	for _, name := range t.Params {
+		lines.WriteString(name + "=\n")
+	}
+	return lines.String()
+}
+
+// textPreview is what a template makes of sample values, or why nothing can be made of them.
+type textPreview struct {
+	api.PreviewResponse
+	Refusal string
+}
+
+func (s *site) newSMSTemplate(p *page) error {
+	shown := smsTemplatePage{Action: "/console/templates/new"}
+	if content := p.Entered("template_content", ""); content != "" {
+		preview, err := p.preview(content)
+		if err != nil {
+			return err
+		}
+		shown.Preview = preview
+	}
+	return p.show("sms_template", p.T("New template"), shown)
+}
+
+func (s *site) smsTemplate(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	found, err := get[api.TemplateResponse](p, templatesPath+"/"+id, nil)
+	if err != nil {
+		return err
+	}
+	shown := smsTemplatePage{TemplateResponse: found, Action: "/console/templates/" + id}
+	if p.MayChange() {
+		if shown.Preview, err = p.preview(p.Entered("template_content", found.TemplateContent)); err != nil {
+			return err
+		}
+	}
+	return p.show("sms_template", p.T("Template"), shown)
+}
+
+// preview composes the text of a template and the sample values of the form, one name=value in each line.
+func (p *page) preview(content string) (*textPreview, error) {
+	params, err := p.typedParams("params")
+	if err == nil {
+		var preview api.PreviewResponse
+		preview, err = post[api.PreviewResponse](p, templatesPath+"/preview", api.PreviewRequest{TemplateContent: content, Params: params})
+		if err == nil {
+			return &textPreview{PreviewResponse: preview}, nil
+		}
+	}
+	var refused *api.Error
+	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest {
+		return nil, err
+	}
+	text := refused.Message
+	for _, field := range refused.Fields {
+		text += "; " + field.Field + " " + field.Message
+	}
+	return &textPreview{Refusal: text}, nil
+}
+
+// typedParams reads the parameters of a template from a field. A line without a value gives none.
+func (p *page) typedParams(field string) (map[string]any, error) {
+	params := map[string]any{}
+	for line := range strings.Lines(p.PostFormValue(field)) {
+		line = strings.TrimRight(line, "\r\n")
+		name, value, ok := strings.Cut(line, "=")
+		switch {
+		case strings.TrimSpace(line) == "":
+		case !ok:
+			return nil, p.badField(field, p.T("each line must be name=value"))
+		case value != "":
+			params[strings.TrimSpace(name)] = value
+		}
+	}
+	return params, nil
+}
+
+func (s *site) addSMSTemplate(p *page) error {
+	added, err := post[api.TemplateResponse](p, templatesPath, api.TemplateRequest{TemplateName: p.PostFormValue("template_name"), TemplateContent: p.PostFormValue("template_content")})
+	if err != nil {
+		return p.again(err, "/console/templates/new", s.newSMSTemplate)
+	}
+	p.done("/console/templates/"+added.ID.String(), "template_added")
+	return nil
+}
+
+func (s *site) editSMSTemplate(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	name, content := p.PostFormValue("template_name"), p.PostFormValue("template_content")
+	err := p.API(http.MethodPut, templatesPath+"/"+id, api.TemplateChange{TemplateName: &name, TemplateContent: &content}, nil)
+	if err != nil {
+		return p.again(err, "/console/templates/"+id, s.smsTemplate)
+	}
+	p.done("/console/templates/"+id, "saved")
+	return nil
+}
+
+// changeSMSTemplate is a button of a template: preview, activate or deactivate.
+func (s *site) changeSMSTemplate(p *page) error {
+	id, do := url.PathEscape(p.PathValue("id")), p.PathValue("do")
+	switch do {
+	case "preview":
+		show := s.smsTemplate
+		if id == "new" {
+			show = s.newSMSTemplate
+		}
+		return p.showEntered("/console/templates/"+id, show)
+	case "activate", "deactivate":
+		if err := p.API(http.MethodPost, templatesPath+"/"+id+"/"+do, nil, nil); err != nil {
+			return p.again(err, "/console/templates/"+id, s.smsTemplate)
+		}
+		p.done("/console/templates/"+id, "template_"+do+"d")
+		return nil
+	}
+	return s.notFound(p)
+}
