@@ -111,7 +111,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 	return withToken(row, token), err
 }
 
-// newToken makes a token and the hash that is stored of it.
+// newToken returns a new token and its hash, which is stored.
 func newToken() (token string, hash []byte) {
 	secret := make([]byte, tokenBytes)
 	rand.Read(secret) // never fails: without randomness the process ends
@@ -133,7 +133,7 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limits returns those of the calling admin, or nil for one without queues.
+// limits returns the calling admin with its grants, which limit the callers that it manages, or nil if it has no queues.
 func limits(c *fn.Call) *callers.StoredCaller {
 	if !c.HasQueues() {
 		return nil
@@ -150,8 +150,8 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{})
 }
 
 func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, id int64, req callerChange) (any, error) {
-	row, also, err := h.callerStore.Update(ctx, id, callers.Grants(req), c.Operator(""))
-	return h.changedWith(ctx, row, also), err
+	row, created, err := h.callerStore.Update(ctx, id, callers.Grants(req), c.Operator(""))
+	return h.publishChanges(ctx, row, created), err
 }
 
 func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
@@ -162,16 +162,16 @@ func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ str
 }
 
 func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
-	row, also, err := h.callerStore.Revoke(ctx, id, c.Operator(""))
-	return h.changedWith(ctx, row, also), err
+	row, created, err := h.callerStore.Revoke(ctx, id, c.Operator(""))
+	return h.publishChanges(ctx, row, created), err
 }
 
-// changedWith publishes the change of a caller and of the callers that it made, and
+// publishChanges publishes the changes of a caller and of the callers that it created, and
 // returns the response.
-func (h *handlers) changedWith(ctx context.Context, row callers.StoredCaller, also []callers.StoredCaller) api.CallerResponse {
+func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
-	for _, made := range also {
-		response.AlsoChanged = append(response.AlsoChanged, made.Name)
+	for _, other := range created {
+		response.AlsoChanged = append(response.AlsoChanged, other.Name)
 	}
 	h.callerChanged(ctx, append(response.AlsoChanged, row.Name)...)
 	return response
@@ -187,7 +187,7 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	}
 }
 
-// withToken is the only response that shows a token.
+// withToken returns a response with the token. No other response has one.
 func withToken(row callers.StoredCaller, token string) api.CallerResponse {
 	response := callerResponse(row)
 	response.Token = token

@@ -145,7 +145,7 @@ func (o *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	return c.ID
 }
 
-// actions are the audit entries of a subject, newest first.
+// actions returns the actions of the audit entries of a subject, newest first.
 func (o *testServer) actions(subject string) (actions []string) {
 	o.Helper()
 	for _, a := range mustCall[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+url.QueryEscape(subject), "").Items {

@@ -29,7 +29,7 @@ func (s *site) loginForm(p *page) error {
 	return p.show("login", p.T("Log in"), p.login(""))
 }
 
-// logIn begins a session. Wrong passwords are limited as those of all calls are, and take as long.
+// logIn begins a session. Wrong passwords are limited and delayed like those of API calls.
 func (s *site) logIn(p *page) error {
 	if err := p.ParseForm(); err != nil {
 		return p.render(http.StatusBadRequest, "login", p.T("Log in"), p.login(p.T("The form is malformed.")))

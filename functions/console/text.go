@@ -143,7 +143,7 @@ func timeOf(language string, at any) timeText {
 	return timeText{relative, when.UTC().Format("2006-01-02 15:04:05 UTC"), when.UTC().Format(time.RFC3339Nano)}
 }
 
-// hidden is shown instead of a content.
+// hidden returns the text that is shown instead of a content.
 func hidden(language, text string) string {
 	if text == "" {
 		return "–"

@@ -23,8 +23,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// scrape reads /metrics without a password, as samples by name and labels; of a
-// histogram _count and _sum.
+// scrape reads /metrics without a password and returns the values by name and labels. Of a
+// histogram it returns _count and _sum.
 func (h *testServer) scrape() map[string]float64 {
 	h.t.Helper()
 	request := h.request("GET", "/metrics", "")
@@ -115,10 +115,10 @@ func TestCallsAreCountedByPatternAndStatus(t *testing.T) {
 
 func TestScrapeShowsCallsInProgress(t *testing.T) {
 	t.Parallel()
-	begun, goOn := make(chan struct{}), make(chan struct{})
+	begun, release := make(chan struct{}), make(chan struct{})
 	h := startServer(t, nil, failing(func(context.Context) error {
 		begun <- struct{}{}
-		<-goOn
+		<-release
 		return task.Refuse(task.CodeConflict, "done")
 	}))
 	require.Zero(t, h.scrape()["sendonce_http_requests_under_way"])
@@ -126,7 +126,7 @@ func TestScrapeShowsCallsInProgress(t *testing.T) {
 	call.Go(func() { h.call("POST", "/api/v1/fail", "") })
 	<-begun
 	require.InDelta(t, 1, h.scrape()["sendonce_http_requests_under_way"], 0)
-	close(goOn)
+	close(release)
 	call.Wait()
 	require.Eventually(t, func() bool { return h.scrape()["sendonce_http_requests_under_way"] == 0 }, waitAtMost, tick)
 }
@@ -177,12 +177,12 @@ func TestMetricsPort(t *testing.T) {
 	require.NoError(t, err)
 	h := startServer(t, func(c *settings.Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
 	require.NoError(t, h.env.serveMetrics(t.Context()))
-	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "they are not on the port of the calls")
+	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "metrics are not on the port of the API")
 	own := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	r := own.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") })
 	require.Equal(t, 200, r.status)
 	require.Contains(t, r.body, "sendonce_http_requests_total")
-	require.Equal(t, 404, own.call("PUT", "/api/v1/empty", "").status, "and calls are not on theirs")
+	require.Equal(t, 404, own.call("PUT", "/api/v1/empty", "").status, "the API is not on the port of metrics")
 	require.ErrorContains(t, h.env.serveMetrics(t.Context()), "SENDONCE_METRICS")
 
 	var closed atomic.Int64

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// RequireGolden ends the test unless file has the generated text. It shows the lines
-// that differ, and the command that writes the file anew.
-func RequireGolden(t testing.TB, file, has, generated, command string) {
+// RequireGolden fails the test unless content, that of file, is the generated text. It shows the
+// lines that differ, and the command that rewrites the file.
+func RequireGolden(t testing.TB, file, content, generated, command string) {
 	t.Helper()
-	if has != generated {
-		t.Fatalf("%s is not what is generated (- the file, + generated):\n%sIf the change is meant, run: %s", file, diff(t, has, generated), command)
+	if content != generated {
+		t.Fatalf("%s is not what is generated (- the file, + generated):\n%sIf the change is meant, run: %s", file, diff(t, content, generated), command)
 	}
 }
 

@@ -27,7 +27,7 @@ type Object = map[string]any
 type Contract struct {
 	Doc        Object
 	Operations map[string]Place // by pattern, such as "GET /healthz"
-	mux        *http.ServeMux   // of the same patterns
+	mux        *http.ServeMux   // finds the pattern of a request
 
 	mu       sync.Mutex
 	compiler *jsonschema.Compiler
@@ -79,8 +79,8 @@ var read = sync.OnceValues(func() (*Contract, error) {
 	return c, c.compiler.AddResource("openapi.json", c.Doc)
 })
 
-// closeObjects makes every used schema refuse fields that it does not name. The file
-// itself leaves responses open, so that clients tolerate new fields.
+// closeObjects makes every used schema refuse unknown fields. The file itself allows them in
+// responses, so that clients tolerate new fields.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case Object:
@@ -129,7 +129,7 @@ func (c *Contract) Child(p Place, names ...string) (found Place, ok bool) {
 	return p, true
 }
 
-// Follow returns the place that a $ref leads to, and p itself if it is none.
+// Follow returns the place to which the $ref of p leads, or p itself if it has none.
 func (c *Contract) Follow(p Place) Place {
 	ref, ok := p.Node["$ref"].(string)
 	if !ok {
@@ -165,7 +165,7 @@ func (c *Contract) Check(schemaAt string, value any) error {
 	return schema.Validate(value)
 }
 
-// CheckJSON is Check of a JSON text.
+// CheckJSON parses a JSON text and calls Check.
 func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
@@ -174,8 +174,8 @@ func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 	return c.Check(schemaAt, value)
 }
 
-// find returns the operation that r calls. If there is none, response is that of all
-// such calls.
+// find returns the operation that r calls. If there is none, response is the response to
+// unknown paths or methods in x-other-responses.
 func (c *Contract) find(r *http.Request) (pattern string, operation, response Place) {
 	name := "NoSuchPath"
 	if path.Clean(r.URL.Path) == r.URL.Path {

@@ -28,21 +28,21 @@ func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.Submissi
 	return out
 }
 
-func TestABatchOfAcceptedMessagesIsJudgedRowByRow(t *testing.T) {
+func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.MustSave(t, storetest.Message("first-by-hand"), storetest.Message("other-by-hand"))
+	db.MustSave(t, storetest.Message("saved-directly"), storetest.Message("differs"))
 	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b")))
 	out := mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b"), accepted(3, "c"), accepted(4, "c"), accepted(5, "c", data(`"other"`)),
-		accepted(6, "a", data(`"other"`)), accepted(7, "first-by-hand"), accepted(8, "other-by-hand", data(`"other"`)))
+		accepted(6, "a", data(`"other"`)), accepted(7, "saved-directly"), accepted(8, "differs", data(`"other"`)))
 	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SavedBefore, messages.SavedNow, messages.SavedBefore, messages.SaveRejected, messages.SaveRejected, messages.SavedBefore, messages.SaveRejected}, out)
 	require.Equal(t, 5, db.Count(t, `select count(*) from messages`))
 	require.Equal(t, 5, db.Count(t, `select count(*) from message_live`))
 	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
 }
 
-// What one caller puts into the stream counts for it whatever becomes of it, else it
-// fills the stream with messages that are rejected.
+// Every message that a caller puts into the stream counts for its quota, even one that is rejected:
+// else it could fill the stream with such messages.
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -61,9 +61,9 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	require.Equal(t, 3*1500, used(1))
 	require.Equal(t, 1500, used(2))
 	save()
-	require.Equal(t, 3*1500, used(1), "what comes again with the same sequence number is not counted again")
+	require.Equal(t, 3*1500, used(1), "the same sequence number is not counted again")
 	mustSaveAccepted(t, db, accepted(5, "rejected", greedy, large))
-	require.Equal(t, 4*1500, used(1), "but what the stream took again is")
+	require.Equal(t, 4*1500, used(1), "a message that is stored again is counted again")
 }
 
 func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
@@ -78,9 +78,9 @@ func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
 	}
 	require.Zero(t, db.Count(t, `select count(*) from (
 		select accept_seq - lag(accept_seq) over (order by next_at, id) as step from messages join message_live using (id)) s where step <> 1`))
-	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 52)
+	missing, err := db.Messages.MissingSequences(t.Context(), 1, 52)
 	require.NoError(t, err)
-	require.Equal(t, []uint64{51, 52}, unaccounted)
+	require.Equal(t, []uint64{51, 52}, missing)
 }
 
 func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
@@ -92,13 +92,13 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	buried, err := db.Messages.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
 	require.NoError(t, err)
 	require.Equal(t, []string{bad.ID.String()}, buried)
-	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 3)
+	missing, err := db.Messages.MissingSequences(t.Context(), 1, 3)
 	require.NoError(t, err)
-	require.Empty(t, unaccounted)
+	require.Empty(t, missing)
 }
 
 // A stream that is nearly full is purged at once, which may be before the acknowledgement is published.
-func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
+func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){
 		"purged": func(t *testing.T, db *storetest.DB) {
@@ -124,7 +124,7 @@ func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
 			require.Empty(t, saved, "no message is purged twice")
 			missing, err := db.Messages.MissingSequences(t.Context(), 1, 2)
 			require.NoError(t, err)
-			require.Equal(t, []uint64{1, 2}, missing, "no sequence number is taken for one of the next stream")
+			require.Equal(t, []uint64{1, 2}, missing, "the rows do not count for the same numbers in the next stream")
 			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 			var acks []string
 			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
@@ -147,33 +147,33 @@ func TestPurgedPoisonedMessageKeepsItsSender(t *testing.T) {
 func TestProgressBelongsToOneStream(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	made := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-	first, err := db.Messages.Checked(t.Context(), made)
+	created := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	first, err := db.Messages.Checked(t.Context(), created)
 	require.NoError(t, err)
 	require.Equal(t, messages.Checked{}, first)
-	begun, err := db.Messages.Checked(t.Context(), made)
+	second, err := db.Messages.Checked(t.Context(), created)
 	require.NoError(t, err)
-	require.Greater(t, begun.Ago, 24*time.Hour, "the stream was not scanned yet")
-	require.NoError(t, db.Messages.MarkScanned(t.Context(), made, 9, 4))
-	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 7, 9))
-	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 5, 9))
-	c, err := db.Messages.Checked(t.Context(), made)
+	require.Greater(t, second.Ago, 24*time.Hour, "the stream was not scanned yet")
+	require.NoError(t, db.Messages.MarkScanned(t.Context(), created, 9, 4))
+	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 7, 9))
+	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 5, 9))
+	c, err := db.Messages.Checked(t.Context(), created)
 	require.NoError(t, err)
 	require.Less(t, c.Ago, time.Minute)
 	c.Ago = 0
 	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "it never goes back")
 
 	db.Exec(t, `update accepted_checked set accept_seq = 9e18`)
-	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 6, 9))
-	c, err = db.Messages.Checked(t.Context(), made)
+	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 6, 9))
+	c, err = db.Messages.Checked(t.Context(), created)
 	require.NoError(t, err)
 	require.EqualValues(t, 6, c.Seq, "the stream has no such number")
 
-	again := made.Add(time.Second)
-	_, err = db.Messages.Checked(t.Context(), again)
+	recreated := created.Add(time.Second)
+	_, err = db.Messages.Checked(t.Context(), recreated)
 	require.NoError(t, err)
-	require.NoError(t, db.Messages.SetChecked(t.Context(), made, 8, 9))
-	c, err = db.Messages.Checked(t.Context(), again)
+	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 8, 9))
+	c, err = db.Messages.Checked(t.Context(), recreated)
 	require.NoError(t, err)
-	require.Zero(t, c.Seq, "a stream that was made anew begins anew")
+	require.Zero(t, c.Seq, "a stream that was created again has no progress")
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// wide has room for all that these tests post.
-var wide = messages.InFlightLimits{All: 100, Caller: 100, Destination: 16}
+// wideLimits allow all posts of these tests.
+var wideLimits = messages.InFlightLimits{All: 100, Caller: 100, Destination: 16}
 
-// postAll claims what is due for URLs and settles all of it alike.
+// postAll claims all due posts, settles each with the result r, and returns when they are due again.
 func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
 	t.Helper()
-	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	var posted []messages.Posted
 	for _, p := range posts {
@@ -44,19 +44,19 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	db.MustSave(t, m)
 	relayed, err := db.Messages.Relay(t.Context(), 10, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
-	require.Zero(t, relayed.Rows, "it is not the relay's")
+	require.Zero(t, relayed.Rows, "the relay does not send messages to URLs")
 
-	first, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	first, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, first, 1)
 	require.Equal(t, "https://shop.example/in", first[0].Destination)
-	none, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	none, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, none)
 
 	_, err = db.Owner(t).Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
 	require.NoError(t, err)
-	second, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	second, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, second, 1)
 	refused := msg.Result{Outcome: msg.Refused, Reason: "answered 500"}
@@ -96,7 +96,7 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
 	db.MustSave(t, m)
-	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	_, err = db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
@@ -105,8 +105,8 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-// The results of many callers are stored together, so they wait for no transaction of one of
-// them. What is skipped is settled later.
+// The results of many callers are stored together, so they do not wait for a message that another
+// transaction has locked. Its result is stored later.
 func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -122,10 +122,10 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 			require.NoError(t, err)
 		}, `select from message_done where id = $1 for update`},
 	} {
-		busy, calm := storetest.Message(name+" busy", toURL), storetest.Message(name+" calm", toURL)
+		busy, free := storetest.Message(name+" busy", toURL), storetest.Message(name+" free", toURL)
 		gone := storetest.Message(name+" gone", toURL)
-		db.MustSave(t, busy, calm, gone)
-		posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+		db.MustSave(t, busy, free, gone)
+		posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, posts, 3, name)
 		var posted []messages.Posted
@@ -138,7 +138,7 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		release := storetest.HoldLock(t, url, held.sql, busy.ID)
 		settled, err := db.Messages.SettlePosts(t.Context(), posted)
 		require.NoError(t, err, name)
-		require.Equal(t, "received", db.MustMessage(t, calm.ID).State(), name)
+		require.Equal(t, "received", db.MustMessage(t, free.ID).State(), name)
 		require.Len(t, settled.Locked, 1, name)
 		locked := posted[settled.Locked[0]]
 		require.Equal(t, busy.ID, locked.ID, name)
@@ -165,11 +165,11 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 		}
 		return n
 	}
-	first, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	first, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, byKey(first))
 	shop := slices.DeleteFunc(slices.Clone(first), func(p messages.Post) bool { return p.DestinationKey() != "0 shop.example" })
-	more, err := db.Messages.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
+	more, err := db.Messages.ClaimPosts(t.Context(), wideLimits, shop[:15], time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in flight count")
 
@@ -198,18 +198,18 @@ func TestRedriveKeepsTheDestinationKey(t *testing.T) {
 	}
 }
 
-// A message that is redriven while it is posted is posted again beside that. Both results may be
+// A message that is redriven during its post is posted a second time concurrently. Both results may be
 // settled together with those of other messages.
 func TestSettlePostsOfOneMessageTwice(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	redriven, other := storetest.Message("redriven", toURL), storetest.Message("other", toURL)
 	db.MustSave(t, redriven, other)
-	posts, err := db.Messages.ClaimPosts(t.Context(), wide, nil, time.Minute)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	_, err = db.Messages.Redrive(t.Context(), redriven.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
-	again, err := db.Messages.ClaimPosts(t.Context(), wide, posts, time.Minute)
+	again, err := db.Messages.ClaimPosts(t.Context(), wideLimits, posts, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
 	var posted []messages.Posted

@@ -19,7 +19,7 @@ import (
 type ClaimRequest struct {
 	Queue        string
 	AppID        string
-	CallerID     int64 // whose the claim is
+	CallerID     int64 // the caller that claims
 	Limit        int
 	Lease        time.Duration
 	MarksSending bool   // the app promises to mark each task as sending before it sends
@@ -37,12 +37,12 @@ type Claimed struct {
 	Phone      string
 	Content    string
 
-	bodiless bool // its body was deleted, which only a function that was taken over can have done
+	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that
 }
 
 // claimBody is the rest of a claim after its CTE c has locked the rows: it claims them, writes
 // the log and reads the bodies, in one statement and one commit. Rows are updated by id, never
-// by a ctid read earlier. A row without a body is claimed, too, and answered with nulls.
+// by a ctid read earlier. A row without a body is claimed too; its columns of tasks are null.
 const claimBody = `
 , k as materialized (
     select $7::bigint as claim_id, now() + $4::interval as lease_until
@@ -109,8 +109,8 @@ const (
 
 // Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
 // its own queue and some of each other queue, and tries again, so that polling alone keeps
-// tasks moving. pending counts the tasks by queue that this made pending and that the claim
-// did not take, so that other pollers can be woken. Claimed tasks are returned even when the
+// tasks moving. pending counts, by queue, the tasks that this made pending and did not claim, so
+// that other pollers can be woken. Claimed tasks are returned even when the
 // second try fails, since their sender must get them. pending is returned with an error too.
 //
 // Most polls find nothing. Unless a claim is likely to succeed, a check comes first that costs
@@ -188,8 +188,8 @@ const maxNonEmpty = 1000
 // promoteRows limits the due tasks that a claim processes.
 const promoteRows = 100
 
-// removeRounds limits how often a claim removes bodiless rows, removeRows how many it removes at a
-// time besides those that it has met.
+// removeRounds limits how often a claim removes bodiless rows. Each time it removes those that it has claimed, and those
+// among the first removeRows rows of the queue.
 const (
 	removeRounds = 10
 	removeRows   = "1000"
@@ -212,16 +212,16 @@ delete from task_live where id = any (array(
 func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
 	for range removeRounds {
 		var found []Claimed
-		if found, err = st.claimFound(ctx, req, limit-len(claimed)); err != nil {
+		if found, err = st.claimRound(ctx, req, limit-len(claimed)); err != nil {
 			break
 		}
-		whole := slices.DeleteFunc(slices.Clone(found), func(c Claimed) bool { return c.bodiless })
-		claimed = append(claimed, whole...)
-		if len(whole) == len(found) {
+		complete := slices.DeleteFunc(slices.Clone(found), func(c Claimed) bool { return c.bodiless })
+		claimed = append(claimed, complete...)
+		if len(complete) == len(found) {
 			break
 		}
-		found = slices.DeleteFunc(found, func(c Claimed) bool { return !c.bodiless })
-		if _, err = st.db.Hot.Exec(ctx, removeBodilessSQL, store.Column(found, func(c Claimed) task.ID { return c.ID }), req.Queue); err != nil {
+		bodiless := slices.DeleteFunc(found, func(c Claimed) bool { return !c.bodiless })
+		if _, err = st.db.Hot.Exec(ctx, removeBodilessSQL, store.Column(bodiless, func(c Claimed) task.ID { return c.ID }), req.Queue); err != nil {
 			break
 		}
 	}
@@ -231,8 +231,8 @@ func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (cl
 	return claimed, err
 }
 
-// claimFound is one claim, which may include rows without a body.
-func (st *Store) claimFound(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
+// claimRound makes one claim, which may include rows without a body.
+func (st *Store) claimRound(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
 	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil, req.CallerID}
 	if buckets := st.marks.of(req.Queue, time.Now()); len(buckets) > 0 {
 		claimed, _, err := st.runClaim(ctx, st.db.EventMode.Pick(claimAboveSQL, claimAboveWithEventsSQL), req, append(args, bucketColumns(buckets)...))
@@ -248,8 +248,8 @@ func (st *Store) claimFound(ctx context.Context, req ClaimRequest, limit int) ([
 	return claimed, err
 }
 
-// claimIDAt is the index of the claim id among the arguments of claimBody.
-const claimIDAt = 6
+// claimIDIndex is the index of the claim id among the arguments of claimBody.
+const claimIDIndex = 6
 
 // ownClaimSQL finds the tasks of a claim. It is used only after a lost response, so it has no
 // index.
@@ -260,7 +260,7 @@ where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.claimed_by = $3 and
 
 // runClaim runs one claim and returns how long the statement took. If its response is lost, the
 // claim is looked up by its id, so that a broken connection costs the tasks neither a lease
-// nor a retry. Each try has its own id: after a failover another app may have the one before.
+// nor a retry. Each try has its own id: after a failover another app may have got the previous one.
 func (st *Store) runClaim(ctx context.Context, sql string, req ClaimRequest, args []any) (claimed []Claimed, took time.Duration, err error) {
 	var tried []int64
 	err = st.db.RetryLostCommit(ctx, func(again bool) error {
@@ -274,7 +274,7 @@ func (st *Store) runClaim(ctx context.Context, sql string, req ClaimRequest, arg
 		if id, err = st.NextClaimID(ctx); err != nil {
 			return err
 		}
-		tried, args[claimIDAt] = append(tried, id), id
+		tried, args[claimIDIndex] = append(tried, id), id
 		claimed, took, err = st.queryClaim(ctx, sql, args...)
 		return err
 	})
@@ -314,14 +314,14 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 	return st.claimIDs.next(ctx, st.db.Hot)
 }
 
-// claimIDs takes ids of claims from the sequence in blocks, so that an id is known before its
+// claimIDs takes claim ids from the sequence claim_seq in blocks, so that an id is known before its
 // claim. Ids are unique; their order means nothing.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
 }
 
-// claimBlockSQL takes one block. The sequence's increment is its length.
+// claimBlockSQL takes one block of claimBlock ids: that is the increment of the sequence.
 const (
 	claimBlock    = 1000
 	claimBlockSQL = `select nextval('claim_seq')`
@@ -356,7 +356,7 @@ type Extension struct {
 	CallerID int64
 	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
 	Lease    time.Duration
-	Sending  bool // the bytes are about to leave
+	Sending  bool // the message is about to be sent
 }
 
 // extendSQL never shortens a lease and keeps the first mark of sending.
@@ -374,7 +374,7 @@ type Extended struct {
 	Sending    bool
 }
 
-// Extend extends a lease, from the database's now, and may mark the task as sending. If the
+// Extend extends a lease, counted from the time of the database, and may mark the task as sending. If the
 // claim is not the task's live one, the error is stale_claim. queues are those that the caller
 // may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
