@@ -58,9 +58,17 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/default-sms/{id}":      s.page(s.editDefaultSMS),
 		"POST /console/default-sms/{id}/{do}": s.page(s.changeDefaultSMS),
 
-		"GET /console/blocked-words":              s.page(s.blockedWords),
-		"POST /console/blocked-words":             s.page(s.addBlockedWord),
-		"POST /console/blocked-words/{id}/remove": s.page(s.removeBlockedWord),
+		"GET /console/blocked-words":                    s.page(s.blockedWords),
+		"POST /console/blocked-words":                   s.page(s.addBlockedWord),
+		"POST /console/blocked-words/{id}/remove":       s.page(s.removeBlockedWord),
+		"GET /console/webhooks":                         s.page(s.endpoints),
+		"POST /console/webhooks":                        s.page(s.addEndpoint),
+		"GET /console/webhooks/{id}":                    s.page(s.endpoint),
+		"POST /console/webhooks/{id}/{do}":              s.page(s.changeEndpoint),
+		"GET /console/webhooks/deliveries":              s.page(s.deliveries),
+		"POST /console/webhooks/deliveries/resend":      s.page(s.resendFailed),
+		"GET /console/webhooks/deliveries/{id}":         s.page(s.delivery),
+		"POST /console/webhooks/deliveries/{id}/resend": s.page(s.resendDelivery),
 	}
 }
 

@@ -41,6 +41,15 @@ func (p *page) again(err error, to string, show handler) error {
 
 // showEntered shows the page at an address with what was entered into its form.
 func (p *page) showEntered(to string, show handler) error {
+	if err := p.at(to); err != nil {
+		return err
+	}
+	p.entered = true
+	return show(p)
+}
+
+// at makes the response to a form the page at another address, to which its links lead: the form's action is no page.
+func (p *page) at(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
 		return err
@@ -48,8 +57,8 @@ func (p *page) showEntered(to string, show handler) error {
 	visit := *p.Visit
 	visit.Request = p.WithContext(p.Context())
 	visit.URL = address
-	p.Visit, p.entered = &visit, true
-	return show(p)
+	p.Visit = &visit
+	return nil
 }
 
 // Form returns what one of several forms of a page is shown with: a hidden input "form" has its name. Only the form that

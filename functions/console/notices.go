@@ -15,4 +15,12 @@ var notices = map[string]string{
 	"word_blocked":         "The word is blocked.",
 	"word_allowed":         "The word is allowed again.",
 	"queue_resumed":        "The queue is resumed.",
+
+	"endpoint_enable":  "The endpoint is enabled.",
+	"endpoint_disable": "The endpoint is disabled.",
+	"endpoint_delete":  "The endpoint is deleted.",
+	"endpoint_test":    "A test event is on its way. This page shows the answer.",
+	"delivery_resent":  "The delivery is sent again.",
+	"resent":           "Sent again: %s deliveries.",
+	"resent_more":      "Sent again: %s deliveries. There are more: press the button once more.",
 }

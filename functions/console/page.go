@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -122,10 +123,21 @@ func (p *page) done(to, notice string) {
 	p.redirect(to + separator + "done=" + notice)
 }
 
+// doneMany is done for a notice that says how many.
+func (p *page) doneMany(to, notice string, n int) {
+	p.done(to, notice+"&n="+strconv.Itoa(n))
+}
+
 // Notice is the sentence about what was just done, from the key in the address.
 func (p *page) Notice() string {
-	if text := notices[p.URL.Query().Get("done")]; text != "" {
+	text := notices[p.Param("done")]
+	switch n, err := strconv.Atoi(p.Param("n")); {
+	case text == "":
+		return ""
+	case !strings.Contains(text, "%s"):
 		return p.T(text)
+	case err == nil:
+		return p.T(text, number(n))
 	}
 	return ""
 }
@@ -219,6 +231,7 @@ var menu = []struct {
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
+	{"/console/webhooks", "Webhooks", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/senders", "Sender apps", []fn.Role{fn.Viewer}, true},
 	{"/console/templates", "Templates", []fn.Role{fn.Viewer}, false},
 	{"/console/default-sms", "Default SMS", []fn.Role{fn.Viewer}, true},
@@ -263,6 +276,7 @@ func post[T any](p *page, path string, body any) (out T, err error) {
 func (p *page) With(pairs ...string) string {
 	query := p.URL.Query()
 	query.Del("done")
+	query.Del("n")
 	query.Del("after")
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if query.Set(pairs[i], pairs[i+1]); pairs[i+1] == "" {

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -64,6 +67,9 @@ func templateFuncs(language string) template.FuncMap {
 		"hidden":   func(text string) string { return hidden(language, text) },
 		"version":  func() string { return fn.Version() },
 		"join":     strings.Join,
+		"json":     indented,
+		"short":    shortEvent,
+		"lastTry":  lastTry,
 	}
 }
 
@@ -151,6 +157,23 @@ func hidden(language, text string) string {
 	return translate(language, "hidden, %s characters", strconv.Itoa(utf8.RuneCountInString(text)))
 }
 
+// indented writes JSON on several lines.
+func indented(text json.RawMessage) string {
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", "  "); err != nil {
+		return string(text)
+	}
+	return out.String()
+}
+
+// shortEvent is the type of an event without what all of them have.
+func shortEvent(eventType string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
+}
+
+// lastTry is the newest of the tries, alone or none.
+func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
+
 // valueTexts are values of the API that pages show translated.
 var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"task", "message", "delivery", "subscribe", "caller", // what a search finds
@@ -160,4 +183,6 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
 	"paused",             // queues
 	"active", "inactive", // templates
+	"paused",                                                         // queues
+	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
 })

@@ -27,19 +27,49 @@ func (p *page) typedTime(name string) (*time.Time, error) {
 	return &at, nil
 }
 
+// typedPast reads a required time from a field of a form: an instant with its zone, or how long ago it was.
+func (p *page) typedPast(name string) (time.Time, error) {
+	at, ok := parsePast(strings.TrimSpace(p.PostFormValue(name)), time.Now())
+	if !ok {
+		return at, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d"))
+	}
+	return at, nil
+}
+
+func parsePast(text string, now time.Time) (time.Time, bool) {
+	if at, ok := parseInstant(text); ok {
+		return at, true
+	}
+	ago, ok := parseSpan(text)
+	return now.Add(-ago), ok
+}
+
 // timeLayouts are what a time may look like, with and without seconds.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00", "2006-01-02 15:04 Z07:00"}
 
 func parseTime(text string, now time.Time) (time.Time, bool) {
+	if at, ok := parseInstant(text); ok {
+		return at, true
+	}
+	ahead, ok := parseSpan(text)
+	return now.Add(ahead), ok
+}
+
+func parseInstant(text string) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
 			return at, true
 		}
 	}
-	ahead, err := time.ParseDuration(text)
+	return time.Time{}, false
+}
+
+// parseSpan reads a time span such as 30m, 2h or 3d.
+func parseSpan(text string) (time.Duration, bool) {
+	span, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		ahead, err = time.ParseDuration(days + "h")
-		ahead *= 24
+		span, err = time.ParseDuration(days + "h")
+		span *= 24
 	}
-	return now.Add(ahead), err == nil && ahead > 0
+	return span, err == nil && span > 0
 }

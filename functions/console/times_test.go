@@ -23,3 +23,15 @@ func TestParseTime(t *testing.T) {
 		require.False(t, ok, text)
 	}
 }
+
+func TestParsePast(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 30, 0, 0, 0, 0, time.UTC)
+	for text, want := range map[string]string{"30m": "2026-01-29T23:30:00Z", "3d": "2026-01-27T00:00:00Z", "2026-01-31T08:00+08:00": "2026-01-31T00:00:00Z"} {
+		at, ok := parsePast(text, now)
+		require.True(t, ok, text)
+		require.Equal(t, want, at.UTC().Format(time.RFC3339), text)
+	}
+	_, ok := parsePast("yesterday", now)
+	require.False(t, ok)
+}

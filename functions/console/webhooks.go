@@ -1,0 +1,189 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
+
+// The values of two menus. The events of alerts are for admins.
+var (
+	deliveryStates = []string{"pending", "delivered", "failed"}
+	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
+	alertKinds     = []string{"alert.raised", "alert.cleared"}
+)
+
+// owns reports whether the buttons of what belongs to a caller are shown to the visitor.
+func (p *page) owns(caller api.ID) bool {
+	return p.May(fn.Admin) || p.May(fn.Submitter) && int64(caller) == p.Caller.ID
+}
+
+type endpointsPage struct {
+	api.Page[api.EndpointResponse]
+	Events []string // that a new endpoint may choose
+	MayAdd bool
+}
+
+func (s *site) endpoints(p *page) error {
+	found, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	shown := endpointsPage{Page: found, Events: eventKinds, MayAdd: p.May(fn.Submitter)}
+	if p.May(fn.Admin) {
+		shown.Events = slices.Concat(eventKinds, alertKinds)
+	}
+	return p.show("endpoints", p.T("Webhooks"), shown)
+}
+
+// addEndpoint shows the new endpoint's secret in its response: it is never shown again.
+func (s *site) addEndpoint(p *page) error {
+	added, err := post[api.EndpointResponse](p, endpointsPath, api.EndpointRequest{
+		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"],
+	})
+	if err != nil {
+		return p.again(err, "/console/webhooks", s.endpoints)
+	}
+	return p.showEndpointSecret(added)
+}
+
+func (p *page) showEndpointSecret(e api.EndpointResponse) error {
+	if err := p.at("/console/webhooks/" + e.ID); err != nil {
+		return err
+	}
+	return p.show("endpoint_secret", p.T("Secret of an endpoint"), e)
+}
+
+type endpointPage struct {
+	api.EndpointResponse
+	Deliveries []api.DeliveryResponse // the newest
+	MayChange  bool
+}
+
+func (s *site) endpoint(p *page) error {
+	id := p.PathValue("id")
+	found, err := get[api.EndpointResponse](p, endpointsPath+"/"+url.PathEscape(id), nil)
+	if err != nil {
+		return err
+	}
+	newest, err := get[api.Page[api.DeliveryResponse]](p, deliveriesPath, url.Values{"endpoint_id": {id}, "limit": {"20"}})
+	if err != nil {
+		return err
+	}
+	return p.show("endpoint", p.T("Endpoint"), endpointPage{found, newest.Items, p.owns(found.CallerID)})
+}
+
+// changeEndpoint is a button of an endpoint's page.
+func (s *site) changeEndpoint(p *page) error {
+	do, id := p.PathValue("do"), url.PathEscape(p.PathValue("id"))
+	path, back := endpointsPath+"/"+id, "/console/webhooks/"+id
+	var err error
+	switch do {
+	case "enable", "disable":
+		err = p.API(http.MethodPost, path+"/"+do, nil, nil)
+	case "delete":
+		err, back = p.API(http.MethodDelete, path, nil, nil), "/console/webhooks"
+	case "rotate":
+		var rotated api.EndpointResponse
+		if rotated, err = post[api.EndpointResponse](p, path+"/rotate-secret", nil); err == nil {
+			return p.showEndpointSecret(rotated)
+		}
+	case "test":
+		var sent api.DeliveryResponse
+		sent, err = post[api.DeliveryResponse](p, path+"/test", nil)
+		back = "/console/webhooks/deliveries/" + sent.ID
+	default:
+		return s.notFound(p)
+	}
+	if err != nil {
+		return p.again(err, "/console/webhooks/"+id, s.endpoint)
+	}
+	p.done(back, "endpoint_"+do)
+	return nil
+}
+
+type deliveriesPage struct {
+	api.Page[api.DeliveryResponse]
+	States    []string
+	MayResend bool
+}
+
+func (s *site) deliveries(p *page) error {
+	query := p.query("state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
+	pastTimes(query, "from", "to")
+	found, err := get[api.Page[api.DeliveryResponse]](p, deliveriesPath, query)
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.May(fn.Submitter)})
+}
+
+// resendFailed resends what failed since a time, as many as one call may.
+func (s *site) resendFailed(p *page) error {
+	back := "/console/webhooks/deliveries"
+	if endpoint := p.PostFormValue("endpoint_id"); endpoint != "" {
+		back += "?" + url.Values{"endpoint_id": {endpoint}}.Encode()
+	}
+	since, err := p.typedPast("since")
+	if err != nil {
+		return p.again(err, back, s.deliveries)
+	}
+	done, err := post[api.DeliveriesResendResponse](p, deliveriesPath+"/resend", api.DeliveriesResendRequest{
+		Since: since, EndpointID: p.PostFormValue("endpoint_id"), Reason: p.PostFormValue("reason"),
+	})
+	if err != nil {
+		return p.again(err, back, s.deliveries)
+	}
+	notice := "resent"
+	if done.More {
+		notice = "resent_more"
+	}
+	p.doneMany(back, notice, done.Resent)
+	return nil
+}
+
+type deliveryPage struct {
+	api.DeliveryResponse
+	MayResend bool
+}
+
+func (s *site) delivery(p *page) error {
+	found, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	if err != nil {
+		return err
+	}
+	return p.show("delivery", p.T("Delivery"), deliveryPage{found, p.May(fn.Submitter)})
+}
+
+func (s *site) resendDelivery(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	if err := p.API(http.MethodPost, deliveriesPath+"/"+id+"/resend", nil, nil); err != nil {
+		return p.again(err, "/console/webhooks/deliveries/"+id, s.delivery)
+	}
+	p.done("/console/webhooks/deliveries/"+id, "delivery_resent")
+	return nil
+}
+
+// Task is the id of the task whose event this is; "" if it is not an event of a task.
+func (d deliveryPage) Task() string {
+	if strings.HasPrefix(d.EventType, "sendonce.task.") {
+		return d.Subject
+	}
+	return ""
+}
+
+// pastTimes replaces parameters that say how long ago by the time then. Others are left for the API to read.
+func pastTimes(query url.Values, names ...string) {
+	for _, name := range names {
+		if at, ok := parsePast(query.Get(name), time.Now()); ok {
+			query.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package console_test
+
+import (
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestEndpointPages(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop := s.NewCaller("shop", "submitter")
+	b := logIn(t, s, "shop", shop.Password)
+
+	t.Run("refuse a bad endpoint and keep what was entered", func(t *testing.T) {
+		got := b.submit("/console/webhooks", "url", "ftp://"+hostile, "description", hostile, "events", "task.failed")
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="ftp://`+hostileShown+`"`, `value="`+hostileShown+`"`, `value="task.failed" checked`, `<span class="wrong">`)
+	})
+	require.NotContains(t, b.get("/console/webhooks").text, "alert.raised", "only for admins")
+	added := b.submit("/console/webhooks", "url", "https://shop.test/events?a=%22%3E", "description", hostile, "events", "task.failed", "events", "webhook.disabled")
+	require.Equal(t, 200, added.status)
+	require.Equal(t, "no-store", added.header.Get("Cache-Control"))
+	secret := between(t, added.text, `data-copy="`, `"`)
+	require.True(t, strings.HasPrefix(secret, "whsec_"), secret)
+	id := between(t, added.text, `href="/console/webhooks/`, `"`)
+	if id == "deliveries" {
+		id = s.QueryText(`select id::text from webhook_endpoints where url is not null`)
+	}
+	at := "/console/webhooks/" + id
+
+	t.Run("show it in the list and alone, without the secret", func(t *testing.T) {
+		for _, path := range []string{"/console/webhooks", at} {
+			got := b.get(path)
+			got.has(t, "https://shop.test/events?a=%22%3E", hostileShown, "task.failed, webhook.disabled")
+			require.NotContains(t, got.text, secret)
+			require.NotContains(t, got.text, "<script>alert")
+		}
+	})
+	t.Run("disable and enable", func(t *testing.T) {
+		b.submit(at+"/disable").has(t, "The endpoint is disabled.", `action="`+at+`/enable"`)
+		got := b.submit(at + "/test")
+		require.Equal(t, 409, got.status)
+		got.has(t, "enable it first", `data-address="`+at+`"`)
+		b.submit(at+"/enable").has(t, "The endpoint is enabled.", `action="`+at+`/disable"`)
+	})
+	t.Run("replace the secret", func(t *testing.T) {
+		got := b.submit(at + "/rotate")
+		fresh := between(t, got.text, `data-copy="`, `"`)
+		require.True(t, strings.HasPrefix(fresh, "whsec_"), fresh)
+		require.NotEqual(t, secret, fresh)
+		got.has(t, "in 23 h", `data-address="`+at+`"`)
+		require.NotContains(t, b.get(at).text, fresh)
+	})
+	t.Run("send a test event", func(t *testing.T) {
+		got := b.submit(at + "/test")
+		require.True(t, strings.HasPrefix(got.path, "/console/webhooks/deliveries/"), got.path)
+		got.has(t, "A test event is on its way.", "sendonce.test.v1", "It was not tried yet.")
+	})
+	t.Run("of others are not shown", func(t *testing.T) {
+		stranger := logIn(t, s, "bank", s.NewCaller("bank", "submitter").Password)
+		require.NotContains(t, stranger.get("/console/webhooks").text, id)
+		require.Equal(t, 404, stranger.get(at).status)
+		for _, do := range []string{"disable", "rotate", "test", "delete"} {
+			require.Equal(t, 404, stranger.submit(at+"/"+do).status)
+		}
+	})
+	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
+		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+		viewer.get("/console/webhooks").has(t, id)
+		for _, path := range []string{at, "/console/webhooks", "/console/webhooks/deliveries"} {
+			require.NotContains(t, viewer.get(path).text, `method="post" action="/console/webhooks`)
+		}
+		require.Equal(t, 403, viewer.submit(at+"/disable").status)
+	})
+	t.Run("delete", func(t *testing.T) {
+		got := b.submit(at + "/delete")
+		require.Equal(t, "/console/webhooks?done=endpoint_delete", got.path)
+		got.has(t, "The endpoint is deleted.", "There are no endpoints.")
+	})
+}
+
+// between returns what stands in text between two others.
+func between(t *testing.T, text, before, after string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(text, before)
+	require.True(t, found, before)
+	found2, _, ok := strings.Cut(rest, after)
+	require.True(t, ok, after)
+	return found2
+}
+
+func TestDeliveryPages(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
+	endpoint := path.Base(at)
+	subject := task.NewID().String()
+	delivered, failed := cluster.InsertDelivery(s, endpoint, subject), cluster.InsertDelivery(s, endpoint, task.NewID())
+	cluster.InsertAttempt(s, delivered)
+	s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 7, 'error', $2::text, 'response', $2::text)),
+		state = 2, attempts = 9, tried = 1, next_at = null, finished_at = now() where id = $1`, failed, hostile)
+	b := logIn(t, s, s.User, s.Password)
+	const list = "/console/webhooks/deliveries"
+
+	t.Run("are listed by filters", func(t *testing.T) {
+		b.get(list).has(t, delivered, failed, "HTTP 500 "+hostileShown, "HTTP 204")
+		for query, want := range map[string][2]bool{
+			"state=failed": {false, true}, "endpoint_id=" + endpoint: {true, true}, "task_id=" + subject: {true, false}, "from=1h": {true, true}, "to=1h": {false, false},
+			"endpoint_id=" + task.NewID().String(): {false, false},
+		} {
+			got := b.get(list + "?" + query)
+			require.Equal(t, 200, got.status, query)
+			require.Equal(t, want, [2]bool{strings.Contains(got.text, delivered), strings.Contains(got.text, failed)}, query)
+		}
+		got := b.get(list + "?endpoint_id=x%22%3E&from=yesterday")
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="x&#34;&gt;"`, `value="yesterday"`, `<span class="wrong">`)
+	})
+	t.Run("show each try and the body", func(t *testing.T) {
+		b.get(list+"/"+delivered).has(t, "10000 ms", "timed out after 10s", "204", `href="/console/tasks/`+subject+`"`, "&#34;specversion&#34;: &#34;1.0&#34;")
+		got := b.get(list + "/" + failed)
+		got.has(t, hostileShown, "500", "7 ms")
+		require.NotContains(t, got.text, "<script>alert")
+		require.Equal(t, 404, b.get(list+"/x").status)
+	})
+	t.Run("are resent, alone and in bulk", func(t *testing.T) {
+		b.submit(list+"/"+delivered+"/resend").has(t, "The delivery is sent again.", "pending")
+		got := b.submit(list+"/resend", "since", "yesterday", "reason", hostile)
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="yesterday"`, hostileShown, `<span class="wrong">`)
+		got = b.submit(list+"/resend", "since", "1d", "endpoint_id", endpoint, "reason", "back")
+		require.Equal(t, list+"?endpoint_id="+endpoint+"&done=resent&n=1", got.path)
+		got.has(t, "Sent again: 1 deliveries.")
+		require.Equal(t, 2, s.Count(`select count(*) from webhook_deliveries where state = 0`))
+		b.submit(list+"/resend", "since", "1d").has(t, "Sent again: 0 deliveries.")
+		require.NotContains(t, b.get(list+"?done=resent&n=%3Cb%3E").text, "Sent again")
+	})
+	t.Run("with what the receivers answered, in a browser", func(t *testing.T) {
+		s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now() - interval '1 min', 'status', 502, 'duration_ms', 7, 'error', 'answered 502 Bad Gateway', 'response', '<html><h1>Bad gateway</h1>'),
+			jsonb_build_object('at', now(), 'duration_ms', 10000, 'error', 'timed out after 10s')) where id = $1`, failed)
+		tab := openTab(t, s)
+		tab.logIn(s.User, s.Password)
+		tab.open("/console/webhooks")
+		tab.fill(`form[action="/console/webhooks"]`, "url", "https://shop.example.com/sms-events", "description", "订单")
+		tab.shot("endpoints")
+		tab.click(`form[action="/console/webhooks"] button`, `.secret button[data-copy]`)
+		tab.shot("endpoint-secret")
+		tab.click(`a.button.primary`, `.actions`)
+		tab.click(`form[action$="/test"] button`, `.notice`)
+		tab.shot("delivery-test")
+		tab.open("/console/webhooks/" + endpoint)
+		tab.shot("endpoint")
+		tab.click(`form[action$="/delete"] button`, `dialog[open]`)
+		tab.shot("endpoint-delete")
+		tab.open(list + "/" + failed)
+		tab.shot("delivery")
+		tab.open(list)
+		tab.shot("deliveries")
+		tab.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+		tab.shot("deliveries-chinese")
+		tab.phone()
+		for _, page := range []string{list, list + "/" + failed, "/console/webhooks", "/console/webhooks/" + endpoint} {
+			tab.open(page)
+			tab.fits()
+		}
+		tab.shot("endpoint-phone")
+		tab.checkProblems()
+	})
+}
