@@ -8,6 +8,7 @@ import (
 	"github.com/sendonce/sendonce/functions/claim"
 	"github.com/sendonce/sendonce/functions/console"
 	"github.com/sendonce/sendonce/functions/deliver"
+	"github.com/sendonce/sendonce/functions/exporter"
 	"github.com/sendonce/sendonce/functions/messages"
 	"github.com/sendonce/sendonce/functions/relay"
 	"github.com/sendonce/sendonce/functions/report"
@@ -44,6 +45,7 @@ func Catalogue() []fn.Function {
 		webhooks.Function,
 		admin.Function,
 		console.Function.Uses(submit.Function, subscribe.Function, messages.Function, webhooks.Function, admin.Function),
+		exporter.Function,
 		sweep.Function,
 		relay.Function,
 		deliver.Function,

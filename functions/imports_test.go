@@ -34,7 +34,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"functions/console": {ours: []string{"shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API

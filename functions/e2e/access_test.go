@@ -29,7 +29,7 @@ func TestContractHasExactlyTheRoutes(t *testing.T) {
 	defer env.Close()
 	roles, err := fn.Patterns(env, functions.Catalogue()...)
 	require.NoError(t, err)
-	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil}
+	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil, "GET /exporter/metrics": nil}
 	for pattern, some := range roles {
 		for _, role := range some {
 			want[pattern] = append(want[pattern], string(role))

@@ -341,6 +341,7 @@ func (s story) eventsAndHealth() {
 	}
 	s.get(200, "/healthz")
 	s.get(200, "/metrics")
+	s.get(200, "/exporter/metrics")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
 	if s.Host.Name == cluster.OwnServer.Name { // the framework redirects

@@ -26,6 +26,7 @@ var routes = map[string]string{
 	"/api/v1/sms/report":  "report",
 	"/api/v1/sms/report/": "report",
 	"/api/v1/admin/":      "admin",
+	"/exporter/":          "exporter",
 	"/api/v1/messages":    "messages",
 	"/api/v1/messages/":   "messages",
 	"/api/v1/stream/":     "stream",

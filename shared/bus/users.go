@@ -85,6 +85,7 @@ func Users(accepted string, subjects ...string) []User {
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
 		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
 		function("wechat"),
+		function("exporter", api("STREAM.INFO", append([]string{StreamDeadLetters}, published...)...)),
 	}
 
 	all := User{Name: UserAll}

@@ -47,6 +47,7 @@ type Env struct {
 	sessionKeys      func() store.Keys
 	database         *cache.Value[struct{}]
 	metrics          func() *telemetry.Metrics
+	scraped          sync.Map   // *telemetry.Endpoint by path
 	snapshots        *snapshots // nil without DATABASE_URL
 	alerts           task.AlertRules
 

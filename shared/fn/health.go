@@ -42,14 +42,15 @@ func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	switch r.URL.Path {
 	case "/healthz":
 		trouble = m.alive()
-	case "/metrics":
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			return m.scrape(w, r)
-		}
 	case "/readyz":
 		trouble = m.ready()
 	default:
-		return false
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			return m.scrape(w, r)
+		}
+		if m.env.metricsAt(r.URL.Path) == nil {
+			return false
+		}
 	}
 	status, word := http.StatusOK, "ok"
 	if trouble != nil {

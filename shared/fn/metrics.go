@@ -3,14 +3,38 @@ package fn
 import (
 	"net/http"
 
+	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// scrape responds to a GET of /metrics on the port of the calls, and says whether it
-// was there.
+// ProcessMetrics is where each process shows what it counts.
+const ProcessMetrics = "/metrics"
+
+// ServeMetrics answers scrapes of another path than ProcessMetrics, to the same scrapers and on the same port. A function
+// calls it when it is made.
+func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
+	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
+}
+
+// metricsAt returns what answers scrapes of the path; nil = there are no metrics.
+func (e *Env) metricsAt(path string) http.Handler {
+	if path == ProcessMetrics {
+		return e.Metrics()
+	}
+	if endpoint, ok := e.scraped.Load(path); ok {
+		return endpoint.(*telemetry.Endpoint)
+	}
+	return nil
+}
+
+// scrape answers a scrape on the port of the calls, and reports whether there are metrics.
 func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
+	endpoint := m.env.metricsAt(r.URL.Path)
 	switch {
+	case endpoint == nil:
+		return false
 	case m.env.Config.MetricsPort() != "":
 		return false // no such path here
 	case m.env.Config.Metrics == settings.MetricsForAdmin:
@@ -26,8 +50,12 @@ func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 			return true
 		}
 	}
+	answerScrape(w, r, endpoint)
+	return true
+}
+
+func answerScrape(w http.ResponseWriter, r *http.Request, endpoint http.Handler) {
 	w.Header().Set("Cache-Control", "no-store")
 	discardBody(w, r)
-	m.env.Metrics().ServeHTTP(w, r)
-	return true
+	endpoint.ServeHTTP(w, r)
 }

@@ -173,13 +173,18 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 		return fmt.Errorf("SENDONCE_METRICS: %w", err)
 	}
 	e.Log.Info("metrics", "address", l.Addr().String())
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		discardBody(w, r)
-		e.Metrics().ServeHTTP(w, r)
+	scrapes := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch endpoint := e.metricsAt(r.URL.Path); {
+		case endpoint == nil:
+			http.NotFound(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		default:
+			answerScrape(w, r, endpoint)
+		}
 	})
-	server := NewBoundedServer(mux, metricsConnections, e.errorLog())
+	server := NewBoundedServer(scrapes, metricsConnections, e.errorLog())
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

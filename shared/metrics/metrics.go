@@ -74,6 +74,12 @@ func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 	s.sample("counter", name, help, value, labels)
 }
 
+// Histogram shows counted durations or sizes. counts has one for each of bounds, the upper ones of the buckets, and one
+// for what is above them all. labels are names and values in turn.
+func (s *Scrape) Histogram(name, help string, bounds []float64, counts []uint64, sum float64, labels ...string) {
+	s.add("histogram", name, help, histogramText(s.prefix+name, labels, bounds, counts, sum))
+}
+
 func (s *Scrape) sample(kind, name, help string, value float64, labels []string) {
 	s.add(kind, name, help, fmt.Sprintf("%s%s%s %v\n", s.prefix, name, labelText(labels), value))
 }
@@ -171,7 +177,7 @@ func (r *Registry) Histogram(name, help string, bounds []float64, labels ...stri
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for v, b := range h.series {
-			s.add("histogram", name, help, h.text(s.prefix+name, v.pairs(labels), b))
+			s.Histogram(name, help, h.bounds, b.counts, b.sum, v.pairs(labels)...)
 		}
 	})
 	return h
@@ -196,17 +202,17 @@ func (h *Histogram) of(labels []string) *buckets {
 	return h.series[v]
 }
 
-func (h *Histogram) text(name string, labels []string, of *buckets) string {
+func histogramText(name string, labels []string, bounds []float64, counts []uint64, sum float64) string {
 	var b strings.Builder
 	var total uint64
-	for i, n := range of.counts {
+	for i, n := range counts {
 		bound := "+Inf"
-		if i < len(h.bounds) {
-			bound = fmt.Sprint(h.bounds[i])
+		if i < len(bounds) {
+			bound = fmt.Sprint(bounds[i])
 		}
 		total += n
 		fmt.Fprintf(&b, "%s_bucket%s %d\n", name, labelText(append(slices.Clip(labels), "le", bound)), total)
 	}
-	fmt.Fprintf(&b, "%[1]s_sum%[2]s %[3]v\n%[1]s_count%[2]s %[4]d\n", name, labelText(labels), of.sum, total)
+	fmt.Fprintf(&b, "%[1]s_sum%[2]s %[3]v\n%[1]s_count%[2]s %[4]d\n", name, labelText(labels), sum, total)
 	return b.String()
 }

@@ -15,14 +15,10 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/cache"
-	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-const (
-	maxReads    = 4           // concurrent scrapes that read the metrics, as a scrape may need no password
-	readTimeout = time.Second // well below the 10 s that a scraper waits by default
-)
+const readTimeout = time.Second // well below the 10 s that a scraper waits by default
 
 // Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
 // routes.
@@ -37,12 +33,7 @@ type Metrics struct {
 	Archive       Archive
 	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not answered 2xx
 	Calls         Timer            // of routes, by function and route
-	Registry      *metrics.Registry
-
-	log     *slog.Logger
-	reads   chan struct{} // has one for each that is running
-	writes  writes
-	notSent loglimit.Limit // log lines
+	*Endpoint
 
 	mu    sync.Mutex
 	shown map[string]func(*metrics.Scrape) // by what is shown
@@ -129,9 +120,7 @@ func New(log *slog.Logger) *Metrics {
 			r.Counter("http_requests_total", "Calls that were answered; route is none for paths that nobody has.", "function", "route", "status"),
 			r.Histogram("http_request_seconds", "Time from a call's begin to its answer, waiting polls included.", secondBuckets, "function", "route"),
 		},
-		Registry: r,
-		log:      log,
-		reads:    make(chan struct{}, maxReads),
+		Endpoint: NewEndpoint(r, log),
 		shown:    map[string]func(*metrics.Scrape){},
 	}
 	r.Collect(showRuntime)
@@ -178,39 +167,5 @@ func (m *Metrics) collect(s *metrics.Scrape) {
 	m.mu.Unlock()
 	for _, show := range shown {
 		show(s)
-	}
-}
-
-// ServeHTTP answers a scrape with all metrics. Clients that do not read their answer do not
-// prevent others from getting theirs.
-func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	text, ok := m.text()
-	if !ok {
-		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	answer := http.NewResponseController(w)
-	defer m.writes.begin(answer)()
-	_, err := w.Write(text)
-	if err == nil {
-		err = answer.Flush() // within the time of the write
-	}
-	if err != nil {
-		if unlogged, log := m.notSent.Next(); log {
-			m.log.Warn("a scrape cannot be answered", "cause", err.Error(), "unlogged", unlogged)
-		}
-	}
-}
-
-// text returns all metrics. ok is false if too many calls read them.
-func (m *Metrics) text() (text []byte, ok bool) {
-	select {
-	case m.reads <- struct{}{}:
-		defer func() { <-m.reads }()
-		return m.Registry.Text(), true
-	default:
-		return nil, false
 	}
 }

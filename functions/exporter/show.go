@@ -1,0 +1,134 @@
+package exporter
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/metrics"
+	"github.com/sendonce/sendonce/shared/store/overview"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// other is the label of all queues and apps that have none of their own.
+const other = "other"
+
+// Labels of results.
+const (
+	succeeded = "succeeded"
+	failed    = "failed"
+)
+
+func show(s *metrics.Scrape, v overview.Snapshot) {
+	s.Gauge("snapshot_timestamp_seconds", "When Postgres was last read.", timestamp(v.At))
+	s.Gauge("snapshot_counted_timestamp_seconds", "The counters have what happened before this time.", timestamp(v.CountedTo))
+	for _, q := range v.Queues {
+		showQueue(s, q, q.Name)
+	}
+	for _, app := range v.Senders {
+		showSender(s, app, app.App)
+	}
+	if v.OtherQueues.Live().N > 0 || v.OtherQueues.Totals.Submitted > 0 {
+		showQueue(s, v.OtherQueues, other)
+	}
+	if v.OtherApps.Processing.N > 0 || v.OtherApps.Succeeded+v.OtherApps.Failed > 0 {
+		showSender(s, v.OtherApps, other)
+	}
+	showMessages(s, v)
+	showWebhooks(s, v.Webhooks)
+	s.Gauge("dead_letters_open", "Events that no function accepts and that wait for an operator.", float64(v.DeadLetters.N))
+	s.Gauge("subscribe_templates_paused", "Templates of subscribe messages that are paused for a caller.", float64(v.PausedTemplates.N))
+	for _, a := range v.Alerts {
+		s.Gauge("alert_open", "1 for each open alert of GET /api/v1/admin/alerts.", 1, "kind", string(a.Kind), "queue", a.Queue)
+	}
+}
+
+func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
+	for _, of := range []struct {
+		state task.State
+		n     int
+	}{{task.Scheduled, q.Scheduled.N}, {task.Pending, q.Pending.N}, {task.Processing, q.Processing.N}, {task.Held, q.Held.N}} {
+		s.Gauge("queue_tasks", "Tasks that are not finished, at most 100,000 of each queue and state.", float64(of.n), "queue", name, "state", of.state.String())
+	}
+	s.Gauge("queue_retries", "Pending tasks that a sender has claimed before.", float64(q.Retries.N), "queue", name)
+	s.Gauge("queue_oldest_pending_seconds", "How long the first pending task has been waiting for a sender.", q.Pending.Oldest.Seconds(), "queue", name)
+	s.Gauge("queue_oldest_lease_seconds", "Time since a sender claimed, or last extended, the oldest task in processing.", q.Processing.Oldest.Seconds(), "queue", name)
+	s.Gauge("queue_oldest_held_seconds", "How long the first held task has been waiting for an operator.", q.Held.Oldest.Seconds(), "queue", name)
+	s.Gauge("queue_paused", "1 while the queue is paused.", flag(q.Pause != nil), "queue", name)
+
+	t := q.Totals
+	s.Counter("tasks_submitted_total", "Tasks that were submitted.", float64(t.Submitted), "queue", name)
+	s.Counter("task_claims_total", "Claims of finished tasks.", float64(t.Claims), "queue", name)
+	s.Counter("lease_timeouts_total", "Leases that expired before the sender reported.", float64(t.LeaseTimeouts), "queue", name)
+	const finished = "Tasks that succeeded, or failed for a reason."
+	s.Counter("tasks_finished_total", finished, float64(t.Succeeded), "queue", name, "outcome", succeeded, "reason", "none")
+	for r := task.Rejected; r <= task.Cancelled; r++ {
+		s.Counter("tasks_finished_total", finished, float64(t.Failed[r]), "queue", name, "outcome", failed, "reason", r.String())
+	}
+	showHistogram(s, "task_wait_seconds", "Time of finished tasks from submission, or their send time, to the first claim.", t.Wait, name)
+	showHistogram(s, "task_duration_seconds", "Time of finished tasks from submission, or their send time, to the result; without expired and cancelled ones.", t.Duration, name)
+}
+
+func showHistogram(s *metrics.Scrape, name, help string, h overview.Histogram, queue string) {
+	counts := make([]uint64, len(h.Counts))
+	for i, n := range h.Counts {
+		counts[i] = uint64(max(n, 0))
+	}
+	s.Histogram(name, help, overview.Bounds[:], counts, h.Seconds, "queue", queue)
+}
+
+func showSender(s *metrics.Scrape, app overview.Sender, name string) {
+	s.Gauge("sender_tasks", "Tasks that a sender app has claimed and not reported.", float64(app.Processing.N), "app", name)
+	const finished = "Tasks that a sender app was the last to claim, without expired and cancelled ones."
+	s.Counter("sender_tasks_finished_total", finished, float64(app.Succeeded), "app", name, "outcome", succeeded)
+	s.Counter("sender_tasks_finished_total", finished, float64(app.Failed), "app", name, "outcome", failed)
+	s.Counter("sender_lease_timeouts_total", "Leases of a sender app that expired.", float64(app.Timeouts), "app", name)
+	if !app.LastClaim.IsZero() {
+		s.Gauge("sender_last_claim_timestamp_seconds", "When a sender app last claimed a task that it still has or that is finished.", timestamp(app.LastClaim), "app", name)
+	}
+	if !app.LastReport.IsZero() {
+		s.Gauge("sender_last_report_timestamp_seconds", "When a sender app last finished a task.", timestamp(app.LastReport), "app", name)
+	}
+}
+
+func showMessages(s *metrics.Scrape, v overview.Snapshot) {
+	m := v.Messages
+	s.Gauge("messages_due", "Messages that are to be sent, or sent again, now.", float64(m.Due.N))
+	s.Gauge("messages_oldest_due_seconds", "How long the first of them has been due.", m.Due.Oldest.Seconds())
+	const stuck = "Messages without a send left: sending = no stream or receiver ever had them, sent = they were not confirmed."
+	s.Gauge("messages_stuck", stuck, float64(m.StuckSending.N), "state", "sending")
+	s.Gauge("messages_stuck", stuck, float64(m.StuckSent.N), "state", "sent")
+	s.Gauge("events_unpublished", "Rows of events that the relay has not published yet.", float64(v.Events.N))
+	s.Gauge("events_oldest_unpublished_seconds", "How long the first of them has been waiting.", v.Events.Oldest.Seconds())
+	for _, stream := range v.PausedStreams {
+		s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not answer.", 1, "stream", stream)
+	}
+}
+
+func showWebhooks(s *metrics.Scrape, w overview.Webhooks) {
+	s.Gauge("webhook_deliveries_due", "Webhooks that are due now.", float64(w.Due.N))
+	s.Gauge("webhook_oldest_due_seconds", "How long the first of them has been due.", w.Due.Oldest.Seconds())
+	s.Gauge("webhook_deliveries_retrying", "Webhooks that failed and are tried again later.", float64(w.Retrying.N))
+	const finished = "Webhooks that were delivered, or given up after all tries."
+	s.Counter("webhook_deliveries_total", finished, float64(w.Delivered), "outcome", "delivered")
+	s.Counter("webhook_deliveries_total", finished, float64(w.Failed), "outcome", failed)
+	s.Gauge("webhook_endpoints_failing", "Enabled endpoints to which nothing was delivered since their last failure.", float64(w.Failing))
+	s.Gauge("webhook_endpoints_disabled", "Endpoints that an operator, or what they answered, has disabled.", float64(w.Disabled))
+}
+
+func showStreams(s *metrics.Scrape, u usage) {
+	if u.at.IsZero() {
+		return
+	}
+	s.Gauge("streams_timestamp_seconds", "When NATS was last asked for the use of its streams.", timestamp(u.at))
+	for stream, part := range u.used {
+		s.Gauge("stream_used_ratio", "Part of a stream's size that is used.", part, "stream", stream)
+	}
+}
+
+func timestamp(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,61 @@
+package telemetry
+
+import (
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
+	"github.com/sendonce/sendonce/shared/metrics"
+)
+
+const maxReads = 4 // concurrent scrapes that read the metrics, as a scrape may need no password
+
+// Endpoint answers scrapes with the metrics of a registry.
+type Endpoint struct {
+	Registry *metrics.Registry
+
+	log     *slog.Logger
+	reads   chan struct{} // has one for each that is running
+	writes  writes
+	notSent loglimit.Limit // log lines
+}
+
+// NewEndpoint logs failures to answer to log.
+func NewEndpoint(r *metrics.Registry, log *slog.Logger) *Endpoint {
+	return &Endpoint{Registry: r, log: log, reads: make(chan struct{}, maxReads)}
+}
+
+// ServeHTTP answers a scrape with all metrics. Clients that do not read their answer do not
+// prevent others from getting theirs.
+func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	text, ok := e.text()
+	if !ok {
+		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	answer := http.NewResponseController(w)
+	defer e.writes.begin(answer)()
+	_, err := w.Write(text)
+	if err == nil {
+		err = answer.Flush() // within the time of the write
+	}
+	if err != nil {
+		if unlogged, log := e.notSent.Next(); log {
+			e.log.Warn("a scrape cannot be answered", "cause", err.Error(), "unlogged", unlogged)
+		}
+	}
+}
+
+// text returns all metrics. ok is false if too many calls read them.
+func (e *Endpoint) text() (text []byte, ok bool) {
+	select {
+	case e.reads <- struct{}{}:
+		defer func() { <-e.reads }()
+		return e.Registry.Text(), true
+	default:
+		return nil, false
+	}
+}
