@@ -1,0 +1,87 @@
+package deploy
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const monitoring = "monitoring/"
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestAlertRules(t *testing.T) {
+	t.Parallel()
+	promtool := sandbox.Tool(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", monitoring + "alerts.yaml"}, {"test", "rules", monitoring + "alerts_test.yaml"}} {
+		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+}
+
+// alertNames are in the order of alerts.yaml.
+func alertNames(t *testing.T) (names []string) {
+	t.Helper()
+	for _, found := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(readFile(t, monitoring+"alerts.yaml"), -1) {
+		names = append(names, found[1])
+	}
+	require.Greater(t, len(names), 10)
+	return names
+}
+
+func TestEveryAlertHasTestAndRunbook(t *testing.T) {
+	t.Parallel()
+	names := alertNames(t)
+	for _, page := range []string{"../docs/runbook.md", "../docs/zh-CN/runbook.md"} {
+		var sections []string
+		for _, found := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(readFile(t, page), -1) {
+			sections = append(sections, found[1])
+		}
+		require.Equal(t, names, sections, page)
+	}
+	rules, tests := readFile(t, monitoring+"alerts.yaml"), readFile(t, monitoring+"alerts_test.yaml")
+	for _, name := range names {
+		require.Contains(t, rules, "runbook.md#"+strings.ToLower(name)+"\n")
+		require.Contains(t, tests, "alertname: "+name+"\n")
+	}
+}
+
+func TestDashboardPanelsDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			Type    string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(readFile(t, monitoring+"dashboard.json")), &dashboard))
+	taken, ids := map[[2]int]string{}, map[int]bool{}
+	for _, p := range dashboard.Panels {
+		require.False(t, ids[p.ID], "%s: its id is taken", p.Title)
+		ids[p.ID] = true
+		require.Equal(t, p.Type != "row", len(p.Targets) > 0, p.Title)
+		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				require.Empty(t, taken[at], "%s covers another panel", p.Title)
+				taken[at] = p.Title
+			}
+		}
+	}
+}
