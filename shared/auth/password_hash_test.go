@@ -16,12 +16,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// djangosHash is Django's, of the password "lètmein" with 1,000 iterations.
-const djangosHash = "pbkdf2_sha256$1000$seasalt2$ABPNVLVV1vRC5OnBCpgwRvsTOJaXds28OSzNig3GR2M="
+// djangoHash was made by Django, of the password "lètmein" with 1,000 iterations.
+const djangoHash = "pbkdf2_sha256$1000$seasalt2$ABPNVLVV1vRC5OnBCpgwRvsTOJaXds28OSzNig3GR2M="
 
 func TestDjangoHashIsRead(t *testing.T) {
 	t.Parallel()
-	h, err := ParsePasswordHash(djangosHash)
+	h, err := ParsePasswordHash(djangoHash)
 	require.NoError(t, err)
 	sum, err := h.derive("lètmein", h.iterations)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ type hashTest struct {
 	computed atomic.Int32
 }
 
-// withHash runs a test in a bubble of synctest: its times are exact.
+// withHash runs a test in synctest.Test, where times are exact.
 func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
 	t.Helper()
 	text, err := HashPassword("secret", MinHashIterations)
@@ -110,7 +110,7 @@ func TestHashingOfGuessesIsLimited(t *testing.T) {
 	withHash(t, func(t *testing.T, h *hashTest) {
 		end := h.flood(20, func(int, int) string { return "admin" })
 		time.Sleep(10 * hashTurn)
-		require.LessOrEqual(t, h.computed.Load(), int32(2*11), "one in each turn of two lines")
+		require.LessOrEqual(t, h.computed.Load(), int32(2*11), "one in each turn of the two queues")
 		end()
 
 		time.Sleep(time.Minute)
@@ -127,14 +127,14 @@ func TestHashingOfGuessesIsLimited(t *testing.T) {
 	})
 }
 
-// The admin gets into a new process whatever others send.
+// The first login of the admin in a new process succeeds whatever others send.
 func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 	t.Parallel()
 	admin := func(int, int) string { return "admin" }
 	for what, c := range map[string]struct {
-		addresses    int
-		name         func(address, call int) string
-		before, most time.Duration
+		addresses     int
+		name          func(address, call int) string
+		before, limit time.Duration
 	}{
 		"unknown names":                    {60, func(address, call int) string { return fmt.Sprint("nobody", address, "-", call) }, time.Second, hashTime},
 		"its name":                         {60, admin, 100 * hashTurn, hashTime},
@@ -149,7 +149,7 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 				began := time.Now()
 				_, err := h.login("admin", "secret")
 				require.NoError(t, err)
-				require.LessOrEqual(t, time.Since(began), c.most)
+				require.LessOrEqual(t, time.Since(began), c.limit)
 			})
 		})
 	}
@@ -173,12 +173,12 @@ func TestPasswordCheckWaitIsBounded(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, calls-4, refused.Load(), "but the first turn, and three within the time")
+		require.EqualValues(t, calls-4, refused.Load(), "all but the first turn and the three that begin within passwordWait")
 		require.Equal(t, before+calls, spent(), "a call that has no turn counts as a failure of its address")
 	})
 }
 
-// parked counts the calls of park that were not answered yet.
+// parked counts the calls of park that have not returned yet.
 type parked struct {
 	all     sync.WaitGroup
 	waiting atomic.Int32
@@ -228,7 +228,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 	}
 }
 
-// A call that may not wait is answered soon, and neither the time nor the answer shows whether its name exists.
+// A call that may not wait is refused soon, and neither the time nor the error shows whether its name exists.
 func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 	t.Parallel()
 	withHash(t, func(t *testing.T, h *hashTest) {
@@ -250,7 +250,7 @@ func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 		all.Go(func() {
 			began := time.Now()
 			_, err := h.loginFrom("198.51.100.1", "submitter", token)
-			require.NoError(t, err, "a caller with a token needs no place")
+			require.NoError(t, err, "a caller with a token need not wait")
 			require.Zero(t, time.Since(began))
 		})
 		all.Wait()
@@ -262,7 +262,7 @@ func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 	})
 }
 
-// Calls of a console, several at once, all get in when one has.
+// Concurrent calls, as of a console, all succeed when the first one does.
 func TestConcurrentFirstLoginsOfAdmin(t *testing.T) {
 	t.Parallel()
 	withHash(t, func(t *testing.T, h *hashTest) {
@@ -280,15 +280,15 @@ func TestConcurrentFirstLoginsOfAdmin(t *testing.T) {
 	})
 }
 
-// Which name is the admin's must not show in the time of an answer.
+// The time of a response must not show which name is the admin's.
 func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	t.Parallel()
-	type answer struct {
+	type result struct {
 		code string
 		took time.Duration
 	}
 	names := []string{"nobody", "submitter", "gone", "another", "admin"}
-	for _, burst := range []float64{0, 1e6} { // also where an address has failed too often
+	for _, burst := range []float64{0, 1e6} { // 0 = the address has failed too often
 		withHash(t, func(t *testing.T, h *hashTest) {
 			for _, name := range names[:4] {
 				_, _ = h.loginFrom("203.0.113.1", name, "makes the name known")
@@ -296,23 +296,23 @@ func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 			time.Sleep(time.Second)
 			require.Zero(t, h.computed.Load())
 			h.limiter.addressBurst = burst
-			got := map[string][]answer{}
+			got := map[string][]result{}
 			for _, name := range names {
-				try := func(password string) answer {
+				try := func(password string) result {
 					began := time.Now()
 					_, err := h.login(name, password)
-					return answer{task.CodeOf(err), time.Since(began)}
+					return result{task.CodeOf(err), time.Since(began)}
 				}
 				for _, password := range []string{"one", "two", strings.Repeat("x", MaxPasswordLength+1), "two", "three"} {
 					got[name] = append(got[name], try(password))
 				}
-				atOnce := make([]answer, 6)
+				atOnce := make([]result, 6)
 				var all sync.WaitGroup
 				for i := range atOnce {
 					all.Go(func() { atOnce[i] = try(fmt.Sprint("guess ", i)) })
 				}
 				all.Wait()
-				slices.SortFunc(atOnce, func(a, b answer) int {
+				slices.SortFunc(atOnce, func(a, b result) int {
 					return cmp.Or(cmp.Compare(a.took, b.took), cmp.Compare(a.code, b.code))
 				})
 				got[name] = append(got[name], atOnce...)
@@ -326,7 +326,7 @@ func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 			before := h.computed.Load()
 			_, err = h.loginFrom("203.0.113.8", "admin", "secret")
 			require.NoError(t, err)
-			require.Equal(t, before+1, h.computed.Load(), "the right password for another name has shown nothing")
+			require.Equal(t, before+1, h.computed.Load(), "the right password was not remembered for another name")
 		})
 	}
 }

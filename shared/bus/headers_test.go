@@ -40,12 +40,12 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	require.ErrorContains(t, err, "no trigger")
 	serveHeaders(t, g.bus(UserTrigger), deliver)
 
-	wants, wake := g.kept(), func() uint64 {
+	wantKept, lastWake := g.kept(), func() uint64 {
 		s, err := g.operator.Stream(t.Context(), StreamWake)
 		require.NoError(t, err)
 		return s.CachedInfo().State.LastSeq
 	}
-	wakes := wake()
+	before := lastWake()
 	a := g.attacker("deliver")
 	for _, stream := range []string{StreamMessages, StreamUsers} {
 		for _, reply := range []string{
@@ -61,9 +61,9 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	trimmed, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, judged(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
-	wants[StreamMessages]++
-	require.Equal(t, wants, g.kept())
-	require.Equal(t, wakes, wake())
+	wantKept[StreamMessages]++
+	require.Equal(t, wantKept, g.kept())
+	require.Equal(t, before, lastWake())
 
 	l, err := deliver.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	require.Equal(t, "ann", in.user[0])
 }
 
-// Pages are as small as the server's max_payload asks for.
+// A page is no larger than the server's max_payload allows.
 func TestHeadersAreSplitIntoPages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -101,7 +101,7 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 
 	pages, next = 0, 1
 	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
-	require.EqualValues(t, 301, next, "the fetch with a message that is younger is the last")
+	require.EqualValues(t, 301, next, "it stops after the fetch that has a younger message")
 	stream, err := broker.JS().Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedEvent is an accepted message, and its event as the trigger posts it.
+// acceptedEvent returns an accepted message, and its event as the trigger posts it.
 func acceptedEvent(t *testing.T) (*messages.Submission, cloudevents.Event) {
 	t.Helper()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
@@ -41,9 +41,9 @@ func TestAcceptedMessageRoundTrip(t *testing.T) {
 	require.NoError(t, json.Unmarshal(body, &posted))
 	alone, stored := Alone(e), FromStream(e, 1<<53, FingerprintText(want.Fingerprint))
 	for name, read := range map[string]func() (*messages.Submission, error){
-		"in a batch":             posted.Message,
-		"alone":                  alone.Message,
-		"read out of the stream": stored.Message,
+		"in a batch":           posted.Message,
+		"alone":                alone.Message,
+		"read from the stream": stored.Message,
 	} {
 		got, err := read()
 		require.NoError(t, err, name)
@@ -79,13 +79,13 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(m *messages.Submission, e *cloudevents.Event){
-		"a fingerprint that is too long":         func(_ *messages.Submission, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
-		"a sender longer than a control line":    func(m *messages.Submission, _ *cloudevents.Event) { m.From = strings.Repeat("x", 5000) },
-		"a subject of events":                    func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "evt.task.succeeded"} },
-		"an inbox by its subject":                func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "inbox.bob"} },
-		"a user that cannot be":                  func(m *messages.Submission, _ *cloudevents.Event) { m.To.Name = "b*b" },
-		"a kind that is none":                    func(m *messages.Submission, _ *cloudevents.Event) { m.To.Kind = 7 },
-		"the caller of the service's own claims": func(m *messages.Submission, _ *cloudevents.Event) { m.CallerID = -1 },
+		"a fingerprint that is too long":      func(_ *messages.Submission, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
+		"a sender longer than a control line": func(m *messages.Submission, _ *cloudevents.Event) { m.From = strings.Repeat("x", 5000) },
+		"a subject of events":                 func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "evt.task.succeeded"} },
+		"an inbox by its subject":             func(m *messages.Submission, _ *cloudevents.Event) { m.To = message.Address{Name: "inbox.bob"} },
+		"an invalid user name":                func(m *messages.Submission, _ *cloudevents.Event) { m.To.Name = "b*b" },
+		"an unknown kind":                     func(m *messages.Submission, _ *cloudevents.Event) { m.To.Kind = 7 },
+		"the caller id of the service itself": func(m *messages.Submission, _ *cloudevents.Event) { m.CallerID = -1 },
 		"data that is too long": func(m *messages.Submission, _ *cloudevents.Event) {
 			m.Data = []byte(`"` + strings.Repeat("x", message.MaxData) + `"`)
 		},

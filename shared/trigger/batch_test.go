@@ -26,19 +26,19 @@ func batchRoute() Route {
 	return r
 }
 
-// ledger is what a function has taken, in its order: only what it accepted with 2xx.
+// ledger has the ids of the events that a function accepted with 2xx, in the order of its calls.
 type ledger struct {
 	mu  sync.Mutex
 	ids []string
 }
 
-// take adds the events of a call and says how many it carried.
+// take adds the events of a call and returns how many there are.
 func (l *ledger) take(t *testing.T, c call) int {
 	ids := idsOf(t, c)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		if !slices.Contains(l.ids, id) { // as the primary key would have it
+		if !slices.Contains(l.ids, id) { // a repeat adds nothing, as with a primary key
 			l.ids = append(l.ids, id)
 		}
 	}
@@ -190,7 +190,7 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	}
 	kept, err := b.LookUp(t.Context(), "4")
 	require.NoError(t, err)
-	require.NotNil(t, kept, "and it is still where it was accepted")
+	require.NotNil(t, kept, "it is still in ACCEPTED too")
 }
 
 func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
@@ -214,7 +214,7 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 			require.NoError(t, err)
 			acceptAll(t, b, 1, 4)
 			bustest.Eventually(t, func() bool { return settled(t, js, batchRoute()) }, "settled")
-			bustest.Eventually(t, func() bool { // it counts after the stream knows
+			bustest.Eventually(t, func() bool { // an event is counted after it is acknowledged
 				got := trigger.Counts()["save-1-of-1"]
 				got.Deliveries, got.Retried = 0, 0
 				return got == c.want
@@ -253,7 +253,7 @@ func TestLargeBatchIsSplit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	route := batchRoute()
-	route.BatchWait = 2 * time.Second // ends when all ten are there
+	route.BatchWait = 2 * time.Second // the batch ends earlier, when it has all ten
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Equal(t, numbers(1, 10), l.taken())
@@ -276,10 +276,10 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	require.NoError(t, err)
 	acceptAll(t, b, 1, 3)
 	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "said")
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "logged")
 	require.Empty(t, f.seen())
 	require.NoError(t, js.DeleteConsumer(t.Context(), route.Stream, route.Durable))
-	bustest.Eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "made as it must be")
+	bustest.Eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "the consumer is created again, ordered")
 }
 
 func TestFailingBatchIsPostedOneByOne(t *testing.T) {
@@ -302,8 +302,8 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
-// TestChangingShardsKeepsMessagesAndOrder goes from one shard to four and back
-// while messages are accepted and their senders' order is watched.
+// TestChangingShardsKeepsMessagesAndOrder changes from one shard to four and back
+// while messages are accepted, and checks the order of each sender's messages.
 func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)

@@ -16,22 +16,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// made gives a submission the id that it would have had so many days ago.
-func made(days int) func(*tasks.Submission) {
+// createdDaysAgo gives a submission the id that it would have had so many days ago.
+func createdDaysAgo(days int) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		floor := task.IDFloor(time.Now().AddDate(0, 0, -days))
 		copy(s.ID[:8], floor[:8])
 	}
 }
 
-// finished puts the end of every final task so many days back.
-func finished(t *testing.T, db *storetest.DB, days int) {
+// moveEndsBack moves the end of every final task so many days back.
+func moveEndsBack(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
 	_, err := db.Owner(t).Exec(t.Context(), `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
 	require.NoError(t, err)
 }
 
-// mustArchive runs an archive and gives what it moved and dropped.
+// mustArchive archives and returns how many tasks it moved and which partitions it dropped.
 func mustArchive(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
 	t.Helper()
 	for step, err := range db.Maintenance.Archive(t.Context(), run) {
@@ -48,8 +48,8 @@ func mustArchive(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (to
 	return total, partitions
 }
 
-// places counts where the tasks are.
-func places(t *testing.T, db *storetest.DB) string {
+// taskCounts returns the number of rows of tasks, task_live, task_done and archived_tasks.
+func taskCounts(t *testing.T, db *storetest.DB) string {
 	t.Helper()
 	return fmt.Sprint(db.Count(t, `select count(*) from tasks`), db.Count(t, `select count(*) from task_live`),
 		db.Count(t, `select count(*) from task_done`), db.Count(t, `select count(*) from archived_tasks`))
@@ -58,7 +58,7 @@ func places(t *testing.T, db *storetest.DB) string {
 func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
-	s := storetest.Submission(storetest.Keyed("k", "body"), made(91), func(s *tasks.Submission) {
+	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91), func(s *tasks.Submission) {
 		s.Source, s.CallbackURL, s.Metadata, s.Queue = "shop", "https://a.example/cb", []byte(`{"a": 1}`), "q"
 		s.ExpiresAt = time.Now().Add(time.Hour)
 	})
@@ -66,17 +66,17 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	c := db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" })[0]
 	report := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed, Message: "no such number", ErrorCode: "E7"}
 	require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
-	finished(t, db, 91)
+	moveEndsBack(t, db, 91)
 	before, statistics := db.MustTask(t, s.ID), db.MustCount(t)
 
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
-	require.Equal(t, "0 0 0 1", places(t, db))
-	require.Zero(t, db.Count(t, `select count(*) from sms_tasks`), "the view is of the main tables")
+	require.Equal(t, "0 0 0 1", taskCounts(t, db))
+	require.Zero(t, db.Count(t, `select count(*) from sms_tasks`), "the view shows the main tables only")
 	after := db.MustTask(t, s.ID)
 	require.True(t, after.Archived)
 	after.Archived = false
-	require.Equal(t, before, after, "nothing of it is lost")
+	require.Equal(t, before, after, "the archive has all of its fields")
 	byKey, err := db.Tasks.ByKey(t.Context(), *s.Key)
 	require.NoError(t, err)
 	require.True(t, byKey.Archived)
@@ -95,16 +95,16 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "no replay made a task")
 }
 
-func TestARetriedSubmissionFindsItsArchivedTask(t *testing.T) {
+func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
-	plain, withKey := storetest.Submission(made(100)), storetest.Submission(storetest.Keyed("k", "hello"), made(100))
+	plain, withKey := storetest.Submission(createdDaysAgo(100)), storetest.Submission(storetest.Keyed("k", "hello"), createdDaysAgo(100))
 	for _, s := range []*tasks.Submission{plain, withKey} {
 		db.MustSubmit(t, s)
 		db.Claim(t)
 		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	}
-	finished(t, db, 99)
+	moveEndsBack(t, db, 99)
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 2, moved)
 	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
@@ -112,15 +112,15 @@ func TestARetriedSubmissionFindsItsArchivedTask(t *testing.T) {
 		require.True(t, out.Archived)
 		require.False(t, out.Replayed, "it is the first call itself")
 	}
-	require.Equal(t, "0 0 0 2", places(t, db), "the retry made no second task")
+	require.Equal(t, "0 0 0 2", taskCounts(t, db), "the retry made no second task")
 }
 
-func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
+func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
-	pending, processing, held := storetest.Submission(made(200)), storetest.Submission(made(200)), storetest.Submission(made(200), func(s *tasks.Submission) { s.OnUnknown = task.Hold })
-	scheduled := storetest.Submission(made(200), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
-	old, recent, young := storetest.Submission(made(200)), storetest.Submission(made(200)), storetest.Submission(made(80))
+	pending, processing, held := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.OnUnknown = task.Hold })
+	scheduled := storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	old, recent, young := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(80))
 	all := []*tasks.Submission{held, processing, old, young, recent}
 	db.MustSubmit(t, all...)
 	require.Len(t, db.Claim(t), len(all))
@@ -130,7 +130,7 @@ func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
 	report(held, task.SentUnknown)
 	report(old, task.SentOK)
 	report(young, task.SentOK)
-	finished(t, db, 91)
+	moveEndsBack(t, db, 91)
 	report(recent, task.SentFailed)
 	db.MustSubmit(t, pending, scheduled)
 	_, err := db.Owner(t).Exec(t.Context(), `update task_live set updated_at = now() - interval '200 days'`)
@@ -138,27 +138,27 @@ func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
 
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
-	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "finished of late": recent, "made of late": young} {
+	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "finished lately": recent, "created lately": young} {
 		require.False(t, db.MustTask(t, s.ID).Archived, name)
 	}
 	require.True(t, db.MustTask(t, old.ID).Archived)
 	moved, _ = mustArchive(t, db, maintenance.ArchiveRun{})
-	require.Zero(t, moved, "the same again has nothing to do")
+	require.Zero(t, moved, "a second run has nothing to do")
 
 	forever := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 0)
-	forever.MustSubmit(t, storetest.Submission(made(400)))
+	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
 	forever.Claim(t)
 	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
-	finished(t, forever, 399)
+	moveEndsBack(t, forever, 399)
 	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{})
-	require.Zero(t, moved, "0 days are for ever")
+	require.Zero(t, moved, "0 days: nothing is archived")
 	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
 	require.Zero(t, moved)
 	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
 	require.Equal(t, 1, moved)
-	require.Equal(t, "1 0 1 0", places(t, forever), "a dry run changes nothing")
+	require.Equal(t, "1 0 1 0", taskCounts(t, forever), "a dry run changes nothing")
 	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
-	require.Equal(t, 1, moved, "a date given by hand is meant")
+	require.Equal(t, 1, moved, "a given date overrules the setting")
 }
 
 func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
@@ -167,8 +167,8 @@ func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
 	return id
 }
 
-// fillOld makes n final tasks that were finished days ago: of each four one
-// failed by timeout, whose late success would still count.
+// fillOld inserts n final tasks that were finished days ago. Every fourth failed by
+// timeout, so a late success would still count.
 func fillOld(t *testing.T, url string, n, days int) {
 	t.Helper()
 	_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`
@@ -240,7 +240,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	}
 	close(start)
 	all.Wait()
-	mustArchive(t, db, maintenance.ArchiveRun{}) // what a report held
+	mustArchive(t, db, maintenance.ArchiveRun{}) // what a report had locked
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
@@ -255,12 +255,12 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 			require.Equal(t, task.Failed, d.State)
 			require.True(t, d.Archived)
 		default:
-			require.Fail(t, "a report got no answer", "%v: %q", id, verdicts[i])
+			require.Fail(t, "a report got no verdict", "%v: %q", id, verdicts[i])
 		}
 	}
 	t.Logf("verdicts: %v", count)
 	require.Equal(t, len(failed), db.Count(t, `select count(*) from report_logs`), "every report is kept")
-	require.Equal(t, fmt.Sprint(count[task.Applied], 0, count[task.Applied], total-count[task.Applied]), places(t, db))
+	require.Equal(t, fmt.Sprint(count[task.Applied], 0, count[task.Applied], total-count[task.Applied]), taskCounts(t, db))
 	after := db.MustCount(t)
 	require.Equal(t, before.Succeeded+int64(count[task.Applied]), after.Succeeded)
 	require.Equal(t, before.Failed-int64(count[task.Applied]), after.Failed)
@@ -271,14 +271,14 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db, by := storetest.OpenKeeping(t, url, 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
 	fillOld(t, url, 4, 100)
-	withdrawn := storetest.Submission(made(100))
+	withdrawn := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, withdrawn)
 	_, err := db.Tasks.Cancel(t.Context(), withdrawn.ID, nil)
 	require.NoError(t, err)
 	var sent, failed task.ID
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where reason = 3`).Scan(&failed))
-	finished(t, db, 99)
+	moveEndsBack(t, db, 99)
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 5, moved)
 
@@ -310,7 +310,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: sent, AppID: "app", Lease: time.Minute}, nil)
 	require.Equal(t, task.CodeStaleClaim, task.CodeOf(err))
 	require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
-	require.Equal(t, "0 0 0 5", places(t, db))
+	require.Equal(t, "0 0 0 5", taskCounts(t, db))
 }
 
 func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {

@@ -45,10 +45,10 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 }
 
-func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
+func TestOneOfConcurrentOrdersIsSent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var made atomic.Int64
+	var ordered atomic.Int64
 	var callers sync.WaitGroup
 	order := func() {
 		defer callers.Done()
@@ -61,7 +61,7 @@ func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
 		case err != nil:
 			t.Error(err)
 		case !out.Skipped:
-			made.Add(1)
+			ordered.Add(1)
 		}
 	}
 	for range 2 {
@@ -70,13 +70,13 @@ func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
 			go order()
 		}
 		callers.Wait()
-		require.EqualValues(t, 1, made.Swap(0))
+		require.EqualValues(t, 1, ordered.Swap(0))
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
-		db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // and once more from failed
+		db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // the second round begins with a failed message
 	}
 }
 
-func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
+func TestOrderOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
@@ -110,7 +110,7 @@ func TestNewOrderReplacesWaitingRetry(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, first.ID).Status)
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
-	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the retry that it takes the place of was counted")
+	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the replaced retry was counted")
 	old, err := db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Cancelled, old.Reason)
@@ -119,7 +119,7 @@ func TestNewOrderReplacesWaitingRetry(t *testing.T) {
 	require.JSONEq(t, `{"a":2}`, string(sends[second.TaskID].Data))
 }
 
-func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
+func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{"a":1}`)
@@ -142,7 +142,7 @@ func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
 	require.True(t, sends[second.TaskID].Sent)
 	require.True(t, sends[second.TaskID].MayHaveBeenSent)
 	db.Try(t, task.Report{Outcome: task.SentFailed})
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "and stays so")
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "it stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
 
@@ -163,7 +163,7 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	second := record()
-	require.True(t, second.Again, "who had it fell silent")
+	require.True(t, second.Again, "the lease of the first claim expired")
 	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Stale, outs[0].Verdict)
@@ -235,10 +235,10 @@ func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
 	other.AllowOtherCallers = true
 	require.True(t, db.MustSubscribe(t, other).Again)
-	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it stays whose it was")
+	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it still belongs to the first caller")
 }
 
-// A sender that slept through its lease must not say that the row is being sent.
+// A sender whose lease has expired must not mark the message as being sent.
 func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -310,7 +310,7 @@ func TestOrderNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { notified.Add(1) } })
 		db.MustSubscribe(t, storetest.Booking(1, `{}`))
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
-		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // it ended and is archived
+		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // as if it had ended and were archived
 		require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
 		require.Equal(t, want, notified.Load())
 	}

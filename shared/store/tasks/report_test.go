@@ -46,7 +46,7 @@ func TestALongErrorMessageIsCutAndNeverRefused(t *testing.T) {
 	require.Equal(t, "超过最大重试次数: "+strings.Repeat("错", 490), db.MustTask(t, s.ID).Result)
 }
 
-func TestALateSuccessOfTheNewestClaimStillCounts(t *testing.T) {
+func TestLateSuccessOfNewestClaimCounts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for name, s := range map[string]*tasks.Submission{
