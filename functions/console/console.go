@@ -58,9 +58,10 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/default-sms/{id}":      s.page(s.editDefaultSMS),
 		"POST /console/default-sms/{id}/{do}": s.page(s.changeDefaultSMS),
 
-		"GET /console/blocked-words":                    s.page(s.blockedWords),
-		"POST /console/blocked-words":                   s.page(s.addBlockedWord),
-		"POST /console/blocked-words/{id}/remove":       s.page(s.removeBlockedWord),
+		"GET /console/blocked-words":              s.page(s.blockedWords),
+		"POST /console/blocked-words":             s.page(s.addBlockedWord),
+		"POST /console/blocked-words/{id}/remove": s.page(s.removeBlockedWord),
+
 		"GET /console/webhooks":                         s.page(s.endpoints),
 		"POST /console/webhooks":                        s.page(s.addEndpoint),
 		"GET /console/webhooks/{id}":                    s.page(s.endpoint),
@@ -69,6 +70,23 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/webhooks/deliveries/resend":      s.page(s.resendFailed),
 		"GET /console/webhooks/deliveries/{id}":         s.page(s.delivery),
 		"POST /console/webhooks/deliveries/{id}/resend": s.page(s.resendDelivery),
+
+		"GET /console/callers":              s.page(s.callers),
+		"GET /console/callers/new":          s.page(s.newCaller),
+		"POST /console/callers/new":         s.page(s.addCaller),
+		"GET /console/callers/{id}":         s.page(s.caller),
+		"POST /console/callers/{id}":        s.page(s.changeCaller),
+		"POST /console/callers/{id}/rotate": s.page(s.rotateCaller),
+		"POST /console/callers/{id}/revoke": s.page(s.revokeCaller),
+
+		"GET /console/alerts":                     s.page(s.alerts),
+		"GET /console/dead-letters":               s.page(s.deadLetters),
+		"POST /console/dead-letters/{id}/dismiss": s.page(s.dismissDeadLetter),
+		"GET /console/audit":                      s.page(s.audit),
+
+		"GET /console/send":          s.page(s.sendForm),
+		"POST /console/send":         s.page(s.send),
+		"POST /console/send/preview": s.page(s.previewSend),
 	}
 }
 

@@ -229,6 +229,7 @@ var menu = []struct {
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
+	{"/console/send", "Send an SMS", []fn.Role{fn.Submitter}, false},
 	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
 	{"/console/webhooks", "Webhooks", []fn.Role{fn.Viewer, fn.Submitter}, false},
@@ -236,6 +237,10 @@ var menu = []struct {
 	{"/console/templates", "Templates", []fn.Role{fn.Viewer}, false},
 	{"/console/default-sms", "Default SMS", []fn.Role{fn.Viewer}, true},
 	{"/console/blocked-words", "Blocked words", []fn.Role{fn.Viewer}, true},
+	{"/console/callers", "Callers", []fn.Role{fn.Viewer}, false},
+	{"/console/alerts", "Alerts", []fn.Role{fn.Viewer}, false},
+	{"/console/dead-letters", "Dead letters", []fn.Role{fn.Viewer}, true},
+	{"/console/audit", "Audit log", []fn.Role{fn.Viewer}, true},
 }
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.

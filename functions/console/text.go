@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -67,9 +66,14 @@ func templateFuncs(language string) template.FuncMap {
 		"hidden":   func(text string) string { return hidden(language, text) },
 		"version":  func() string { return fn.Version() },
 		"join":     strings.Join,
-		"json":     indented,
+		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
 		"short":    shortEvent,
 		"lastTry":  lastTry,
+
+		"alertValue":  alertValue,
+		"pretty":      pretty,
+		"differences": differences,
+		"subjectPage": subjectPage,
 	}
 }
 
@@ -157,15 +161,6 @@ func hidden(language, text string) string {
 	return translate(language, "hidden, %s characters", strconv.Itoa(utf8.RuneCountInString(text)))
 }
 
-// indented writes JSON on several lines.
-func indented(text json.RawMessage) string {
-	var out bytes.Buffer
-	if err := json.Indent(&out, text, "", "  "); err != nil {
-		return string(text)
-	}
-	return out.String()
-}
-
 // shortEvent is the type of an event without what all of them have.
 func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
@@ -183,6 +178,7 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
 	"paused",             // queues
 	"active", "inactive", // templates
-	"paused",                                                         // queues
 	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
+	"revoked", "open", "cleared", // callers and alerts
+	"the request has invalid fields", // the message of an error
 })

@@ -25,6 +25,9 @@ func TestEveryTextHasATranslation(t *testing.T) {
 	for _, item := range menu {
 		used[item.text] = true
 	}
+	for _, role := range roles {
+		used[role.Text] = true
+	}
 	inTemplate := regexp.MustCompile(`\bt ("(?:[^"\\]|\\.)*")`)
 	inGo := regexp.MustCompile(`(?:\bT\(|translate\(\w+(?:\.\w+)?, )("(?:[^"\\]|\\.)*")`)
 	find := func(pattern *regexp.Regexp, source string) {

@@ -169,3 +169,4 @@ document.addEventListener("keydown", (event) => {
 });
 
 showCopyButtons(document);
+document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the menu is one line

@@ -1,0 +1,27 @@
+package console
+
+import (
+	"strconv"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+func (s *site) alerts(p *page) error {
+	found, err := get[api.Page[api.AlertResponse]](p, "/api/v1/admin/alerts", p.query("after"))
+	if err != nil {
+		return err
+	}
+	return p.show("alerts", p.T("Alerts"), found)
+}
+
+// alertValue writes the value of an alert: a number of tasks, or a part of 1 as a percentage.
+func alertValue(kind string, value any) string {
+	n, _ := value.(float64)
+	if given, ok := value.(*float64); ok && given != nil {
+		n = *given
+	}
+	if kind == "backlog" {
+		return number(int64(n))
+	}
+	return strconv.FormatFloat(100*n, 'f', 1, 64) + " %"
+}

@@ -1,0 +1,117 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+const deadLetterSQL = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ('save', $1, 'sendonce.message', $2, $3, 9)`
+
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/alerts").has(t, "There are no alerts.")
+	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value) values
+		(gen_random_uuid(), 'backlog', 'otp', 12345, 1000, now(), 10), (gen_random_uuid(), 'failure_rate', 'promo', 0.256, 0.2, null, null), (gen_random_uuid(), 'stream_full', 'USERS', 0.9, 0.8, null, null)`)
+	got := b.get("/console/alerts")
+	got.has(t, "12,345", "25.6 %", "90.0 %", `href="/console/tasks?queue=promo"`, "state cleared")
+	require.Less(t, strings.Index(got.text, "promo"), strings.Index(got.text, "otp"), "open ones first")
+
+	ops := s.NewCaller("ops", "admin", "otp")
+	got = logIn(t, s, ops.User, ops.Password).get("/console/alerts")
+	got.has(t, "12,345")
+	require.NotContains(t, got.text, "promo")
+}
+
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/dead-letters").has(t, "There are no dead letters.")
+	s.Exec(deadLetterSQL, "e-1", `{"text":"</pre><script>alert(1)</script>","n":[1]}`, hostile)
+	s.Exec(deadLetterSQL, "e-2", `not {json <b>`, "r")
+	got := b.get("/console/dead-letters")
+	got.has(t, "{\n  &#34;text&#34;: &#34;&lt;/pre&gt;&lt;script&gt;", hostileShown, "not {json &lt;b&gt;")
+	require.NotContains(t, got.text, "<script>alert")
+
+	id := s.QueryText(`select id::text from dead_letters where event_id = 'e-1'`)
+	got = b.submit("/console/dead-letters/"+id+"/dismiss", "form", "dismiss "+id, "reason", " ")
+	require.Equal(t, 400, got.status)
+	got.has(t, `<details open>`, `<span class="wrong">`)
+
+	eye := s.NewCaller("eye", "viewer")
+	v := logIn(t, s, eye.User, eye.Password)
+	require.NotContains(t, v.get("/console/dead-letters").text, "/dismiss")
+	require.Equal(t, 403, v.submit("/console/dead-letters/"+id+"/dismiss", "reason", "r").status)
+
+	got = b.submit("/console/dead-letters/"+id+"/dismiss", "form", "dismiss "+id, "reason", hostile)
+	got.has(t, "The event was dismissed.", "e-2")
+	require.NotContains(t, got.text, "e-1")
+	b.get("/console/audit").has(t, "dead_letter.dismiss", hostileShown)
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/audit").has(t, "No audit entry matches.")
+	s.Post("/api/v1/admin/template", `{"template_name":"old name","template_content":"a {b}"}`)
+	s.Do("PUT", "/api/v1/admin/template/1", `{"template_name":"<script>alert(1)</script>"}`)
+	s.Post("/api/v1/admin/default-sms", `{"phone_number":"13800138000","content":"x"}`)
+	id := s.SubmitTo("otp")
+	s.Post("/api/v1/admin/tasks/"+id+"/cancel?reason=why%3Cb%3E", "")
+
+	got := b.get("/console/audit")
+	got.has(t, "<del>old name</del> <ins>&lt;script&gt;alert(1)&lt;/script&gt;</ins>", `href="/console/templates/1"`, `href="/console/tasks/`+id+`"`, "<del>pending</del> <ins>failed</ins>", "why&lt;b&gt;", "138****8000")
+	require.NotContains(t, got.text, "13800138000")
+	require.NotContains(t, got.text, "<script>alert")
+	got = b.get("/console/audit?subject=template/1")
+	got.has(t, "template.create", `value="template/1"`)
+	require.NotContains(t, got.text, "task.cancel")
+	b.get("/console/tasks/"+id).has(t, `href="/console/audit?subject=`+id+`"`)
+	b.get("/console/audit?subject="+strings.Repeat("x", 101)).has(t, `<span class="wrong">`)
+
+	shop := s.NewCaller("shop", "submitter")
+	v := logIn(t, s, shop.User, shop.Password)
+	require.Equal(t, 403, v.get("/console/audit").status)
+	require.NotContains(t, v.get("/console/tasks").text, "/console/audit")
+}
+
+func TestOperatorReadsTheAuditLog(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value) values
+		(gen_random_uuid(), 'backlog', 'otp', 12345, 1000, now() - interval '1 hour', 10), (gen_random_uuid(), 'failure_rate', 'promo', 0.256, 0.2, null, null), (gen_random_uuid(), 'stream_full', 'USERS', 0.9, 0.8, null, null)`)
+	s.Exec(deadLetterSQL, "018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81", `{"id":"018c24d2","text":"hello","to":["ann","bob"]}`, "decode: unknown field \"texts\"")
+	s.Post("/api/v1/admin/template", `{"template_name":"login","template_content":"Your code is {code}"}`)
+	s.Do("PUT", "/api/v1/admin/template/1", `{"template_content":"Your code is {code}. It is valid for {minutes} minutes.","is_active":false}`)
+	s.NewCaller("shop", "submitter", "otp")
+	s.Post("/api/v1/admin/queues/otp/pause", `{"reason":"the gateway rejects everything"}`)
+	id := s.SubmitTo("otp")
+	s.Post("/api/v1/admin/tasks/"+id+"/cancel?reason=duplicate", "")
+	b := openTab(t, s)
+	b.logIn(s.User, s.Password)
+	b.open("/console/alerts")
+	b.shot("alerts")
+	b.open("/console/dead-letters")
+	b.click(`details summary`, `pre`)
+	b.shot("dead-letters")
+	b.open("/console/audit")
+	b.shot("audit")
+	b.open("/console/tasks/" + id)
+	b.click(`a[href^="/console/audit"]`, `.changes`)
+	require.Contains(t, b.text(), "duplicate")
+	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+	b.phone()
+	for _, page := range []string{"alerts", "dead-letters", "audit"} {
+		b.open("/console/" + page)
+		b.fits()
+		b.shot(page + "-phone")
+	}
+	b.checkProblems()
+}

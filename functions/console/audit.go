@@ -1,0 +1,89 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
+)
+
+func (s *site) audit(p *page) error {
+	found, err := get[api.Page[api.ActionResponse]](p, "/api/v1/admin/actions", p.query("subject", "after"))
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("audit", p.T("Audit log"), found)
+}
+
+// maxAuditValue is the most characters of a value that the audit log shows.
+const maxAuditValue = 500
+
+// difference is a field that a change changed. A value is "" where the row did not exist.
+type difference struct {
+	Field, Before, After string
+}
+
+// differences compares the row before and after a change.
+func differences(before, after json.RawMessage) []difference {
+	was, is := fieldsOf(before), fieldsOf(after)
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	var changed []difference
+	for _, field := range slices.Sorted(maps.Keys(all)) {
+		if d := (difference{field, was[field], is[field]}); d.Before != d.After {
+			changed = append(changed, d)
+		}
+	}
+	return changed
+}
+
+// fieldsOf returns the fields of a JSON object as people read them, without phone numbers.
+func fieldsOf(object json.RawMessage) map[string]string {
+	var values map[string]json.RawMessage
+	shown := map[string]string{}
+	if json.Unmarshal(object, &values) != nil {
+		return shown // there is no row
+	}
+	for field, raw := range values {
+		var value bytes.Buffer
+		var plain string
+		switch {
+		case bytes.Equal(raw, []byte("null")):
+			continue
+		case json.Unmarshal(raw, &plain) == nil:
+			value.WriteString(plain)
+		case json.Compact(&value, raw) != nil:
+			value.Write(raw)
+		}
+		shown[field] = text.Cut(value.String(), maxAuditValue)
+		if field == "phone_number" {
+			shown[field] = task.MaskPhone(shown[field])
+		}
+	}
+	return shown
+}
+
+// subjectPages are the pages of the subjects of audit entries.
+var subjectPages = map[string]string{
+	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
+	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/",
+}
+
+// subjectPage returns the page of the subject of an audit entry, or "". Tasks and messages are named by their id alone.
+func subjectPage(action, subject string) string {
+	kind, id, ok := strings.Cut(subject, "/")
+	if !ok {
+		kind, _, _ = strings.Cut(action, ".")
+		id = subject
+	}
+	if page := subjectPages[kind]; page != "" {
+		return page + url.PathEscape(id)
+	}
+	return ""
+}

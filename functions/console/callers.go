@@ -1,0 +1,173 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+const callersPath = "/api/v1/admin/callers"
+
+// roles are those of a caller, with what they allow.
+var roles = []struct {
+	Role fn.Role
+	Text string
+}{
+	{fn.Submitter, "submits tasks and messages, and sees its own here"},
+	{fn.Sender, "claims tasks and reports results"},
+	{fn.Receiver, "receives messages"},
+	{fn.Viewer, "sees what an admin sees, and changes nothing"},
+	{fn.Trigger, "delivers events to functions"},
+	{fn.Admin, "sees and changes everything; with queues, only what belongs to them"},
+}
+
+func (s *site) callers(p *page) error {
+	found, err := get[api.Page[api.CallerResponse]](p, callersPath, p.query("after"))
+	if err != nil {
+		return err
+	}
+	return p.show("callers", p.T("Callers"), found)
+}
+
+type callerPage struct {
+	api.CallerResponse
+	Action string // where the form is sent
+}
+
+// AllRoles are the boxes of the form.
+func (callerPage) AllRoles() any { return roles }
+
+// HasRole reports whether the box of a role is checked.
+func (c callerPage) HasRole(role fn.Role) bool { return slices.Contains(c.Roles, string(role)) }
+
+// Limit is a limit in the form; "" is that of the settings.
+func (c callerPage) Limit(n *int64) string {
+	if n == nil || *n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(*n, 10)
+}
+
+// Priorities are the values of best_priority.
+func (callerPage) Priorities() []string { return []string{"0", "1", "2", "3", "4", "5"} }
+
+func (s *site) newCaller(p *page) error {
+	return p.show("caller", p.T("New caller"), callerPage{Action: "/console/callers/new"})
+}
+
+func (s *site) caller(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
+	if err != nil {
+		return err
+	}
+	return p.show("caller", p.T("Caller"), callerPage{found, "/console/callers/" + id})
+}
+
+// typedLines returns the lines of a field that are not empty.
+func (p *page) typedLines(name string) []string {
+	lines := []string{}
+	for line := range strings.Lines(p.PostFormValue(name)) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// typedNumber reads a whole number from a field; an empty one is 0.
+func (p *page) typedNumber(name string) (*int64, error) {
+	text := strings.TrimSpace(p.PostFormValue(name))
+	if text == "" {
+		return new(int64), nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, p.badField(name, p.T("must be a whole number"))
+	}
+	return &n, nil
+}
+
+// typedGrants reads what a caller may do from the form.
+func (p *page) typedGrants() (api.CallerChange, error) {
+	grants := api.CallerChange{
+		Roles: p.PostForm["roles"], Queues: p.typedLines("queues"), BusinessTypes: p.typedLines("business_types"), Receives: p.typedLines("receives"),
+	}
+	for name, limit := range map[string]**int64{
+		"max_waiting_tasks": &grants.MaxWaitingTasks, "max_waiting_messages": &grants.MaxWaitingMessages,
+		"max_waiting_bytes": &grants.MaxWaitingBytes, "best_priority": &grants.BestPriority,
+	} {
+		var err error
+		if *limit, err = p.typedNumber(name); err != nil {
+			return grants, err
+		}
+	}
+	return grants, nil
+}
+
+func (s *site) addCaller(p *page) error {
+	grants, err := p.typedGrants()
+	var added api.CallerResponse
+	if err == nil {
+		added, err = post[api.CallerResponse](p, callersPath, api.CallerRequest{
+			Name: p.PostFormValue("name"), Roles: grants.Roles, Queues: grants.Queues, BusinessTypes: grants.BusinessTypes, Receives: grants.Receives,
+			MaxWaitingMessages: grants.MaxWaitingMessages, MaxWaitingBytes: grants.MaxWaitingBytes, MaxWaitingTasks: grants.MaxWaitingTasks, BestPriority: grants.BestPriority,
+		})
+	}
+	if err != nil {
+		return p.again(err, "/console/callers/new", s.newCaller)
+	}
+	return p.showToken(added)
+}
+
+// showToken shows a new token in the response itself: it is in no address, and nobody can show it again.
+func (p *page) showToken(caller api.CallerResponse) error {
+	return p.show("caller_token", p.T("New token"), caller)
+}
+
+func (s *site) changeCaller(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	grants, err := p.typedGrants()
+	if err == nil && len(grants.Roles) == 0 { // which would leave them as they are
+		err = p.badField("roles", p.T("choose at least one role"))
+	}
+	if err == nil {
+		err = p.API(http.MethodPut, callersPath+"/"+id, grants, nil)
+	}
+	if err != nil {
+		return p.again(err, "/console/callers/"+id, s.caller)
+	}
+	p.done("/console/callers/"+id, "saved")
+	return nil
+}
+
+func (s *site) rotateCaller(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	rotated, err := post[api.CallerResponse](p, callersPath+"/"+id+"/rotate", nil)
+	if err != nil {
+		return p.again(err, "/console/callers/"+id, s.caller)
+	}
+	return p.showToken(rotated)
+}
+
+// revokeCaller revokes a caller whose name was typed to confirm it.
+func (s *site) revokeCaller(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
+	if err == nil && p.PostFormValue("confirm") != found.Name {
+		err = p.badField("confirm", p.T("must be the name of the caller: %s", found.Name))
+	}
+	if err == nil {
+		err = p.API(http.MethodPost, callersPath+"/"+id+"/revoke", nil, nil)
+	}
+	if err != nil {
+		return p.again(err, "/console/callers/"+id, s.caller)
+	}
+	p.done("/console/callers/"+id, "caller_revoked")
+	return nil
+}

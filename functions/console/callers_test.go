@@ -1,0 +1,127 @@
+package console_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+// tokenOf returns the token that a page shows, and checks that it is shown once.
+func tokenOf(t *testing.T, got shown) string {
+	t.Helper()
+	got.has(t, "This is the new token.")
+	require.Equal(t, "no-store", got.header.Get("Cache-Control"))
+	found := regexp.MustCompile(`data-copy="([A-Za-z0-9_-]{43})"`).FindStringSubmatch(got.text)
+	require.NotNil(t, found, got.text)
+	return found[1]
+}
+
+func TestCallers(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/callers").has(t, "There is no caller beside the built-in admin.")
+	b.get("/console/callers/new").has(t, `value="viewer"`, `value="trigger"`)
+
+	got := b.submit("/console/callers/new", "name", "shop", "roles", "submitter", "roles", "viewer", "queues", "otp\r\n\r\n promo ", "business_types", hostile, "receives", "msg.orders.>", "max_waiting_tasks", "500", "best_priority", "3")
+	token := tokenOf(t, got)
+	id := s.QueryText(`select id::text from callers where name = 'shop'`)
+	page := "/console/callers/" + id
+	require.NotContains(t, b.get(page).text, token)
+
+	t.Run("are shown with their rights", func(t *testing.T) {
+		b.get("/console/callers").has(t, `href="`+page+`"`, "submitter, viewer", "otp, promo", "msg.orders.&gt;")
+		got := b.get(page)
+		got.has(t, "otp\npromo</textarea>", hostileShown+"</textarea>", `name="max_waiting_tasks" value="500"`, `<option selected>3`, `value="viewer" checked`)
+		require.NotContains(t, got.text, `value="admin" checked`)
+		require.NotContains(t, got.text, "<script>alert")
+	})
+	t.Run("are changed", func(t *testing.T) {
+		b.submit(page, "roles", "sender", "queues", "", "best_priority", "0").has(t, "Saved.", `value="sender" checked`)
+		require.Equal(t, 1, s.Count(`select count(*) from callers where name = 'shop' and roles = '{sender}' and queues = '{}' and business_types = '{}' and max_waiting_tasks is null and best_priority = 0`))
+	})
+	t.Run("show a refused form again", func(t *testing.T) {
+		got := b.submit(page, "roles", "sender", "queues", "good\nb<d", "max_waiting_tasks", "-1", "receives", hostile)
+		require.Equal(t, 400, got.status)
+		got.has(t, "good\nb&lt;d</textarea>", hostileShown+"</textarea>", `value="-1"`, `<details open>`)
+		b.submit(page, "queues", "").has(t, `<span class="wrong">choose at least one role`)
+		b.submit(page, "roles", "sender", "max_waiting_bytes", "many").has(t, `value="many"`, `<span class="wrong">must be a whole number`)
+		got = b.submit("/console/callers/new", "name", "shop", "roles", "sender")
+		require.Equal(t, 409, got.status)
+		got.has(t, `value="shop"`, `value="sender" checked`)
+	})
+	t.Run("get a new token", func(t *testing.T) {
+		fresh := tokenOf(t, b.submit(page+"/rotate"))
+		require.NotEqual(t, token, fresh)
+		as := *s
+		as.User, as.Password = "shop", fresh
+		require.Equal(t, 200, as.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
+	})
+	t.Run("are revoked by their name", func(t *testing.T) {
+		got := b.submit(page+"/revoke", "form", "revoke", "confirm", "shop2")
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="shop2"`, "must be the name of the caller: shop")
+		require.Zero(t, s.Count(`select count(*) from callers where revoked_at is not null`))
+		got = b.submit(page+"/revoke", "form", "revoke", "confirm", "shop")
+		got.has(t, "The caller is revoked.", `<span class="state revoked">`)
+		require.NotContains(t, got.text, "Replace the token")
+	})
+	t.Run("are read by a viewer", func(t *testing.T) {
+		eye := s.NewCaller("eye", "viewer")
+		v := logIn(t, s, eye.User, eye.Password)
+		require.NotContains(t, v.get("/console/callers").text, "/console/callers/new")
+		require.NotContains(t, v.get(page).text, `action="/console/callers`)
+		require.Equal(t, 403, v.submit(page+"/rotate").status)
+		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
+	})
+	t.Run("of a limited admin are its own", func(t *testing.T) {
+		ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`)
+		v := logIn(t, s, ops.User, ops.Password)
+		got := v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0")
+		tokenOf(t, got)
+		got = v.get("/console/callers")
+		got.has(t, "ops.phone")
+		require.NotContains(t, got.text, "shop")
+		require.Equal(t, 404, v.get(page).status)
+		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "without queues it may use all")
+	})
+}
+
+func TestOperatorAddsACaller(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.NewCaller("shop", "submitter", "otp", "promo")
+	s.NewCaller("phone-1", "sender")
+	b := openTab(t, s)
+	b.logIn(s.User, s.Password)
+	b.open("/console/callers")
+	b.shot("callers")
+	b.open("/console/callers/new")
+	b.fill(`form.stack`, "name", "reader", "queues", "no spaces")
+	b.run(chromedp.Click(`input[value=viewer]`, chromedp.ByQuery))
+	b.click(`form.stack button.primary`, `.wrong`)
+	b.shot("caller-refused")
+	b.fill(`form.stack`, "queues", "otp")
+	b.click(`form.stack button.primary`, `.token button.copy`)
+	b.shot("caller-token")
+	b.open("/console/callers/3")
+	b.shot("caller")
+	b.click(`form[action$="/rotate"] button`, `dialog[open]`)
+	b.shot("caller-rotate")
+	b.click(`dialog[open] button.primary`, `.token button.copy`)
+	b.open("/console/callers/3")
+	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+	b.phone()
+	b.open("/console/callers/3")
+	b.fits()
+	b.shot("caller-chinese-phone")
+	b.open("/console/callers")
+	b.fits()
+	b.checkProblems()
+	require.True(t, strings.Contains(b.text(), "调用方"))
+}

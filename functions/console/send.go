@@ -1,0 +1,98 @@
+package console
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+type sendPage struct {
+	Action    string // where the form is sent
+	Key       string // the idempotency key of this form: sent twice, it makes one task
+	Templates []api.TemplateResponse
+	Preview   *textPreview
+}
+
+func (s *site) sendForm(p *page) error {
+	shown := sendPage{Action: "/console/send", Key: p.Entered("idempotency_key", "console-"+rand.Text())}
+	if p.May(fn.Viewer) {
+		found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, url.Values{"active": {"true"}, "limit": {"200"}})
+		if err != nil {
+			return err
+		}
+		shown.Templates = found.Items
+	}
+	var err error
+	if shown.Preview, err = shown.preview(p); err != nil {
+		return err
+	}
+	return p.show("send", p.T("Send an SMS"), shown)
+}
+
+// preview shows what the form would send. A caller that cannot read templates sees none of them.
+func (f sendPage) preview(p *page) (*textPreview, error) {
+	content, name := p.Entered("content", ""), p.Entered("template_name", "")
+	if name == "" {
+		if content == "" {
+			return nil, nil
+		}
+		segments, encoding := task.Segments(content)
+		return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: len([]rune(content)), Segments: segments, Encoding: string(encoding), Sendable: true}}, nil
+	}
+	i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.TemplateName == name })
+	if i < 0 || !p.MayChange() {
+		return nil, nil
+	}
+	return p.preview(f.Templates[i].TemplateContent)
+}
+
+func (s *site) previewSend(p *page) error { return p.showEntered("/console/send", s.sendForm) }
+
+// send submits the form. Its key is that of the form, so that a second click finds the task of the first.
+func (s *site) send(p *page) error {
+	request, err := p.typedMessage()
+	var sent api.SendResponse
+	if err == nil {
+		sent, err = post[api.SendResponse](p, "/api/v1/sms/send", request)
+	}
+	if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == task.CodeKeyReused {
+		// "In 2 hours" is another time with each click, so that a request sent again is not the same.
+		found, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
+		if err != nil {
+			return err
+		}
+		p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
+		return nil
+	}
+	if err != nil {
+		return p.again(err, "/console/send", s.sendForm)
+	}
+	p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
+	return nil
+}
+
+// typedMessage reads the message from the form.
+func (p *page) typedMessage() (api.SendRequest, error) {
+	request := api.SendRequest{
+		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), Queue: p.PostFormValue("queue"),
+		TemplateName: p.PostFormValue("template_name"), IdempotencyKey: p.PostFormValue("idempotency_key"), Source: "console",
+	}
+	if request.IdempotencyKey == "" {
+		return request, &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has no key: open the page again.")}
+	}
+	var err error
+	if request.SendAt, err = p.typedTime("send_at"); err != nil || request.TemplateName == "" {
+		return request, err
+	}
+	if request.Content != "" {
+		return request, p.badField("content", p.T("must be empty when a template is chosen"))
+	}
+	request.Params, err = p.typedParams("params")
+	return request, err
+}

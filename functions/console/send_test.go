@@ -1,0 +1,99 @@
+package console_test
+
+import (
+	"html"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+func keyOf(t *testing.T, got shown) string {
+	t.Helper()
+	found := regexp.MustCompile(`name="idempotency_key" value="([^"]+)"`).FindStringSubmatch(got.text)
+	require.NotNil(t, found, got.text)
+	return html.UnescapeString(found[1])
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/admin/template", `{"template_name":"login <b>","template_content":"Your code is {code}"}`)
+	shop := s.NewCaller("shop", "submitter")
+	b := logIn(t, s, shop.User, shop.Password)
+	admin := logIn(t, s, s.User, s.Password)
+
+	t.Run("makes one task for one form", func(t *testing.T) {
+		key := keyOf(t, b.get("/console/send"))
+		require.NotEqual(t, key, keyOf(t, b.get("/console/send")))
+		fields := []string{"idempotency_key", key, "phone_number", "13800138000", "content", hostile, "queue", "otp", "send_at", "2h"}
+		got := b.submit("/console/send", fields...)
+		got.has(t, "The message was submitted: this is its task.", "138****8000")
+		again := b.submit("/console/send", fields...)
+		again.has(t, "This form was sent before: this is its task.")
+		require.Equal(t, strings.Split(got.path, "?")[0], strings.Split(again.path, "?")[0])
+		require.Equal(t, 1, s.Count(`select count(*) from task_live`))
+		require.Contains(t, again.text, "otp")
+		require.Contains(t, again.text, "in 119 min")
+	})
+	t.Run("with a template", func(t *testing.T) {
+		got := admin.get("/console/send")
+		got.has(t, `<option value="login &lt;b&gt;">login &lt;b&gt;: Your code is {code}</option>`)
+		got = admin.submit("/console/send", "idempotency_key", keyOf(t, got), "phone_number", "13800138000", "template_name", "login <b>", "params", "code=42")
+		got.has(t, "The message was submitted")
+		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
+		require.Equal(t, "Your code is 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
+	})
+	t.Run("shows a refused form again", func(t *testing.T) {
+		got := b.submit("/console/send", "idempotency_key", "k1", "phone_number", "x", "content", hostile, "queue", hostile, "send_at", "")
+		require.Equal(t, 400, got.status)
+		got.has(t, `value="k1"`, hostileShown+"</textarea>", `name="queue" value="`+hostileShown+`"`, `<span class="wrong">`)
+		require.NotContains(t, got.text, "<script>alert")
+		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "send_at", "tomorrow").has(t, "must be a time with its zone")
+		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "content", "a", "template_name", "login <b>").has(t, "must be empty when a template is chosen")
+		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "template_name", "login <b>", "params", "code").has(t, "each line must be name=value")
+		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "template_name", "login <b>", "params", "kode=1").has(t, "is missing")
+		require.Equal(t, 400, b.submit("/console/send", "phone_number", "13800138000", "content", "a").status, "without a key")
+		require.Equal(t, 404, b.submit("/console/send", "idempotency_key", "k2", "phone_number", "13800138000").status, "without default content")
+		require.Equal(t, 2, s.Count(`select count(*) from task_live`))
+	})
+	t.Run("shows a preview", func(t *testing.T) {
+		got := b.submit("/console/send/preview", "idempotency_key", "k9", "content", "您好 <b>", "phone_number", "1")
+		got.has(t, `<p class="text sms">您好 &lt;b&gt;</p>`, "6 characters", "UCS-2", `value="k9"`)
+		admin.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Your code is 7</p>")
+	})
+	t.Run("is for submitters", func(t *testing.T) {
+		eye := s.NewCaller("eye", "viewer")
+		v := logIn(t, s, eye.User, eye.Password)
+		require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
+		require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
+	})
+}
+
+func TestOperatorSendsAMessage(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/admin/template", `{"template_name":"login","template_content":"Your code is {code}. It is valid for {minutes} minutes."}`)
+	b := openTab(t, s)
+	b.logIn(s.User, s.Password)
+	b.open("/console/send")
+	b.fill(`form.stack`, "phone_number", "13800138000", "params", "code=1234")
+	b.run(chromedp.SendKeys(`select[name=template_name]`, "login", chromedp.ByQuery), chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"1234")]`))
+	b.shot("send-preview")
+	b.click(`form.stack button.primary`, `.wrong`)
+	b.shot("send-refused")
+	b.fill(`form.stack`, "params", "code=1234\nminutes=5")
+	b.run(chromedp.DoubleClick(`form.stack button.primary`, chromedp.ByQuery), chromedp.WaitVisible(`.timeline`, chromedp.ByQuery))
+	b.shot("send-done")
+	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
+	b.phone()
+	b.open("/console/send")
+	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+	b.fits()
+	b.shot("send-chinese-phone")
+	b.checkProblems()
+}
