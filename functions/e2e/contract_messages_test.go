@@ -68,6 +68,8 @@ func (s story) messages() {
 	s.get(200, cluster.MessagesPath+"/stuck?kind=sending&limit=1&older_than_seconds=0")
 	require.Len(s.T, s.get(200, cluster.MessagesPath+"/stuck?kind=sent").Data("items"), 1)
 	s.get(400, cluster.MessagesPath+"/stuck")
+	s.post(200, cluster.MessagesPath+"/reveal", fmt.Sprintf(`{"ids":[%q,%q],"reason":"the customer asks"}`, id, cluster.UnknownIDPath[1:]))
+	s.post(400, cluster.MessagesPath+"/reveal", `{"ids":[]}`)
 	s.post(200, cluster.MessagesPath+"/redrive", `{"kind":"sending","dry_run":true}`)
 	s.post(200, cluster.MessagesPath+"/redrive", fmt.Sprintf(`{"ids":[%q],"limit":1}`, url))
 	s.post(400, cluster.MessagesPath+"/redrive", `{}`)

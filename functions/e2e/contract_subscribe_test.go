@@ -62,6 +62,10 @@ func (s story) subscribeMessages() {
 	s.get(400, logs+"&after=-1")
 	s.get(200, cluster.SubscribePath+"statistics?since=2023-12-01T10:00:00Z")
 	s.get(200, cluster.SubscribePath+"statistics")
+	list := cluster.SubscribePath + "messages?limit=1&from=2023-12-01T10:00:00Z"
+	s.get(200, fmt.Sprintf("%s&after=%v", list, s.get(200, list).Data("next_after")))
+	s.get(400, list+"&send_status=3")
+	s.as(s.NewCaller("lister", "submitter")).get(403, list+"&caller_id=0")
 	s.get(400, cluster.SubscribePath+"statistics?since=yesterday")
 	s.recordedMessages()
 }

@@ -13,20 +13,20 @@ import (
 // acceptedMessage returns a message that is in the stream of accepted messages and not saved yet.
 // It works also after TWO_PHASE_ENABLED was switched off. The error is server_busy while NATS is
 // unavailable, because then the message may exist.
-func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
+func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
-		return nil, messageNotFound()
+		return api.MessageResponse{}, messageNotFound()
 	}
 	m, err := h.lookUpAccepted(ctx, id)
 	if err != nil {
-		return nil, err
+		return api.MessageResponse{}, err
 	}
-	if m == nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return nil, messageNotFound()
+	if m == nil || m.CallerID != c.Caller.ID && !c.ReadsAll() {
+		return api.MessageResponse{}, messageNotFound()
 	}
 	delivered, err := h.messages.DeliveredAt(ctx, id)
 	if err != nil {
-		return nil, err
+		return api.MessageResponse{}, err
 	}
 	return api.MessageResponse{
 		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To.String(),

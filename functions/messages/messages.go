@@ -11,6 +11,7 @@
 //
 //	GET  /api/v1/messages?between=ann,bob
 //	GET  /api/v1/messages/peers
+//	POST /api/v1/messages/reveal
 //	POST /api/v1/messages/read
 //
 // An operator lists stuck messages, sends them again (redrive) or stops sending them (abandon):
@@ -53,15 +54,16 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/messages"
 	return fn.Routes{
 		"POST " + root:                            fn.JSON(fn.Submitter, h.submit).MaxBody(intake.MaxBody),
-		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, h.message),
+		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, h.message).Or(fn.Viewer),
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, h.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.confirm),
 
-		"GET " + root:            fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Pages(),
-		"GET " + root + "/peers": fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Pages(),
-		"POST " + root + "/read": fn.JSON(fn.Submitter, h.markRead).Or(fn.Receiver),
+		"GET " + root:              fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Pages(),
+		"GET " + root + "/peers":   fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Pages(),
+		"POST " + root + "/reveal": fn.JSON(fn.Submitter, h.reveal).Or(fn.Viewer),
+		"POST " + root + "/read":   fn.JSON(fn.Submitter, h.markRead).Or(fn.Receiver),
 
-		"GET " + root + "/stuck":         fn.List(fn.Admin, h.stuck),
+		"GET " + root + "/stuck":         fn.List(fn.Admin, h.stuck).Or(fn.Viewer),
 		"POST " + root + "/{id}/redrive": fn.Query(fn.Admin, h.redrive),
 		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, h.abandon),
 		"POST " + root + "/redrive":      fn.JSON(fn.Admin, h.redriveStuck),
@@ -122,16 +124,21 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 }
 
 // ownMessage returns a message of the caller. The error is not_found for another caller's
-// message, unless the caller is an admin.
-func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
+// message, unless the caller is an admin or a viewer.
+func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
+	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
+}
+
+// readableMessage is ownMessage that also returns the messages of others for which also is true.
+func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, also func(m messages.Detail) bool) (api.MessageResponse, error) {
 	m, err := h.messages.ByID(ctx, id)
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
+	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !also(m):
 		// A message of another caller takes the same path as a message that does not exist. Otherwise the
 		// response time would reveal that it exists.
 		return h.acceptedMessage(ctx, c, id)
 	case err != nil:
-		return nil, err
+		return api.MessageResponse{}, err
 	}
 	return messageResponse(m), nil
 }

@@ -180,3 +180,33 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 		require.ElementsMatch(t, fields, got.Fields(), body)
 	}
 }
+
+func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	ann, bob, cid, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("eyes", "viewer")
+	half := s.NewCaller("half", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
+	id := ann.SendText("bob", "hello")
+	for path, status := range map[string]int{"/" + id: 404, "?between=ann,bob": 403, "/peers?user=bob": 403, "/stuck?kind=sent": 403} {
+		require.Equal(t, 200, eyes.Get(cluster.MessagesPath+path).Status, path)
+		require.Equal(t, status, half.Get(cluster.MessagesPath+path).Status, path)
+	}
+	require.Contains(t, eyes.Get(cluster.MessagesPath+"/peers?user=bob").Text, `"peer":"ann"`)
+	require.Equal(t, 403, eyes.Post(cluster.MessagesPath+"/"+id+"/abandon", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, eyes.Post(cluster.MessagesPath+"/read", `{"between":"ann,bob","up_to":"`+id+`"}`).Status)
+
+	reveal := func(who *cluster.Client) []any {
+		t.Helper()
+		got := who.Post(cluster.MessagesPath+"/reveal", `{"ids":["`+id+`"],"reason":"asked"}`)
+		require.Equal(t, 200, got.Status, got.Text)
+		return got.Data("items").([]any)
+	}
+	for i, who := range []*cluster.Client{ann, bob, eyes, s} {
+		require.Equal(t, map[string]any{"text": "hello"}, reveal(who)[0].(map[string]any)["data"])
+		require.Equal(t, i+1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1 and reason = 'asked'`, id))
+	}
+	require.Empty(t, reveal(cid), "not of this conversation")
+	require.Empty(t, reveal(half))
+	require.Equal(t, 4, s.Count(`select count(*) from operator_actions where action = 'message.reveal'`))
+}

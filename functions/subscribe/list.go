@@ -19,10 +19,10 @@ const (
 	maxFailures     = 200
 )
 
-// visibleTo returns the caller to whose messages a list is limited, or nil for an admin, who
-// sees all.
+// visibleTo returns the caller to whose messages a list is limited, or nil for an admin or a
+// viewer, who sees all.
 func visibleTo(c *fn.Call) *int64 {
-	if c.May(fn.Admin) {
+	if c.ReadsAll() {
 		return nil
 	}
 	return &c.Caller.ID
@@ -85,6 +85,46 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
+// listRequest adds validation to api.SubscribeListRequest.
+type listRequest api.SubscribeListRequest
+
+func (r *listRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.Page(r.Limit)
+	_, ok := parseLogCursor(r.After)
+	bad.After(ok)
+	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 0 (sending), 1 (sent) or 2 (failed)")
+	bad.AtMost("template_id", r.TemplateID, maxWeChatID)
+	bad.AtMost("template_type", r.TemplateType, maxType)
+	bad.AtMost("business_type", r.BusinessType, maxType)
+	bad.Time("from", r.From)
+	bad.Time("to", r.To)
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	return bad
+}
+
+// defaultSpan is how far back a list reads without a time from which on it is asked for.
+const defaultSpan = 7 * 24 * time.Hour
+
+// list returns the messages of the caller, newest first.
+func (h *handlers) list(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
+	f := subscribe.LogFilter{
+		CallerID: (*int64)(req.CallerID), Status: req.SendStatus, TemplateID: req.TemplateID, TemplateType: req.TemplateType, BusinessType: req.BusinessType,
+		ReceiverUserID: string(req.ReceiverUserID), From: decode.ValueOr(req.From, time.Now().Add(-defaultSpan)), To: decode.ValueOr(req.To, time.Time{}),
+	}
+	if only := visibleTo(c); only != nil {
+		if f.CallerID != nil && *f.CallerID != *only {
+			return nil, task.Refuse(task.CodeForbidden, "caller_id: this caller may list only its own messages")
+		}
+		f.CallerID = only
+	}
+	f.After, _ = parseLogCursor(req.After) // valid
+	rows, more, err := h.subscribe.Logs(ctx, f, decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, logResponse, logCursor), err
+}
+
+func logCursor(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.ID) }
+
 // failuresRequest adds validation to api.SubscribeFailuresRequest.
 type failuresRequest api.SubscribeFailuresRequest
 
@@ -105,7 +145,7 @@ func parseLogCursor(text string) (cursor subscribe.LogCursor, ok bool) {
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
 	after, _ := parseLogCursor(req.After) // valid
 	rows, more, err := h.subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
-	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
+	return fn.PageOf(rows, more, logResponse, logCursor), err
 }
 
 // statisticsRequest adds validation to api.SubscribeStatisticsRequest.

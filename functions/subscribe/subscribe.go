@@ -3,7 +3,7 @@
 //
 //	POST /api/v1/subscribe/send
 //	GET  /api/v1/subscribe/sent
-//	GET  /api/v1/subscribe/logs, /api/v1/subscribe/{id}
+//	GET  /api/v1/subscribe/logs, /api/v1/subscribe/{id}, /api/v1/subscribe/messages
 //	GET  /api/v1/subscribe/statistics, /api/v1/subscribe/failures
 //	POST /api/v1/subscribe/{id}/resend
 //
@@ -64,10 +64,11 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 		"POST " + root + "{id}/status": fn.JSON(fn.Submitter, h.status).MaxBody(maxStatusBody),
 
 		"GET " + root + "sent":       fn.List(fn.Submitter, h.sent),
-		"GET " + root + "logs":       fn.List(fn.Submitter, h.logs),
-		"GET " + root + "{id}":       fn.List(fn.Submitter, h.detail),
-		"GET " + root + "statistics": fn.List(fn.Submitter, h.statistics),
-		"GET " + root + "failures":   fn.List(fn.Submitter, h.failures),
+		"GET " + root + "logs":       fn.List(fn.Submitter, h.logs).Or(fn.Viewer),
+		"GET " + root + "messages":   fn.List(fn.Submitter, h.list).Or(fn.Viewer).Timeout(readTimeout),
+		"GET " + root + "{id}":       fn.List(fn.Submitter, h.detail).Or(fn.Viewer),
+		"GET " + root + "statistics": fn.List(fn.Submitter, h.statistics).Or(fn.Viewer),
+		"GET " + root + "failures":   fn.List(fn.Submitter, h.failures).Or(fn.Viewer),
 
 		"POST " + root + "{id}/resend": fn.Query(fn.Admin, h.resend),
 	}
@@ -77,6 +78,8 @@ const (
 	root          = "/api/v1/subscribe/"
 	oneMessage    = "subscribe message"
 	maxStatusBody = 1 << 20 // a long error_message is truncated, not refused
+
+	readTimeout = 15 * time.Second // the statement timeout of the database role for reads
 )
 
 // skippedMessage is the log message for a repeat that is skipped, from the original
@@ -174,14 +177,14 @@ func response(out subscribe.Submitted) api.SubscribeResponse {
 }
 
 // ownMessage returns the message of the path. The error is not_found for another caller's
-// message, unless the caller is an admin.
+// message, unless the caller is an admin or a viewer.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
 	id, err := fn.RowID[int64](c, oneMessage)
 	if err != nil {
 		return subscribe.Log{}, err
 	}
 	l, err := h.subscribe.LogByID(ctx, id)
-	if err == nil && l.CallerID != c.Caller.ID && !c.May(fn.Admin) {
+	if err == nil && l.CallerID != c.Caller.ID && !c.ReadsAll() {
 		return subscribe.Log{}, noMessage()
 	}
 	return l, err

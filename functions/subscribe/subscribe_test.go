@@ -261,3 +261,45 @@ func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
 	require.NoError(t, json.Unmarshal(event.Data, &data))
 	require.JSONEq(t, fmt.Sprintf(`{"subscribe_id":"%d"}`, recorded.ID), string(data.Metadata))
 }
+
+func TestSubscribeMessagesAreListedByFilters(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, bank, eyes := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("eyes", "viewer")
+	first := shop.Subscribe(cluster.Booking(1, "")).Data("id")
+	second := shop.Subscribe(cluster.Booking(2, "")).Data("id")
+	theirs := bank.Subscribe(cluster.Booking(3, "")).Data("id")
+	s.Exec(`update subscribe_message_logs set send_status = 2, send_time = now() - interval '2 days', template_type = 'OTHER' where id = $1::text::bigint`, first)
+	list := func(who *cluster.Client, query string) (ids []any) {
+		t.Helper()
+		got := who.Get(cluster.SubscribePath + "messages?" + query)
+		require.Equal(t, 200, got.Status, got.Text)
+		for _, item := range got.Data("items").([]any) {
+			ids = append(ids, item.(map[string]any)["id"])
+		}
+		return ids
+	}
+	require.Equal(t, []any{second, first}, list(shop, ""), "newest first")
+	require.Equal(t, []any{theirs, second, first}, list(eyes, ""))
+	require.Equal(t, []any{theirs, second, first}, list(s, ""))
+	for query, want := range map[string][]any{
+		"send_status=2": {first}, "template_type=OTHER": {first}, "template_id=tmpl": {second, first}, "business_type=x": nil, "receiver_user_id=9007199254740993": {second, first},
+		"receiver_user_id=7": nil, "from=" + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339): {second}, "to=" + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339): {first},
+	} {
+		require.Equal(t, want, list(shop, query), query)
+	}
+	next := shop.Get(cluster.SubscribePath + "messages?limit=1").Data("next_after").(string)
+	require.Equal(t, []any{first}, list(shop, "after="+next))
+	require.Equal(t, 403, shop.Get(cluster.SubscribePath+"messages?caller_id=0").Status)
+	require.ElementsMatch(t, []string{"send_status", "to", "receiver_user_id", "after"}, shop.Get(cluster.SubscribePath+"messages?send_status=3&from=2024-01-02T00:00:00Z&to=2024-01-01T00:00:00Z&receiver_user_id=x&after=x").Fields())
+
+	for _, path := range []string{fmt.Sprint(theirs), "statistics", "failures", "logs?business_type=course_booking&business_id=3"} {
+		require.Equal(t, 200, eyes.Get(cluster.SubscribePath+path).Status, path)
+	}
+	require.EqualValues(t, 3, eyes.Get(cluster.SubscribePath+"statistics").Data("total"))
+	require.Equal(t, 403, eyes.Post(cluster.SubscribePath+fmt.Sprint(theirs)+"/resend", "").Status)
+	half := s.NewCaller("half", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
+	require.Empty(t, list(half, ""))
+	require.Equal(t, 404, half.Get(cluster.SubscribePath+fmt.Sprint(theirs)).Status)
+}

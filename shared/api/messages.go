@@ -130,6 +130,24 @@ type AbandonRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
 
+// MessageRevealRequest reads the data of messages, and records who did: POST
+// /api/v1/messages/reveal.
+type MessageRevealRequest struct {
+	IDs    []string `json:"ids"`              // 1..50; those that the caller may not read are left out
+	Reason string   `json:"reason,omitempty"` // at most 500 characters
+}
+
+// MessageRevealResponse is what was hidden.
+type MessageRevealResponse struct {
+	Items []RevealedMessage `json:"items"`
+}
+
+// RevealedMessage is the data of one message.
+type RevealedMessage struct {
+	ServerMsgID string `json:"server_msg_id"`
+	Data        JSON   `json:"data"`
+}
+
 // MessageBulkRequest redrives or abandons stuck messages: POST
 // /api/v1/messages/redrive and /api/v1/messages/abandon. Kind or IDs is needed.
 type MessageBulkRequest struct {

@@ -104,6 +104,21 @@ type SubscribeLogsRequest struct {
 	After        ID     `json:"after,omitempty"` // next_after of the page before
 }
 
+// SubscribeListRequest lists messages that are not archived, newest first: GET
+// /api/v1/subscribe/messages.
+type SubscribeListRequest struct {
+	SendStatus     *int       `json:"send_status,omitempty"` // 0 sending, 1 sent, 2 failed
+	TemplateID     string     `json:"template_id,omitempty"`
+	TemplateType   string     `json:"template_type,omitempty"`
+	BusinessType   string     `json:"business_type,omitempty"`
+	ReceiverUserID Number     `json:"receiver_user_id,omitempty"`
+	CallerID       *ID        `json:"caller_id,omitempty"` // default the caller, for an admin or viewer all callers
+	From           *time.Time `json:"from,omitempty"`      // send_time at or after it; default 7 days ago
+	To             *time.Time `json:"to,omitempty"`        // send_time before it
+	Limit          *int       `json:"limit,omitempty"`     // 1..200; default 50
+	After          string     `json:"after,omitempty"`     // next_after of the page before
+}
+
 // SubscribeFailuresRequest lists the failures, newest first: GET
 // /api/v1/subscribe/failures.
 type SubscribeFailuresRequest struct {

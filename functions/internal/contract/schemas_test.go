@@ -91,7 +91,7 @@ func queryTypes() map[string]string {
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest", "search": "SearchRequest",
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest", "listPeers": "PeersRequest",
 		"stream":        "StreamRequest",
-		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",
+		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeMessages": "SubscribeListRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",
 		"subscribeStatistics":    "SubscribeStatisticsRequest",
 		"listSubscribeTemplates": "SubscribeTemplatesRequest", "listQueues": "QueuesRequest",
 		"listEndpoints": "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",

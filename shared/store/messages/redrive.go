@@ -76,6 +76,18 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, h
 	return st.ByID(ctx, id)
 }
 
+// RecordReveal adds audit entries: somebody was shown the data of messages.
+func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Operator) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var batch pgx.Batch
+	for _, id := range ids {
+		by.QueueAudit(&batch, "message.reveal", id.String(), "", `{"revealed":["data"]}`)
+	}
+	return store.Wrap("record reveal", st.db.Hot.SendBatch(ctx, &batch).Close())
+}
+
 // StuckFilter narrows the stuck messages; a zero field does not.
 type StuckFilter struct {
 	Status    *msg.Status // msg.Sending or msg.Sent

@@ -151,6 +151,31 @@ func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCurso
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }
 
+// LogFilter narrows the rows of Logs; a zero field does not.
+type LogFilter struct {
+	CallerID       *int64
+	Status         *int
+	TemplateID     string
+	TemplateType   string
+	BusinessType   string
+	ReceiverUserID string    // digits
+	From, To       time.Time // SendTime is at or after From and before To
+	After          LogCursor
+}
+
+const logsSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.send_time >= $1 and (g.send_time, g.id) < ($2, $3) and ($4::bigint is null or g.caller_id = $4) and ($5::smallint is null or g.send_status = $5)
+    and ($6::text = '' or g.template_id = $6) and ($7::text = '' or g.template_type = $7) and ($8::text = '' or g.business_type = $8)
+    and ($9::text = '' or g.receiver_user_id = nullif($9, '')::numeric) and g.send_time < $10
+order by g.send_time desc, g.id desc limit $11`
+
+// Logs lists rows that are not archived, newest first. Its cost grows with the rows between From and To.
+func (st *Store) Logs(ctx context.Context, f LogFilter, limit int) ([]Log, bool, error) {
+	return st.logs(ctx, "subscribe logs", limit, logsSQL, store.Unprepared, f.From, store.TimeOrInfinity(f.After.At), f.After.ID, f.CallerID, f.Status,
+		f.TemplateID, f.TemplateType, f.BusinessType, f.ReceiverUserID, store.TimeOrInfinity(f.To), limit+1)
+}
+
 // Send is one send of a row.
 type Send struct {
 	TaskID           task.ID

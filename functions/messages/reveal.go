@@ -1,0 +1,56 @@
+package messages
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const maxRevealed = 50 // messages in one call
+
+// revealRequest adds validation to api.MessageRevealRequest.
+type revealRequest api.MessageRevealRequest
+
+func (r *revealRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.When(len(r.IDs) < 1 || len(r.IDs) > maxRevealed, "ids", fmt.Sprintf("must hold 1 to %d ids", maxRevealed))
+	for i, id := range r.IDs {
+		_, err := task.ParseID(id)
+		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
+	}
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+// reveal returns the data of messages, which pages hide. It is recorded before it is returned.
+func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (any, error) {
+	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
+		return nil, err
+	}
+	revealed := api.MessageRevealResponse{Items: []api.RevealedMessage{}}
+	var ids []task.ID
+	for _, text := range req.IDs {
+		id, _ := task.ParseID(text) // valid
+		m, err := h.readableMessage(ctx, c, id, func(m messages.Detail) bool { return isMember(c.Caller.Name, m) })
+		if task.CodeOf(err) == task.CodeNotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+		revealed.Items = append(revealed.Items, api.RevealedMessage{ServerMsgID: m.ServerMsgID, Data: m.Data})
+	}
+	return revealed, h.messages.RecordReveal(ctx, ids, c.Operator(req.Reason))
+}
+
+// isMember reports whether a message is part of a conversation of a user.
+func isMember(user string, m messages.Detail) bool {
+	return m.Kind == message.User && (m.From == user || m.Destination == user)
+}
