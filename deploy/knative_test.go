@@ -287,7 +287,7 @@ func number(t *testing.T, node any, path ...any) int {
 // All pods at their maximum need no more connections than there are.
 func TestKnativeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
-	// Every function logs in as two roles, and admin and sweep each as a third one with
+	// Every function logs in as two roles, and admin, console and sweep each as a third one with
 	// few connections (store.rareConns).
 	const roles, rare, spare = 2, 2, 30
 	for _, dir := range overlays(t) {
@@ -296,7 +296,7 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 		pods, seldom := 0, 0
 		for _, o := range c.of(knativeService) {
 			pods += scale(t, o, "max")
-			if name := text(o, "metadata", "name"); name == "admin" || name == "sweep" {
+			if name := text(o, "metadata", "name"); name == "admin" || name == "console" || name == "sweep" {
 				seldom += scale(t, o, "max") * rare
 			}
 		}

@@ -18,9 +18,12 @@ import (
 // activatorConnections is how many there may be beside those of calls in progress.
 const activatorConnections = 2048
 
-// routes maps prefixes of paths to functions; the longest prefix decides.
+// routes maps prefixes of paths to functions; the longest prefix decides. {$} ends a whole path.
 var routes = map[string]string{
 	"/":                   "submit", // the probes, and unknown paths
+	"/{$}":                "console",
+	"/console":            "console",
+	"/console/":           "console",
 	"/api/v1/sms/":        "submit",
 	"/api/v1/sms/tasks/":  "claim",
 	"/api/v1/sms/report":  "report",
@@ -43,7 +46,8 @@ var routes = map[string]string{
 func functionOf(path string) string {
 	best := ""
 	for prefix := range routes {
-		fits := path == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(path, prefix)
+		whole := strings.TrimSuffix(prefix, "{$}")
+		fits := path == whole || strings.HasSuffix(prefix, "/") && strings.HasPrefix(path, prefix)
 		if fits && len(prefix) > len(best) {
 			best = prefix
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -22,8 +23,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	appsettings "github.com/sendonce/sendonce/shared/settings"
 )
 
 // call makes one call as the admin and returns its status and body.
@@ -225,6 +229,25 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	require.Contains(t, answer, "not_found")
 }
 
+// Each page goes to its function.
+func TestEveryPageIsRouted(t *testing.T) {
+	t.Parallel()
+	env, err := fn.NewEnv(appsettings.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(env.Close)
+	for _, f := range functions.Catalogue() {
+		patterns, err := fn.PagePatterns(env, f)
+		require.NoError(t, err)
+		for _, pattern := range patterns {
+			_, path, _ := strings.Cut(pattern, " ")
+			path = regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(strings.TrimSuffix(path, "{$}"), "1")
+			require.Equal(t, f.Name, functionOf(path), pattern)
+		}
+	}
+	require.Equal(t, "submit", functionOf("/healthz"))
+	require.Equal(t, "submit", functionOf("/consoles"))
+}
+
 func TestMetricsOfEachProcess(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
@@ -276,14 +299,15 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false", "SENDONCE_OWNER_URL=postgres://not-the-one")
 	thief := h.watchPort(t, p)
 	h.ready(t, p)
-	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "wechat": "/events/wechat"} {
+	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "console": "/console", "wechat": "/events/wechat"} {
 		h.call(t, http.MethodGet, path, "")
 		started(t, p, function, 1)
 	}
 	for function, own := range map[string][]string{
-		"submit": {"SENDONCE_HOT_PASSWORD"},
-		"admin":  {"SENDONCE_ADMIN_PASSWORD", "SENDONCE_HOT_PASSWORD", "SENDONCE_READ_PASSWORD"},
-		"wechat": {"SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "WECHAT_APP_SECRET"},
+		"submit":  {"SENDONCE_HOT_PASSWORD"},
+		"admin":   {"SENDONCE_ADMIN_PASSWORD", "SENDONCE_HOT_PASSWORD", "SENDONCE_READ_PASSWORD"},
+		"console": {"SENDONCE_ADMIN_PASSWORD", "SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "SENDONCE_READ_PASSWORD"},
+		"wechat":  {"SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "WECHAT_APP_SECRET"},
 	} {
 		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, started(t, p, function, 1)), function)
 	}

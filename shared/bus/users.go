@@ -80,6 +80,7 @@ func Users(accepted string, subjects ...string) []User {
 		stream,
 		function("webhooks"),
 		function("admin", []string{SubjectCallers}),
+		function("console", []string{SubjectCallers}, api("STREAM.MSG.GET", accepted)), // it also calls admin and messages in its process
 		function("sweep"),
 		function("relay", publish, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),

@@ -142,7 +142,7 @@ func TestUserPermissions(t *testing.T) {
 	before := g.kept()
 	publish := map[string][]string{
 		"evt.task.succeeded": {"relay"}, EventDelivered: {"relay", "deliver"}, "msg.orders.paid": {"relay", "deliver"}, "inbox.ann": {"relay", "deliver"},
-		"acc.1.x": {"messages", "stream"}, "dlq.EVENTS.record": {UserTrigger}, "notify.callers": {"admin"},
+		"acc.1.x": {"messages", "stream"}, "dlq.EVENTS.record": {UserTrigger}, "notify.callers": {"admin", "console"},
 		"orders.paid": nil, "$SYS.REQ.SERVER.PING": nil, "$KV.x.y": nil, "_INBOX.submit.x.y": nil, "$JS.ACK.MESSAGES.points.1.1.1.1.0": nil,
 		"$JS.API.INFO": nil, "$JS.API.STREAM.LIST": nil, "$JS.API.STREAM.CREATE.MINE": nil, "$JS.API.STREAM.SNAPSHOT.USERS": nil,
 		"$JS.API.STREAM.RESTORE.USERS": nil, "$JS.API.STREAM.LEADER.STEPDOWN.USERS": nil, "$JS.API.CONSUMER.DURABLE.CREATE.MESSAGES.mine": nil,
@@ -152,7 +152,7 @@ func TestUserPermissions(t *testing.T) {
 		"$SENDONCE.HEADERS.ACCEPTED": nil, "_INBOX.deliver.x": {UserTrigger}, "_INBOX.sendonce.x": {UserTrigger},
 		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.ACCEPTED.save-1-of-1": {UserTrigger},
 		"$JS.API.CONSUMER.DELETE.EVENTS.record": nil, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
-		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save"},
+		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save", "console"},
 		"$JS.API.STREAM.MSG.GET.MESSAGES": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.USERS": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.ACCEPTED": nil,
 		"$JS.API.STREAM.PURGE.ACCEPTED": {"save"}, "$JS.API.STREAM.PURGE.USERS": {"deliver"}, "$JS.API.STREAM.PURGE.DEADLETTERS": nil,
 	}

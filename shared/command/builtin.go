@@ -19,6 +19,9 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
+// pageVisitors is shown instead of roles: a page itself decides what its visitor sees.
+const pageVisitors = "a page, for everybody"
+
 // listRoutes prints what a gateway must route, as a Markdown table. It needs no database.
 func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string) error {
 	return func(_ context.Context, env *fn.Env, args []string) error {
@@ -36,6 +39,11 @@ func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string
 					roles = append(roles, string(role))
 				}
 				fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", f.Name, pattern, strings.Join(roles, ", "))
+			}
+			pages, err := fn.PagePatterns(env, f)
+			failed = append(failed, err)
+			for _, pattern := range pages {
+				fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", f.Name, pattern, pageVisitors)
 			}
 		}
 		if err := errors.Join(failed...); err != nil {
