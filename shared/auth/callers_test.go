@@ -130,7 +130,7 @@ func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 		}()
 		l, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
-		<-l.changed // at once: the answer may be older than the change
+		<-l.changed // at once: the result may be older than the change
 		require.Empty(t, c.known)
 	})
 }

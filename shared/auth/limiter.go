@@ -18,7 +18,7 @@ import (
 //   - For each address: addressBurst failures, and addressRate more each second.
 //   - For all addresses together: totalBurst failures, and totalRate more each second.
 //
-// A failure over a limit is answered 429 instead of 401. A valid token is accepted even then, so
+// A failure over a limit gets 429 instead of 401. A valid token is accepted even then, so
 // nobody can lock out a caller whose name this process has seen. Over a limit:
 //
 //   - A name that this process has not seen is not looked up during the call. Such names are looked
@@ -27,7 +27,7 @@ import (
 //   - The built-in admin may have a password that can be guessed. Over the first limit, a password
 //     shorter than strongPassword is refused unchecked, and no password hash is computed.
 //
-// The answer to a failure does not show whether the name exists: all failures are counted in the
+// The response to a failure does not show whether the name exists: all failures are counted in the
 // same way, and take failureTime, plus the time to compute a hash if the admin's password is
 // configured as a hash. A name that is not valid is refused at once, as missing credentials are.
 const (
@@ -91,7 +91,7 @@ type attempt struct {
 	password   uint64
 	retryAfter time.Duration // until the pair is below its limit; 0 = it is
 	repeated   bool          // the password is one of the last wrong ones of the pair
-	charged    bool          // counted for the address and in total; false = over a limit, so a failure is answered 429
+	charged    bool          // counted for the address and in total; false = over a limit, so a failure gets 429
 	began      time.Time
 	hashTime   time.Duration // spent on the hash of the admin's password, or as long for other names
 }
@@ -144,7 +144,7 @@ func (l *limiter) charge(address netip.Prefix, now time.Time) bool {
 	return true
 }
 
-// end records the result of the attempt and returns the error to answer with. After a failure it
+// end records the result of the attempt and returns the error to respond with. After a failure it
 // waits, so that all failures take the same time.
 func (a *attempt) end(ctx context.Context, err error) error {
 	a.limiter.mu.Lock()

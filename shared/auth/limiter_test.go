@@ -69,7 +69,7 @@ func TestUnknownNamesAreCached(t *testing.T) {
 				made.Store(true)
 				if _, err = p.loginFrom("198.51.0.0", "new", token); err != nil { // else its address had one failure left
 					require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
-					time.Sleep(refusal(t, err).RetryAfter) // as the answer says
+					time.Sleep(refusal(t, err).RetryAfter) // as Retry-After says
 					_, err = p.loginFrom("198.51.0.0", "new", token)
 					require.NoError(t, err)
 				}
@@ -88,11 +88,11 @@ func TestUnknownNamesAreCached(t *testing.T) {
 	}
 }
 
-// Where the failures of an address are spent, too, an answer does not show whether there is a caller
+// Where the failures of an address are used up too, an error does not show whether there is a caller
 // of the name, cached or not, or whether the database is slow.
 func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 	t.Parallel()
-	type answer struct {
+	type result struct {
 		code, message string
 		retryAfter    time.Duration
 		took          time.Duration
@@ -106,7 +106,7 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 			_, err := p.login("submitter", token)
 			require.NoError(t, err)
 			p.limiter.addressBurst = 0
-			got := map[string][]answer{}
+			got := map[string][]result{}
 			for _, name := range []string{"submitter", "sender", "gone", "nobody", "admin"} {
 				_, err := p.login(name, "first")
 				require.Error(t, err)
@@ -115,13 +115,13 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 					began := time.Now()
 					_, err := p.login(name, fmt.Sprint("guess ", i))
 					r := refusal(t, err)
-					got[name] = append(got[name], answer{r.Code, r.Message, r.RetryAfter.Round(time.Millisecond), time.Since(began)})
+					got[name] = append(got[name], result{r.Code, r.Message, r.RetryAfter.Round(time.Millisecond), time.Since(began)})
 				}
 			}
 			require.Equal(t, time.Second, got["nobody"][0].retryAfter)
 			require.Greater(t, got["nobody"][2*pairBurst-1].retryAfter, time.Second, "of the limit of a name at an address")
-			for name, answers := range got {
-				require.Equal(t, got["nobody"], answers, name)
+			for name, results := range got {
+				require.Equal(t, got["nobody"], results, name)
 			}
 			_, err = p.login("submitter", token)
 			require.NoError(t, err, "one with the right password goes on")

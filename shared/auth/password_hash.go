@@ -53,7 +53,7 @@ const (
 // prevent a call from another one from waiting.
 //
 // Hashes are computed only for the admin's name. Calls with other names have their own queues, and take as long as a
-// computation does, so that the time of an answer does not show which name is the admin's.
+// computation does, so that the time of a response does not show which name is the admin's.
 type PasswordHash struct {
 	iterations int
 	salt, sum  []byte

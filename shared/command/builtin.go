@@ -79,7 +79,7 @@ func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", res.Status)
+		return fmt.Errorf("it returned %s", res.Status)
 	}
 	return nil
 }

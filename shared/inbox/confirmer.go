@@ -32,7 +32,7 @@ type Confirmer struct {
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 
-// Confirm posts until the service has answered 204, with growing pauses and not before Retry-After. It
+// Confirm posts until the service has returned 204, with growing pauses and not before Retry-After. It
 // stops when ctx ends, after 20 seconds, or at a permanent error (a 4xx other than 408, 425 and 429).
 // Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
@@ -78,7 +78,7 @@ func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bo
 	if res.StatusCode == http.StatusNoContent {
 		return false, 0, nil
 	}
-	answer, err := io.ReadAll(io.LimitReader(res.Body, 500))
+	response, err := io.ReadAll(io.LimitReader(res.Body, 500))
 	if err != nil {
 		return true, 0, err
 	}
@@ -89,5 +89,5 @@ func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bo
 	default:
 		again = res.StatusCode/100 == 5
 	}
-	return again, after, fmt.Errorf("the service answered %s: %s", res.Status, answer)
+	return again, after, fmt.Errorf("the service returned %s: %s", res.Status, response)
 }

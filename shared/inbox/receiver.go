@@ -63,7 +63,7 @@ func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err erro
 	return first, nil
 }
 
-// ServeHTTP receives a CloudEvent in binary mode. It answers 204 if Receive succeeded and 500 if it
+// ServeHTTP receives a CloudEvent in binary mode. It returns 204 if Receive succeeded and 500 if it
 // failed, so that the sender delivers again; 400 for an invalid message and 413 above 1 MiB.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m := Message{ID: req.Header.Get("ce-id"), Source: req.Header.Get("ce-source"), Type: req.Header.Get("ce-type")}

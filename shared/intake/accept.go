@@ -63,9 +63,9 @@ func accepted(m *messages.Submission, durability bus.Durability, seq uint64, at 
 	}}
 }
 
-// answerRefused returns the response for a message that has a refusal: the first response if the message
+// respondToRefused returns the response for a message that has a refusal: the first response if the message
 // was accepted before, else the refusal.
-func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
+func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	found, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
 	case err != nil:

@@ -86,7 +86,7 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 	case !in.twoPhase.Accepts(req.Ack):
 		return in.save(m)
 	case m.Refused != nil:
-		return in.answerRefused(ctx, c, m)
+		return in.respondToRefused(ctx, c, m)
 	}
 	accepted, err := in.accept(ctx, m)
 	if !errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrRefused) {
@@ -111,7 +111,7 @@ func (in *Intake) makeRoom() {
 	}
 }
 
-// save commits a message and answers ack saved.
+// save commits a message and returns ack saved.
 func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	queued := time.Now()
 	outs, errs := in.messages.Submit([]*messages.Submission{m})
@@ -137,7 +137,7 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 
 // newMessage converts a valid request. A message with a blocked word gets a refusal, which, like
 // that of the caller's quota, applies only to a new message: a repeat of an accepted one is
-// answered as before.
+// treated like the first one.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {

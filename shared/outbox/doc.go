@@ -6,7 +6,7 @@
 //   - A message of a committed transaction reaches the Sendonce service, however
 //     often either side is killed; one of a rolled back transaction never does.
 //   - Sendonce accepts it once: the row's id is its client_msg_id, so a POST that is repeated after a lost
-//     answer, or by another forwarder, is a replay.
+//     response, or by another forwarder, is a replay.
 //   - A row is deleted only after the service's own response, 200 or 202. In all other cases it is kept, with the
 //     reason in last_error.
 //   - A message that the service refuses does not block others. It is kept for an operator, in the list of

@@ -69,7 +69,7 @@ func exchange(ctx context.Context, service *api.Client, body string) (status int
 	}
 	raw, err = io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	if err != nil {
-		return 0, nil, nil, fmt.Errorf("read the answer: %w", err)
+		return 0, nil, nil, fmt.Errorf("read the response: %w", err)
 	}
 	return res.StatusCode, res.Header, raw, nil
 }
@@ -82,7 +82,7 @@ func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	if own && (status == http.StatusOK || status == http.StatusAccepted) {
 		return outcome{verdict: verdictAccepted}
 	}
-	refused := &api.Error{Status: status, Message: "not an answer of the service"}
+	refused := &api.Error{Status: status, Message: "not a response of the service"}
 	if own {
 		refused.Code, refused.Message, refused.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// attempt is a claimed task until its report is answered.
+// attempt is a claimed task until its report gets a response.
 type attempt struct {
 	task     api.ClaimedTask
 	ctx      context.Context // of the send; ends when the claim is lost or expires, and with the grace period

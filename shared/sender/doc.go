@@ -9,10 +9,10 @@
 //   - A sender that is killed does not repeat an attempt. Its next start reports every attempt in the
 //     journal: the outcome if it was known, else unknown, for which the submitter's on_unknown decides.
 //     Tasks that were claimed and not marked go to another sender when their leases end.
-//   - An outcome is reported until the server answers. A repeated report changes nothing, as each report
+//   - An outcome is reported until the server responds. A repeated report changes nothing, as each report
 //     has its claim_id.
 //   - If a Gateway panics or does not return in time, the outcome is unknown, as it is for a zero Result.
-//   - The lease of a task is extended from its claim until its report is answered. If that fails for too
+//   - The lease of a task is extended from its claim until its report gets a response. If that fails for too
 //     long, the ctx of Send ends before the lease.
 //   - At most three tasks for each concurrent send are claimed and not yet reported: a sender that cannot
 //     report stops claiming.

@@ -83,7 +83,7 @@ func (f *Flaky) Send(ctx context.Context, m Message) Result {
 		panic("flaky: on demand")
 	case behaviourHang:
 		<-ctx.Done()
-		return Result{Message: "no answer: " + context.Cause(ctx).Error()}
+		return Result{Message: "no response: " + context.Cause(ctx).Error()}
 	default:
 		outcome, _ := ParseOutcome(behaviour)
 		return Result{Outcome: outcome}

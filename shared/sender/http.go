@@ -42,7 +42,7 @@ type HTTPConfig struct {
 	//	5xx         unknown; released for a 503 with Retry-After
 	Outcomes map[string]Outcome
 
-	// OKField is the path of a field of the JSON answer, such as "result.code" or "messages.0.status". The
+	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". The
 	// outcome is OK only if the field's text is OKValue. Any other value is Failed with that value as Code;
 	// without the field the outcome is Unknown.
 	OKField, OKValue string
@@ -57,7 +57,7 @@ const (
 // httpGateway calls a provider over HTTP.
 type httpGateway struct {
 	request requestTemplate
-	rules   answerRules
+	rules   responseRules
 	client  *http.Client
 }
 
@@ -115,7 +115,7 @@ func (g *httpGateway) noResponse(err error, written bool) Result {
 		err = withURL.Err
 	}
 	if written {
-		return Result{Message: "no answer: " + err.Error()}
+		return Result{Message: "no response: " + err.Error()}
 	}
 	return withRetryAfter(Result{Outcome: g.rules.outcomes[unreachable], Code: unreachable, Message: err.Error()}, 0)
 }

@@ -27,9 +27,9 @@ func httpGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
 }
 
 // newProvider starts a provider until the end of the test and returns its URL.
-func newProvider(t *testing.T, answer http.HandlerFunc) string {
+func newProvider(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
-	server := httptest.NewServer(answer)
+	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -95,19 +95,19 @@ func TestHTTPRetryAfterDate(t *testing.T) {
 	require.InDelta(t, time.Hour, result.RetryAfter, float64(time.Minute))
 }
 
-func TestHTTPAnswerFieldDecidesOutcome(t *testing.T) {
+func TestHTTPResponseFieldDecidesOutcome(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]sender.Result{
 		`{"result":{"code":0}}`:            {Outcome: sender.OK},
 		`{"result":{"code":"0"}}`:          {Outcome: sender.OK},
 		`{"result":{"code":17,"why":"x"}}`: {Outcome: sender.Failed, Code: "17", Message: `{"result":{"code":17,"why":"x"}}`},
 		`{"result":{"code":null}}`:         {Outcome: sender.Failed, Code: "null", Message: `{"result":{"code":null}}`},
-		`{"result":{}}`:                    {Message: `the answer has no result.code: {"result":{}}`},
-		`{"result":0}`:                     {Message: `the answer has no result.code: {"result":0}`},
-		`{"result":[0]}`:                   {Message: `the answer has no result.code: {"result":[0]}`},
-		`{"result":{"code":{}}}`:           {Message: `the answer has no result.code: {"result":{"code":{}}}`},
-		`<html>`:                           {Message: `the answer has no result.code: <html>`},
-		``:                                 {Message: `the answer has no result.code: `},
+		`{"result":{}}`:                    {Message: `the response has no result.code: {"result":{}}`},
+		`{"result":0}`:                     {Message: `the response has no result.code: {"result":0}`},
+		`{"result":[0]}`:                   {Message: `the response has no result.code: {"result":[0]}`},
+		`{"result":{"code":{}}}`:           {Message: `the response has no result.code: {"result":{"code":{}}}`},
+		`<html>`:                           {Message: `the response has no result.code: <html>`},
+		``:                                 {Message: `the response has no result.code: `},
 	} {
 		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 		g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "result.code", OKValue: "0"})
@@ -185,13 +185,13 @@ func TestHTTPUnreachableProviderIsReleased(t *testing.T) {
 	}
 }
 
-func TestHTTPWithoutAnswerIsUnknown(t *testing.T) {
+func TestHTTPWithoutResponseIsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"connection reset":           func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"no answer":                  func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"an answer that is not HTTP": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") },
-		"truncated header":           func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-") },
+	for name, respond := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"connection reset":            func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"no response":                 func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"a response that is not HTTP": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") },
+		"truncated header":            func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-") },
 	} {
 		for _, method := range []string{"POST", "GET"} {
 			t.Run(name+" after a "+method, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestHTTPWithoutAnswerIsUnknown(t *testing.T) {
 				provider := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					calls.Add(1)
-					answer(w, r)
+					respond(w, r)
 				})
 				g := httpGateway(t, sender.HTTPConfig{
 					URL: provider + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},

@@ -221,7 +221,7 @@ func TestSenderWithAFailedJournalSendsNothing(t *testing.T) {
 func newSingleTaskService(t *testing.T, reported chan<- []api.ReportRequest) *api.Client {
 	t.Helper()
 	var once sync.Once
-	answer := func(w http.ResponseWriter, data any) {
+	respond := func(w http.ResponseWriter, data any) {
 		if err := json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusOK, Data: data}); err != nil {
 			t.Error(err)
 		}
@@ -230,9 +230,9 @@ func newSingleTaskService(t *testing.T, reported chan<- []api.ReportRequest) *ap
 	mux.HandleFunc("POST /api/v1/sms/tasks/pending", func(w http.ResponseWriter, _ *http.Request) {
 		tasks := []api.ClaimedTask{}
 		once.Do(func() { tasks = append(tasks, api.ClaimedTask{TaskID: "a", ClaimID: 1}) })
-		answer(w, tasks)
+		respond(w, tasks)
 	})
-	mux.HandleFunc("POST /api/v1/sms/tasks/{id}/extend", func(w http.ResponseWriter, _ *http.Request) { answer(w, api.ExtendResponse{}) })
+	mux.HandleFunc("POST /api/v1/sms/tasks/{id}/extend", func(w http.ResponseWriter, _ *http.Request) { respond(w, api.ExtendResponse{}) })
 	mux.HandleFunc("POST /api/v1/sms/report/batch", func(w http.ResponseWriter, r *http.Request) {
 		var batch api.ReportBatchRequest
 		if err := json.NewDecoder(r.Body).Decode(&batch); err != nil {
@@ -246,7 +246,7 @@ func newSingleTaskService(t *testing.T, reported chan<- []api.ReportRequest) *ap
 			}
 		}
 		reported <- reports
-		answer(w, api.BatchResponse{Items: items})
+		respond(w, api.BatchResponse{Items: items})
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

@@ -43,11 +43,11 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 	return report
 }
 
-// pendingReport is a report that the server has not yet answered.
+// pendingReport is a report that the server has not yet responded to.
 type pendingReport struct {
 	report    api.ReportRequest
 	journaled bool
-	done      func() // called when the report is answered or given up
+	done      func() // called when the report got a response or was given up
 }
 
 // reporter sends reports to the server. Each call has all reports that were added during the call before.
@@ -153,7 +153,7 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (kept []pe
 	return kept, err
 }
 
-var errMissingItems = errors.New("the answer has fewer items than the call")
+var errMissingItems = errors.New("the response has fewer items than the call")
 
 // isFinal reports whether a refused report must not be repeated, as it would be refused again.
 func isFinal(status int) bool {

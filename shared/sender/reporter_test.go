@@ -58,7 +58,7 @@ func TestSenderThatCannotReportStopsClaiming(t *testing.T) {
 	})
 }
 
-func TestReportIsRepeatedUntilAnswered(t *testing.T) {
+func TestReportIsRepeatedUntilResponse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestService("stale", "gone", "bad", "broken")

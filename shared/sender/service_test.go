@@ -91,23 +91,23 @@ func (d *testService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(err)
 	}
-	answer := api.Envelope{Code: http.StatusOK, Message: "success"}
+	response := api.Envelope{Code: http.StatusOK, Message: "success"}
 	var status int
 	switch path := strings.TrimPrefix(r.URL.Path, "/api/v1/sms/"); path {
 	case "tasks/pending":
-		answer.Data, status = d.claim(r, decode[api.ClaimRequest](raw))
+		response.Data, status = d.claim(r, decode[api.ClaimRequest](raw))
 	case "report/batch":
-		answer.Data, status = d.report(decode[api.ReportBatchRequest](raw))
+		response.Data, status = d.report(decode[api.ReportBatchRequest](raw))
 	default:
 		task := strings.TrimSuffix(strings.TrimPrefix(path, "tasks/"), "/extend")
-		answer.Data, status = d.extend(task, decode[api.ExtendRequest](raw))
+		response.Data, status = d.extend(task, decode[api.ExtendRequest](raw))
 	}
 	if status != 0 {
-		answer = api.Envelope{Code: status, Error: errorCode(status), Message: "no"}
+		response = api.Envelope{Code: status, Error: errorCode(status), Message: "no"}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(answer.Code)
-	if err := json.NewEncoder(w).Encode(answer); err != nil {
+	w.WriteHeader(response.Code)
+	if err := json.NewEncoder(w).Encode(response); err != nil {
 		panic(err)
 	}
 }
@@ -189,7 +189,7 @@ func (d *testService) report(req api.ReportBatchRequest) (any, int) {
 	if status := d.refuse("report", ""); status != 0 {
 		return nil, status
 	}
-	answer := api.BatchResponse{}
+	response := api.BatchResponse{}
 	for _, raw := range req.Items {
 		r := decode[api.ReportRequest](raw)
 		item := api.BatchItem{Code: http.StatusOK, Message: "success"}
@@ -198,9 +198,9 @@ func (d *testService) report(req api.ReportBatchRequest) (any, int) {
 		} else {
 			d.settle(r)
 		}
-		answer.Items = append(answer.Items, item)
+		response.Items = append(response.Items, item)
 	}
-	return answer, 0
+	return response, 0
 }
 
 func (d *testService) settle(r api.ReportRequest) {

@@ -44,7 +44,7 @@ func newFlushes() *flushes {
 
 // queue gives a caller n rows and returns when they wait or are under way.
 func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
-	answered := make(chan error, 1)
+	returned := make(chan error, 1)
 	rows := slices.Repeat([]row{{caller, bad}}, n)
 	entries := make([]entry[row, int], n)
 	var all sync.WaitGroup
@@ -52,14 +52,14 @@ func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
 		entries[i] = entry[row, int]{in: rows[i], caller: caller, done: &all}
 	}
 	if !f.enqueue(entries, &all) {
-		answered <- Busy()
-		return answered
+		returned <- Busy()
+		return returned
 	}
 	go func() {
 		all.Wait()
-		answered <- entries[n-1].err
+		returned <- entries[n-1].err
 	}()
-	return answered
+	return returned
 }
 
 // next is what the next flush holds, by caller.
@@ -78,16 +78,16 @@ func (f *flushes) next(t *testing.T) map[int64]int {
 	}
 }
 
-// endUntil ends flushes until a call is answered.
-func (f *flushes) endUntil(t *testing.T, answered <-chan error) error {
+// endUntil ends flushes until a call returns.
+func (f *flushes) endUntil(t *testing.T, returned <-chan error) error {
 	t.Helper()
 	for {
 		select {
-		case err := <-answered:
+		case err := <-returned:
 			return err
 		case f.end <- struct{}{}:
 		case <-time.After(5 * time.Second):
-			require.Fail(t, "the call is not answered")
+			require.Fail(t, "the call has not returned")
 		}
 	}
 }

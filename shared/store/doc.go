@@ -1,6 +1,6 @@
 // Package store opens the database and has what the packages below it share. They contain all
 // SQL of Sendonce, one package for each subject; each table has one owning file. Functions
-// read and answer, the domain (shared/task, shared/message) decides, the store writes.
+// read and respond, the domain (shared/task, shared/message) decides, the store writes.
 //
 // # Tables
 //
@@ -52,7 +52,7 @@
 // # Stream pauses
 //
 // What waits for the broker is grouped by stream (message_live.stream, event_outbox.stream). A
-// stream that is full, has no leader or does not answer gets a row in stream_pauses. Until the
+// stream that is full, has no leader or does not reply gets a row in stream_pauses. Until the
 // pause ends, relays read one row per caller of that stream and write none. A pause lasts 2 s,
 // and each further one twice as long, up to a minute. After it, a few messages or one row of
 // events are tried. If the stream accepts them, the pause is removed and the rest follows in

@@ -24,7 +24,7 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping checks that the database answers. If the hot role has settings that it must not have,
+// Ping checks that the database is available. If the hot role has settings that it must not have,
 // Ping closes the pool's connections and returns ErrRoleSettings. New connections work as soon
 // as migrate has restored the role.
 func (db *DB) Ping(ctx context.Context) error {

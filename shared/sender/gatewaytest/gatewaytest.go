@@ -24,7 +24,7 @@ type Subject struct {
 	// Sent returns how often the provider accepted a message.
 	Sent func(m sender.Message) int
 
-	// Stall makes the provider stop answering until the test ends. nil = the provider always answers at once.
+	// Stall makes the provider stop responding until the test ends. nil = the provider always responds at once.
 	Stall func()
 }
 
@@ -42,7 +42,7 @@ const (
 	AnyContent       = "any content is sent as data"
 	CancelledBefore  = "the outcome is true if ctx has ended before"
 	CancelledDuring  = "the outcome is true whenever ctx ends"
-	NoResponse       = "Send returns when ctx ends without an answer"
+	NoResponse       = "Send returns when ctx ends without a response"
 )
 
 // Run tests each rule with a new subject.
@@ -129,7 +129,7 @@ func cancelledAnytime(t *testing.T, s Subject) {
 
 func returnsAfterContext(t *testing.T, s Subject) {
 	if s.Stall == nil {
-		t.Skip("this provider always answers")
+		t.Skip("this provider always responds")
 	}
 	s.Stall()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

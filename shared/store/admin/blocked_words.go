@@ -87,7 +87,7 @@ func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
 }
 
 // WordMatcher returns the test whether a text contains a blocked word, by a list that is at
-// most a second old while the database answers.
+// most a second old while the database is available.
 func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match, err

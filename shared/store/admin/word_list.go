@@ -19,7 +19,7 @@ import (
 const (
 	// blockedFor is how long a list of blocked words may be old: a word added
 	// through another instance counts here after that time at the latest, as long
-	// as the database answers.
+	// as the database is available.
 	blockedFor = time.Second
 	// blockedWaitLimit is how long a known list waits for its newer one, so that a
 	// database that is stalled or away holds up no message that is accepted without it.

@@ -281,7 +281,7 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each
 // with its event in the same commit. open means that one is open now. used returns the used
 // part of each stream's size. It is called after the open alerts were read, since an older
-// answer could raise again what has just been cleared. Streams that it leaves out keep their
+// result could raise again what has just been cleared. Streams that it leaves out keep their
 // alerts; its error is returned after the rest is written.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	var s alertSnapshot

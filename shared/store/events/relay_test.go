@@ -326,7 +326,7 @@ func TestEndpointMadeDuringOrderGetsReplacedTask(t *testing.T) {
 	require.Equal(t, [][]task.ID{{first.TaskID}}, ids)
 }
 
-func TestSweepWithLostAnswerStillNotifies(t *testing.T) {
+func TestSweepWithLostResponseStillNotifies(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)

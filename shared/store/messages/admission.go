@@ -59,7 +59,7 @@ func (a Admission) End() {
 // Admit counts a message of a caller before it is saved, or accepted by a stream. The refusal
 // (task.CodeQuota) means that the caller would exceed its quota of waiting messages, has used
 // more than its share of a stream, or has sent more than a quarter of an inbox to this user
-// within 15 minutes. A replay must be answered in spite of it.
+// within 15 minutes. A replay must succeed in spite of it.
 //
 // The count is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
 // more than 50 ms). It includes only what other processes committed before it, so a caller can

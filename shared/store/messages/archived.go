@@ -61,7 +61,7 @@ func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID
 
 const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
 
-// decideArchivedMessage answers an operator's decision on an archived message: it succeeds only
+// decideArchivedMessage returns the result of an operator's decision on an archived message: it succeeds only
 // if the message already has that state.
 func decideArchivedMessage(m Detail, how decideMessage) error {
 	after, err := how(m.Message, m.UpdatedAt)

@@ -52,14 +52,14 @@ func TestArchivedMessage(t *testing.T) {
 		after.Archived = false
 		require.Equal(t, before, after, "nothing of it is lost")
 	})
-	t.Run("is answered to its repeats", func(t *testing.T) {
+	t.Run("is returned to its repeats", func(t *testing.T) {
 		want := messages.Submitted{State: "received", Status: msg.Received, Replayed: true, Archived: true}
 		outs := db.MustSave(t, storetest.Message("k", func(r *messages.Submission) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
 		require.Equal(t, []messages.Submitted{want, {State: "sending"}}, outs)
 		other := storetest.Message("k", data(`8`))
 		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
 		want.Replayed = false
-		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "the very call whose answer was lost")
+		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "the very call whose response was lost")
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
 			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
@@ -141,17 +141,17 @@ func TestRepeatThatWaitsForTheArchiveIsStillARepeat(t *testing.T) {
 	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
 	repeat := storetest.Message("k")
-	answered := make(chan messages.Submitted, 1)
+	returned := make(chan messages.Submitted, 1)
 	go func() {
 		outs, errs := db.Messages.Submit([]*messages.Submission{repeat})
 		if errs[0] == nil {
-			answered <- outs[0]
+			returned <- outs[0]
 		}
-		close(answered)
+		close(returned)
 	}()
 	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 10*time.Second, time.Millisecond)
 	release()
-	out, ok := <-answered
+	out, ok := <-returned
 	require.True(t, ok)
 	require.True(t, out.Replayed && out.Archived, "%+v", out)
 	require.Zero(t, db.Count(t, `select count(*) from messages`))

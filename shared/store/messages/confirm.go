@@ -37,7 +37,7 @@ func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found 
 	return r, found, store.Wrap("recipient", err)
 }
 
-// confirmTokensSQL makes a token once and keeps it: the receiver may answer to any
+// confirmTokensSQL makes a token once and keeps it: the receiver may respond to any
 // of the deliveries.
 const confirmTokensSQL = `
 with l as materialized (

@@ -168,7 +168,7 @@ func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	require.False(t, db.MustSave(t, m)[0].Replayed)
 }
 
-func TestASavedMessageWhoseAnswerWasLostIsRecognised(t *testing.T) {
+func TestASavedMessageWhoseResponseWasLostIsRecognised(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -184,7 +184,7 @@ func TestASavedMessageWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from message_live`))
 }
 
-func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
+func TestAConfirmationWhoseResponseWasLostCountsOnce(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())

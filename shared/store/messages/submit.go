@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one message to save. One with Refused set is not saved, but answered if its id
-// is known.
+// Submission is one message to save. One with Refused set is not saved; if its id is
+// known, it is a replay.
 type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
 	CallID      task.ID   // made for this call alone, before its commit
@@ -42,7 +42,7 @@ type Submission struct {
 	ahead time.Duration // how much earlier than now it is due, of those that are saved together
 
 	// Refused is why the message cannot be saved. A message that is known is
-	// answered as a replay before its refusal counts.
+	// a replay, whatever Refused is.
 	Refused *task.Error
 }
 
@@ -218,7 +218,7 @@ type knownMessage struct {
 	savedAt     time.Time
 }
 
-// resolveMessages answers the rows that were not inserted: their messages were
+// resolveMessages sets the results of the rows that were not inserted: their messages were
 // saved by an earlier call, or by an earlier try of this very flush, or they are
 // refused.
 func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open []int, out []Submitted) error {

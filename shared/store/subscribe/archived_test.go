@@ -118,17 +118,17 @@ func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
 	db.Exec(t, `delete from task_done`)
 	db.Exec(t, `delete from tasks`)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
-	answered := make(chan subscribe.Submitted, 1)
+	returned := make(chan subscribe.Submitted, 1)
 	go func() {
 		out, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 		if err == nil {
-			answered <- out
+			returned <- out
 		}
-		close(answered)
+		close(returned)
 	}()
 	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 10*time.Second, time.Millisecond)
 	release()
-	out, ok := <-answered
+	out, ok := <-returned
 	require.True(t, ok)
 	require.Equal(t, subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
 	require.Zero(t, db.Count(t, `select count(*) from subscribe_message_logs`))

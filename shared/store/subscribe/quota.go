@@ -8,7 +8,7 @@ import (
 )
 
 // SubmitWithinQuota is Submit for a caller with a limited number of waiting tasks. An order
-// that is skipped is answered all the same.
+// that is skipped succeeds all the same.
 func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, s *Submission) (out Submitted, err error) {
 	if s.Refused != nil {
 		return st.Submit(ctx, s)

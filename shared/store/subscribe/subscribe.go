@@ -224,7 +224,7 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 // was moved to or from the archive.
 var errOvertaken = errors.New("another order was faster")
 
-// scan reads the row of subscribeAnswer; without a row nothing changes.
+// scan reads the row that the statement of an order returns; without a row nothing changes.
 func (o *Submitted) scan(row pgx.Row) error {
 	var state int16
 	err := row.Scan(&o.ID, &state, &o.LeaseUntil)

@@ -24,7 +24,7 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return pgx.CollectRows(rows, store.RowByName[Detail]())
 }
 
-// reportArchived answers reports on archived tasks, which do not change. A report that would
+// reportArchived sets the results of reports on archived tasks, which do not change. A report that would
 // have changed the task is stale, and logged.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID

@@ -27,7 +27,7 @@
 // # Idempotency keys
 //
 // The primary key of submission_keys alone decides. There is no filter in front of it: a
-// filter that answers "maybe" needs the index anyway, and a wrong "no" would send twice. The
+// filter that returns "maybe" needs the index anyway, and a wrong "no" would send twice. The
 // key row is inserted before the body, in the same transaction. A row whose key exists is
 // resolved by a second query, because the key may have been committed after the first
 // query's snapshot.

@@ -36,17 +36,17 @@ func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 				r.ClaimID = first.ClaimID
 			}
 			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
-			answered := make(chan tasks.Reported, 1)
+			returned := make(chan tasks.Reported, 1)
 			go func() {
 				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
 				if errs[0] == nil {
-					answered <- outs[0]
+					returned <- outs[0]
 				}
-				close(answered)
+				close(returned)
 			}()
 			<-fired
 			second := direct.MustClaim(t, "app", 1)
-			out, ok := <-answered
+			out, ok := <-returned
 			require.True(t, ok)
 			require.Equal(t, task.Applied, out.Verdict)
 			d := direct.MustTask(t, s.ID)
@@ -101,21 +101,21 @@ func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
 	})
 	db := storetest.OpenAt(t, proxy.URL())
 	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
-	answered := make(chan tasks.Reported, 1)
+	returned := make(chan tasks.Reported, 1)
 	go func() {
 		outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
 		if errs[0] == nil {
-			answered <- outs[0]
+			returned <- outs[0]
 		}
-		close(answered)
+		close(returned)
 	}()
 	<-fired
 	failOver()
 	proxy.Restore()
-	out, ok := <-answered
+	out, ok := <-returned
 	require.True(t, ok)
 	require.Equal(t, task.Applied, out.Verdict)
-	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "what was answered is true")
+	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "what was returned is true")
 }
 
 func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
@@ -138,7 +138,7 @@ func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
 }
 
-func TestClaimWithLostAnswerIsReturned(t *testing.T) {
+func TestClaimWithLostResponseIsReturned(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -163,10 +163,10 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission())
 	fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
 	s := storetest.Submission()
-	answered := make(chan error, 1)
+	returned := make(chan error, 1)
 	go func() {
 		_, errs := db.Tasks.Submit([]*tasks.Submission{s})
-		answered <- errs[0]
+		returned <- errs[0]
 	}()
 	<-fired
 	proxy.Cut()
@@ -177,7 +177,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 		return err == nil && n == 0
 	}, 5*time.Second, time.Millisecond)
 	proxy.Restore()
-	require.NoError(t, <-answered)
+	require.NoError(t, <-returned)
 }
 
 // A caller that does not know whether its commit succeeded waits to find out. Without
@@ -270,7 +270,7 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	}
 	select {
 	case <-all:
-		require.Fail(t, "the stuck were answered before the others: this test shows nothing")
+		require.Fail(t, "the stuck calls returned before the others: this test shows nothing")
 	default:
 	}
 	require.NoError(t, tx.Rollback(t.Context())) // the keys are in flight no more
@@ -331,12 +331,12 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	revived := storetest.HoldLock(t, url, `with d as (delete from task_done where id = $1 returning *)
 		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
 		select id, 1, 5, 3, 0, 'default', claim_id, app_id, ended from d`, s.ID)
-	answered := make(chan tasks.Reported, 1)
+	returned := make(chan tasks.Reported, 1)
 	go func() {
 		for {
 			outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
 			if errs[0] == nil {
-				answered <- outs[0]
+				returned <- outs[0]
 				return
 			}
 		}
@@ -344,7 +344,7 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	watch := storetest.Owner(t, url)
 	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, time.Millisecond)
 	revived()
-	require.True(t, (<-answered).Found)
+	require.True(t, (<-returned).Found)
 }
 
 func TestClaimReturnsPendingByQueue(t *testing.T) {
@@ -366,7 +366,7 @@ func TestClaimReturnsPendingByQueue(t *testing.T) {
 	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 6}, touched)
 }
 
-func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
+func TestAnOrderWhoseResponseWasLostIsTheSameOrder(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)

@@ -11,18 +11,18 @@ const receivedNames = `request_id, caller_id, phone_number, content, use_templat
 // receivedLog is the log row of a submission that made no task: a refused one or a replay.
 type receivedLog struct {
 	*Submission
-	status int
-	id     *task.ID // of the task that it repeats; nil = refused
-	answer string   // JSON
+	status   int
+	id       *task.ID // of the task that it repeats; nil = refused
+	response string   // JSON
 }
 
 func (st *Store) receivedLog(s *Submission, out Submitted) receivedLog {
 	if r := out.Refused; r != nil {
-		answer := map[string]any{"error": r.Code, "message": store.Storable(r.Error())}
-		return receivedLog{s, st.statusOf(r.Code), nil, store.MustJSON(answer)}
+		response := map[string]any{"error": r.Code, "message": store.Storable(r.Error())}
+		return receivedLog{s, st.statusOf(r.Code), nil, store.MustJSON(response)}
 	}
-	answer := map[string]any{"task_id": out.ID, "status": out.State.Status(), "replayed": true}
-	return receivedLog{s, 200, &out.ID, store.MustJSON(answer)}
+	response := map[string]any{"task_id": out.ID, "status": out.State.Status(), "replayed": true}
+	return receivedLog{s, 200, &out.ID, store.MustJSON(response)}
 }
 
 var logReceived = store.Bulk[receivedLog]{Text: `
@@ -40,7 +40,7 @@ select * from unnest(@arrays) as t (@columns)`,
 			store.Array("user_agent text", func(l log) string { return l.loggedAgent() }),
 			store.Array("request_data json", func(l log) string { return store.LogJSON(l.Request) }),
 			store.Array("task_id uuid", func(l log) *task.ID { return l.id }),
-			store.Array("response_data jsonb", func(l log) string { return l.answer }),
+			store.Array("response_data jsonb", func(l log) string { return l.response }),
 			store.Array("status_code integer", func(l log) int32 { return int32(l.status) }),
 		}
 	},

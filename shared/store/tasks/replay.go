@@ -46,7 +46,7 @@ type firstCall struct {
 	archived    bool
 }
 
-// check returns an error for a call that cannot be answered because a function that was taken over
+// check returns an error for a call whose result is unknown because an attacker who controls a function
 // has deleted rows. It concerns this call alone.
 func (c firstCall) check(found bool) error {
 	switch {

@@ -131,7 +131,7 @@ func TestUnknownOutcomeFollowsThePolicy(t *testing.T) {
 	}
 }
 
-func TestAReportWhoseAnswerWasLostIsAppliedOnce(t *testing.T) {
+func TestAReportWhoseResponseWasLostIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())

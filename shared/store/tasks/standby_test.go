@@ -62,7 +62,7 @@ func endWaiting(t *testing.T, conn *pgx.Conn) bool {
 	return err == nil
 }
 
-func TestAnswerWaitsForTheStandby(t *testing.T) {
+func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	url, lose, found := waitingForAStandby(t)
 	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -95,24 +95,24 @@ func TestAnswerWaitsForTheStandby(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lose()
 			defer found()
-			answered := make(chan error, 2)
+			returned := make(chan error, 2)
 			try := func() {
 				err := call()
 				for task.CodeOf(err) == task.CodeKeyInFlight {
 					err = call()
 				}
-				answered <- err
+				returned <- err
 			}
 			go try()
 			for range 2 {
-				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(answered) > 0 }, 5*time.Second, time.Millisecond)
-				require.Empty(t, answered, "answered what no standby has")
+				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, 5*time.Second, time.Millisecond)
+				require.Empty(t, returned, "it returned what no standby has")
 			}
 			go try()
-			require.Never(t, func() bool { return len(answered) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat was answered before the standby had the commit")
+			require.Never(t, func() bool { return len(returned) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat returned before the standby had the commit")
 			found()
-			require.NoError(t, <-answered)
-			require.NoError(t, <-answered)
+			require.NoError(t, <-returned)
+			require.NoError(t, <-returned)
 		})
 	}
 }

@@ -235,7 +235,7 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	f.compose(i, draft, found.template(draft))
 }
 
-// resolve answers the rows whose key or id exists, from an earlier call or an earlier try of
+// resolve sets the results of the rows whose key or id exists, from an earlier call or an earlier try of
 // this flush, and logs the replays.
 func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID

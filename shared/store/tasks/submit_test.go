@@ -129,12 +129,12 @@ func TestAKeyWhoseFirstCallDiedBeforeItsCommitIsFree(t *testing.T) {
 	require.NoError(t, err)
 	_, err = dying.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
 	require.NoError(t, err)
-	answered := make(chan tasks.Submitted, 1)
+	returned := make(chan tasks.Submitted, 1)
 	go func() {
 		for {
 			outs, errs := db.Tasks.Submit([]*tasks.Submission{s})
 			if errs[0] == nil {
-				answered <- outs[0]
+				returned <- outs[0]
 				return
 			}
 		}
@@ -145,7 +145,7 @@ func TestAKeyWhoseFirstCallDiedBeforeItsCommitIsFree(t *testing.T) {
 		return err == nil && waiting
 	}, 5*time.Second, time.Millisecond, "the second call waits for the first")
 	require.NoError(t, dying.Close(t.Context()))
-	out := <-answered
+	out := <-returned
 	require.Equal(t, s.ID, out.ID)
 	require.False(t, out.Replayed)
 }
@@ -168,7 +168,7 @@ func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	require.Equal(t, s.ID, db.MustSubmit(t, s)[0].ID)
 }
 
-func TestACommitWhoseAnswerWasLostIsRecognised(t *testing.T) {
+func TestACommitWhoseResponseWasLostIsRecognised(t *testing.T) {
 	t.Parallel()
 	for name, submission := range map[string]func() *tasks.Submission{
 		"without a key": func() *tasks.Submission { return storetest.Submission() },
@@ -217,7 +217,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 
 	broken := storetest.Owner(t, url)
 	require.NoError(t, broken.Close(t.Context()))
-	answered := make(chan tasks.Submitted, 1)
+	returned := make(chan tasks.Submitted, 1)
 	tries := 0
 	go func() {
 		f := db.Tasks.NewFlush(s)
@@ -228,9 +228,9 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 			return f.Commit(t.Context(), again)
 		})
 		if outs, resolveErr := f.Resolve(t.Context()); err == nil && resolveErr == nil {
-			answered <- outs[0]
+			returned <- outs[0]
 		}
-		close(answered)
+		close(returned)
 	}()
 	require.Eventually(t, func() bool {
 		var waiting bool
@@ -238,7 +238,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 		return err == nil && waiting
 	}, 5*time.Second, time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
-	out, ok := <-answered
+	out, ok := <-returned
 	require.True(t, ok)
 	require.Equal(t, tasks.Submitted{ID: s.ID, State: task.Pending, Text: "hello"}, out)
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))

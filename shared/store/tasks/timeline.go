@@ -22,7 +22,7 @@ type Event struct {
 	ClaimID    int64  `json:"claim_id"`
 	CallerID   *int64 `json:"caller_id"`
 	Status     int    `json:"status"`      // what a sender reported: 2, 3, or 0 for neither
-	StatusCode int    `json:"status_code"` // the HTTP status of the answer to a submission
+	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
 	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
 	ErrorCode  string `json:"error_code"`
 	Message    string `json:"message"`

@@ -70,7 +70,7 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	}
 	outs, errs := db.Tasks.Report(reports)
 	require.NoError(t, errs[0])
-	require.False(t, outs[0].Found, "the answer is final: a sender does not repeat the report")
+	require.False(t, outs[0].Found, "the result is final: a sender does not repeat the report")
 	require.NoError(t, errs[1])
 	require.Equal(t, task.Applied, outs[1].Verdict, "a neighbour in the same batch")
 	require.NoError(t, errs[2])

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Destination is what a receiver that does not answer may keep waiting: the deliveries
+// Destination is what a receiver that does not respond may keep waiting: the deliveries
 // of one endpoint, or of a caller's callbacks to one host.
 type Destination struct {
 	EndpointID task.ID

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// settle answers all deliveries with one status.
+// settle settles all deliveries with one status.
 func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDelivery) []time.Time {
 	t.Helper()
 	var tried []webhooks.Tried

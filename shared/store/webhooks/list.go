@@ -209,7 +209,7 @@ func deliveryJSON(d msg.Delivery) string {
 // to see to.
 type UnhealthyEndpoints struct {
 	Failing  int // enabled, and nothing was delivered since the last failure
-	Disabled int // by an operator, or by what they answered
+	Disabled int // by an operator, or by their responses
 }
 
 const unhealthyEndpointsSQL = `

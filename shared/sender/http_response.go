@@ -16,15 +16,15 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-// answerRules decides the outcome of a response.
-type answerRules struct {
+// responseRules decides the outcome of a response.
+type responseRules struct {
 	outcomes map[string]Outcome
 	path     []string // of the field that must have value; empty = the status alone decides
 	value    string
 }
 
-func parseRules(cfg HTTPConfig) (answerRules, error) {
-	rules := answerRules{value: cfg.OKValue, outcomes: map[string]Outcome{
+func parseRules(cfg HTTPConfig) (responseRules, error) {
+	rules := responseRules{value: cfg.OKValue, outcomes: map[string]Outcome{
 		unreachable: Released,
 		"2xx":       OK, "3xx": Unknown, "4xx": Failed, "5xx": Unknown,
 		"401": Released, "407": Released, "408": Retryable, "429": Released,
@@ -49,7 +49,7 @@ func parseRules(cfg HTTPConfig) (answerRules, error) {
 }
 
 // outcome returns the outcome of a status, or of its class.
-func (r answerRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
+func (r responseRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
 	on := strconv.Itoa(res.StatusCode)
 	outcome, known := r.outcomes[on]
 	if !known && res.StatusCode == http.StatusServiceUnavailable && retryAfter > 0 {
@@ -62,7 +62,7 @@ func (r answerRules) outcome(res *http.Response, retryAfter time.Duration) Outco
 }
 
 // result returns the result of a response; readErr is the error of reading its body.
-func (r answerRules) result(res *http.Response, body []byte, readErr error) Result {
+func (r responseRules) result(res *http.Response, body []byte, readErr error) Result {
 	retryAfter := retry.After(res.Header, time.Now(), maxRetryAfter)
 	outcome := r.outcome(res, retryAfter)
 	if outcome == OK && len(r.path) > 0 {
@@ -78,7 +78,7 @@ func (r answerRules) result(res *http.Response, body []byte, readErr error) Resu
 	return withRetryAfter(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, retryAfter)
 }
 
-func (r answerRules) fieldResult(body []byte, readErr error) Result {
+func (r responseRules) fieldResult(body []byte, readErr error) Result {
 	value, found := lookUp(body, r.path)
 	switch {
 	case found && value == r.value:
@@ -86,9 +86,9 @@ func (r answerRules) fieldResult(body []byte, readErr error) Result {
 	case found:
 		return Result{Outcome: Failed, Code: value, Message: excerpt(body)}
 	case readErr != nil:
-		return Result{Message: "the answer is incomplete: " + readErr.Error()}
+		return Result{Message: "the response is incomplete: " + readErr.Error()}
 	default:
-		return Result{Message: "the answer has no " + strings.Join(r.path, ".") + ": " + excerpt(body)}
+		return Result{Message: "the response has no " + strings.Join(r.path, ".") + ": " + excerpt(body)}
 	}
 }
 
