@@ -44,8 +44,8 @@ const (
 	nameOfApp   = 1
 )
 
-// endSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
-const endSQL = `
+// countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
+const countUntilSQL = `
 select now() - make_interval(secs => $1::float8) from overview_counted
 where counted_to < now() - make_interval(secs => $1::float8 + $2::float8)`
 
@@ -57,10 +57,10 @@ const setCountedToSQL = `update overview_counted set counted_to = $1::timestampt
 // bounds is Bounds in SQL; a test compares them.
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
-// countSQL adds to the counters what happened from $1 on and before $2. $3 and $4 are the first ids of these times. $5 is
+// addCountsSQL adds to the counters what happened from $1 on and before $2. $3 and $4 are the first ids of these times. $5 is
 // how many names there may be. class says what name is: 0 a queue, 1 an app, 2 empty; kind and key are those of
 // overview_totals. Of the reasons, 5 is expired and 6 cancelled.
-const countSQL = `
+const addCountsSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
     from tasks where id >= $3::uuid and id < $4::uuid
@@ -149,7 +149,7 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
-	err := st.db.Hot.QueryRow(ctx, endSQL, lag.Seconds(), every.Seconds()).Scan(&end)
+	err := st.db.Hot.QueryRow(ctx, countUntilSQL, lag.Seconds(), every.Seconds()).Scan(&end)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 		}
 		var batch pgx.Batch
 		batch.Queue(tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds()))
-		batch.Queue(countSQL, from, to, firstID(from), firstID(to), MaxNames)
+		batch.Queue(addCountsSQL, from, to, firstID(from), firstID(to), MaxNames)
 		batch.Queue(forgetThroughputSQL)
 		batch.Queue(forgetNamesSQL)
 		batch.Queue(setCountedToSQL, to)

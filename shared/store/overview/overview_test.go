@@ -1,6 +1,8 @@
 package overview_test
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,4 +120,111 @@ func sum(h overview.Histogram) (n int64) {
 		n += one
 	}
 	return n
+}
+
+func TestBoundsAreThoseOfSQL(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var bounds []float64
+	require.NoError(t, db.Read.QueryRow(t.Context(), `select `+overview.BoundsSQL).Scan(&bounds))
+	require.Equal(t, overview.Bounds[:], bounds)
+}
+
+func TestCountsStopAtLimit(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, claim_id, app_id)
+		select gen_random_uuid(), n % 2 + 1, 5, 3, 0, 'full', now(), 1, 'phone' from generate_series(1, $1) n`, 2*overview.MaxRows+2)
+	s := read(t, db)
+	most := overview.Count{N: overview.MaxRows, More: true}
+	require.Equal(t, most, queue(t, s, "full").Pending.Count)
+	require.Equal(t, most, queue(t, s, "full").Processing.Count)
+	require.Equal(t, most, s.Senders[0].Processing)
+}
+
+// Names that callers choose must not become more and more labels, and a name keeps its counters.
+func TestNamesAreLimited(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submit := func(name string) {
+		db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = name }))
+	}
+	for n := range overview.MaxNames - 1 {
+		submit(fmt.Sprintf("q%03d", n))
+	}
+	read(t, db)
+	for _, late := range []string{"b", "a", "a", "c"} {
+		submit(late)
+	}
+	submit("q000")
+	for range 2 {
+		s := read(t, db)
+		require.Len(t, s.Queues, overview.MaxNames)
+		require.EqualValues(t, 2, queue(t, s, "a").Totals.Submitted, "the largest of the new ones")
+		require.EqualValues(t, 2, queue(t, s, "q000").Totals.Submitted)
+		require.Equal(t, overview.Count{N: 2}, s.OtherQueues.Pending.Count)
+		require.EqualValues(t, 2, s.OtherQueues.Totals.Submitted)
+		require.Len(t, s.OtherQueues.Throughput, overview.Intervals)
+	}
+}
+
+func TestNamesThatAreNotUsedAreForgotten(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	queues := func(name string) func(*tasks.Submission) { return func(s *tasks.Submission) { s.Queue = name } }
+	db.MustSubmit(t, storetest.Submission(queues("old")), storetest.Submission(queues("new")))
+	read(t, db)
+	db.Exec(t, `update overview_totals set counted_at = now() - interval '31 days' where name = 'old'`)
+	db.Exec(t, `update overview_throughput set since = now() - interval '2 days' where queue = 'old'`)
+	s := read(t, db)
+	require.Zero(t, queue(t, s, "old").Totals)
+	require.EqualValues(t, 1, queue(t, s, "new").Totals.Submitted)
+	require.Zero(t, db.Count(t, `select count(*) from overview_totals where name = 'old'`))
+	require.Zero(t, db.Count(t, `select count(*) from overview_throughput where queue = 'old'`))
+}
+
+func TestCountWaitsUntilLagHasPassed(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubmit(t, storetest.Submission())
+	require.NoError(t, db.Overview.Count(t.Context(), overview.Lag))
+	s, err := db.Overview.Read(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, s.Queues[0].Totals.Submitted)
+	require.InDelta(t, overview.Lag, s.At.Sub(s.CountedTo), float64(10*time.Second))
+	require.EqualValues(t, 1, read(t, db).Queues[0].Totals.Submitted)
+}
+
+func TestConcurrentCountsAddOnce(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for range 20 {
+		db.MustSubmit(t, storetest.Submission())
+	}
+	var counts sync.WaitGroup
+	for range 5 {
+		counts.Go(func() {
+			if err := db.Overview.Count(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	counts.Wait()
+	require.EqualValues(t, 20, read(t, db).Queues[0].Totals.Submitted)
+}
+
+// A function that was taken over can write these rows.
+func TestForgedRowsDoNotStopCounting(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubmit(t, storetest.Submission())
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, app_id) select gen_random_uuid(), 2, 0, -5, 0, repeat('x', 50) from generate_series(1, 3)`)
+	db.Exec(t, `insert into report_logs (task_id, verdict, status, app_id) values (gen_random_uuid(), 'timeout_retry', 2147483647, '')`)
+	db.Exec(t, `insert into send_logs (task_id, claim_id, app_id, phone_number, content) select id, 1, 'a', '', '' from task_done`)
+	db.Exec(t, `insert into overview_totals (kind, key, name, n, seconds) values (1, 0, 'default', 9223372036854775807, 1e15), (0, 0, 'default', 0, 0), (3, 77, 'x', 5, 0), (4, 99, 'x', 5, 0),
+		(1, 0, 'y', 9223372036854775807, 1e15), (1, 0, 'z', 9223372036854775807, 1e15)`)
+	db.Exec(t, `insert into overview_throughput (since, queue, submitted, succeeded, failed)
+		select now(), q, 9223372036854775807, 9223372036854775807, 9223372036854775807 from unnest(array['y', 'z']) q`)
+	s := read(t, db)
+	require.Positive(t, queue(t, s, "default").Totals.Submitted)
 }

@@ -21,8 +21,8 @@ const (
 	maxAlerts = 100
 )
 
-// planSQL has the statements go by index, whatever statistics the tables have.
-const planSQL = `
+// overviewPlanSQL has the statements go by index, whatever statistics the tables have.
+const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
 // countStateSQL counts the tasks with the state $1, of each queue at most $2, and fewer where there are very many
@@ -56,11 +56,11 @@ const pausesSQL = `
 select queue, reason, paused_by, by_hand, created_at, until from queue_pauses
 where until is null or until > now() order by queue limit $1::bigint`
 
-const openAlertsSQL = `
+const shownAlertsSQL = `
 select id, since, kind, queue, value, threshold from alerts where cleared_at is null order by since desc limit $1::bigint`
 
-// otherSQL counts all that has no queue, each at most $1.
-const otherSQL = `
+// overviewOtherSQL counts all that has no queue, each at most $1.
+const overviewOtherSQL = `
 select now(), (select counted_to from overview_counted),
     array(select stream from stream_pauses where failures > 0 order by stream),
     (select count(*) from (select from template_pauses where paused_at is not null limit $1::bigint) c),
@@ -80,7 +80,7 @@ from (
     (select next_at from message_live where remaining_sends > 0 and kind = 1 limit $1::bigint)
 ) m`
 
-const deliveriesSQL = `
+const waitingDeliveriesSQL = `
 select count(*) filter (where next_at <= now()), count(*) filter (where next_at > now() and attempts > 0), count(*),
     coalesce(extract(epoch from now() - min(next_at) filter (where next_at <= now()))::float8, 0)
 from (select next_at, attempts from webhook_deliveries where state = 0 limit $1::bigint) d`
@@ -88,12 +88,13 @@ from (select next_at, attempts from webhook_deliveries where state = 0 limit $1:
 // totalsSQL sums the counters of all names that are not in $1 (queues) and $2 (apps) under the empty name.
 const totalsSQL = `
 select kind, key, case when name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
-    sum(n)::bigint, sum(seconds), max(last_at)
+    least(sum(n), 1000000000000000000)::bigint, least(sum(seconds), 1e15), max(last_at)
 from overview_totals where kind > 0
 group by 1, 2, 3`
 
 const throughputSQL = `
-select since, case when queue = any($1::text[]) then queue else '' end, sum(submitted)::bigint, sum(succeeded)::bigint, sum(failed)::bigint
+select since, case when queue = any($1::text[]) then queue else '' end, least(sum(submitted), 1000000000000000000)::bigint,
+    least(sum(succeeded), 1000000000000000000)::bigint, least(sum(failed), 1000000000000000000)::bigint
 from overview_throughput where since > $2::timestamptz
 group by 1, 2 order by 1`
 
@@ -141,7 +142,7 @@ func (r *reader) sender(app string) *Sender {
 // readLive reads everything but the counters.
 func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	var batch pgx.Batch
-	batch.Queue(planSQL)
+	batch.Queue(overviewPlanSQL)
 	for _, state := range []task.State{task.Scheduled, task.Pending, task.Held} {
 		batch.Queue(countStateSQL, int16(state), maxRows, maxQueues, minRows, totalRows).Query(func(rows pgx.Rows) error {
 			return r.addState(rows, state)
@@ -149,8 +150,8 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch.Queue(countLeasesSQL, maxRows, 4*maxQueues).Query(r.addLeases)
 	batch.Queue(pausesSQL, maxQueues).Query(r.addPauses)
-	batch.Queue(openAlertsSQL, maxAlerts).Query(r.addAlerts)
-	batch.Queue(otherSQL, maxRows+1).QueryRow(r.addOthers)
+	batch.Queue(shownAlertsSQL, maxAlerts).Query(r.addAlerts)
+	batch.Queue(overviewOtherSQL, maxRows+1).QueryRow(r.addOthers)
 	batch.Queue(dueMessagesSQL, maxRows+1).QueryRow(func(row pgx.Row) error {
 		var due, read int
 		var age float64
@@ -158,7 +159,7 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 		r.snapshot.Messages.Due = Backlog{Count{due, read > maxRows}, seconds(age)}
 		return err
 	})
-	batch.Queue(deliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
+	batch.Queue(waitingDeliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
 	batch.Queue(namesSQL).Query(r.addNames)
 	return tx.SendBatch(ctx, &batch).Close()
 }
