@@ -86,8 +86,8 @@ build: ## the one binary, in bin/sendonce
 framework: ## the functions on the server of the functions framework, in bin/framework
 	$(BUILD) -o bin/framework ./functions/framework
 
-golden: ## rewrite what is generated: the settings in docs, compose's .env.example and the users of NATS
+golden: ## rewrite what is generated: the settings in docs, compose's .env.example, the users of NATS, the rules for Knative
 	go test ./functions -run TestDocs -update
-	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers' -update
+	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers|TestKnativeRules' -update
 
 .PHONY: help run example booking test fuzz vuln check openapi faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

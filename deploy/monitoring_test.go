@@ -85,3 +85,53 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 		}
 	}
 }
+
+// ruleHead stands before the rules of alerts.yaml.
+const ruleHead = `# deploy/monitoring/alerts.yaml for the Prometheus Operator; make golden writes it.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: sendonce, namespace: sendonce, labels: {app.kubernetes.io/part-of: sendonce}}
+spec:
+`
+
+func TestKnativeRulesAreTheAlertRules(t *testing.T) {
+	t.Parallel()
+	const file = "knative/monitoring/rules.yaml"
+	want := ruleHead
+	for line := range strings.Lines(readFile(t, monitoring+"alerts.yaml")) {
+		if !strings.HasPrefix(line, "#") {
+			want += "  " + line
+		}
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+	}
+	sandbox.RequireGolden(t, file, readFile(t, file), want, "go test ./deploy -run TestKnativeRules -update")
+}
+
+// What a pod of the operator selects must be there, under the name that Knative gives the port.
+func TestPodMonitorsSelectPods(t *testing.T) {
+	t.Parallel()
+	pods := map[string]bool{"serving.knative.dev/service: exporter": true}
+	for _, o := range cluster(render(t, "knative/overlays/production")).ours() {
+		for name, value := range at(o, "spec", "template", "metadata", "labels").(object) {
+			pods[name+": "+value.(string)] = true
+		}
+	}
+	monitors := cluster(render(t, "knative/monitoring")).of("monitoring.coreos.com/v1 PodMonitor")
+	require.Len(t, monitors, 3)
+	for _, m := range monitors {
+		for name, value := range at(m, "spec", "selector", "matchLabels").(object) {
+			require.True(t, pods[name+": "+value.(string)], "%s selects no pod", text(m, "metadata", "name"))
+		}
+	}
+}
+
+func TestPrometheusScrapesEveryService(t *testing.T) {
+	t.Parallel()
+	names := strings.SplitN(readFile(t, monitoring+"prometheus.yaml"), "names: [", 2)
+	require.Len(t, names, 2)
+	list, _, _ := strings.Cut(names[1], "]")
+	h := describeBinary(t)
+	require.ElementsMatch(t, append(h.functions, "trigger"), strings.Split(list, ", "))
+}

@@ -187,22 +187,13 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 		}
 		var batch pgx.Batch
 		batch.Queue(tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds()))
-		batch.Queue(addCountsSQL, from, to, firstID(from), firstID(to), MaxNames)
+		batch.Queue(addCountsSQL, from, to, task.IDFloor(from), task.IDFloor(to), MaxNames)
 		batch.Queue(forgetThroughputSQL)
 		batch.Queue(forgetNamesSQL)
 		batch.Queue(setCountedToSQL, to)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return part, err
-}
-
-// firstID returns the lower bound of the UUIDv7s that are made from that time on.
-func firstID(at time.Time) (id task.ID) {
-	ms := uint64(max(at.UnixMilli(), 0))
-	for i := range 6 {
-		id[i] = byte(ms >> (40 - 8*i))
-	}
-	return id
 }
 
 // counter is a row of overview_totals.

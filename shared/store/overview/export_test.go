@@ -7,5 +7,3 @@ const (
 	AddCountsSQL    = addCountsSQL
 	OverviewPlanSQL = overviewPlanSQL
 )
-
-var FirstID = firstID

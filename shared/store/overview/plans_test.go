@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/overview"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestReadPlansUseIndexes(t *testing.T) {
@@ -54,7 +55,7 @@ func TestCountPlanUsesIndexes(t *testing.T) {
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t))
 	now := time.Now()
 	from := now.Add(-time.Minute)
-	plan := storetest.Explain(t, db.Hot, `set local enable_bitmapscan = on`, overview.AddCountsSQL, from, now, overview.FirstID(from), overview.FirstID(now), 200)
+	plan := storetest.Explain(t, db.Hot, `set local enable_bitmapscan = on`, overview.AddCountsSQL, from, now, task.IDFloor(from), task.IDFloor(now), 200)
 	for _, table := range []string{"tasks", "task_done", "send_logs", "report_logs", "webhook_deliveries"} {
 		require.NotContains(t, plan, "Seq Scan on "+table)
 	}
