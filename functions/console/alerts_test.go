@@ -1,6 +1,9 @@
 package console_test
 
 import (
+	"fmt"
+	"html"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -38,6 +41,17 @@ func TestDeadLetters(t *testing.T) {
 	got := b.get("/console/dead-letters")
 	got.has(t, "{\n  &#34;text&#34;: &#34;&lt;/pre&gt;&lt;script&gt;", hostileShown, "not {json &lt;b&gt;")
 	require.NotContains(t, got.text, "<script>alert")
+
+	for i := range 12 {
+		s.Exec(deadLetterSQL, fmt.Sprintf("more-%02d", i), `{}`, "r")
+	}
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(b.get("/console/dead-letters").text)
+	require.NotNil(t, next)
+	got = b.get(html.UnescapeString(next[1]))
+	got.has(t, "more-01", "e-1<", "e-2<")
+	require.NotContains(t, got.text, "more-02")
+	require.NotContains(t, got.text, `rel="next"`)
+	s.Exec(`delete from dead_letters where event_id like 'more-%'`)
 
 	id := s.QueryText(`select id::text from dead_letters where event_id = 'e-1'`)
 	got = b.submit("/console/dead-letters/"+id+"/dismiss", "form", "dismiss "+id, "reason", " ")

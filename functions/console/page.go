@@ -215,6 +215,9 @@ func (p *page) Nav() []navItem {
 		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.allQueues && len(p.Caller.Queues) > 0 {
 			continue
 		}
+		if item.path == "/console/send" && !p.MaySubmit() {
+			continue
+		}
 		current := p.URL.Path == item.path || item.path != "/console" && strings.HasPrefix(p.URL.Path, item.path+"/")
 		items = append(items, navItem{item.path, p.T(item.text), current})
 	}
@@ -248,6 +251,11 @@ func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
 // MayChangeAll is MayChange for what admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
+
+// MaySubmit reports whether the visitor may submit tasks, which an admin with queues may not for this role alone.
+func (p *page) MaySubmit() bool {
+	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
+}
 
 // ReadsAudit reports whether links to audit entries are shown.
 func (p *page) ReadsAudit() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }

@@ -67,10 +67,15 @@ func TestSend(t *testing.T) {
 		admin.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Your code is 7</p>")
 	})
 	t.Run("is for submitters", func(t *testing.T) {
-		eye := s.NewCaller("eye", "viewer")
-		v := logIn(t, s, eye.User, eye.Password)
-		require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
-		require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
+		for _, caller := range []*cluster.Client{s.NewCaller("eye", "viewer"), s.NewCaller("ops", "admin", "otp")} {
+			v := logIn(t, s, caller.User, caller.Password)
+			require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
+			require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
+		}
+		both := s.NewCallerWith("both", `"roles":["admin","submitter"],"queues":["otp"]`)
+		v := logIn(t, s, both.User, both.Password)
+		v.get("/console/tasks").has(t, `"/console/send"`)
+		v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a", "queue", "otp").has(t, "The message was submitted")
 	})
 }
 

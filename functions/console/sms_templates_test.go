@@ -1,6 +1,9 @@
 package console_test
 
 import (
+	"fmt"
+	"html"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -118,6 +121,16 @@ func TestBlockedWords(t *testing.T) {
 	v := logIn(t, s, viewer.User, viewer.Password)
 	require.NotContains(t, v.get("/console/blocked-words").text, "Remove</button>")
 	require.Equal(t, 403, v.submit("/console/blocked-words/"+id+"/remove").status)
+
+	for i := range 50 {
+		s.Post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":"word%d"}`, i))
+	}
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(b.get("/console/blocked-words").text)
+	require.NotNil(t, next)
+	got = b.get(html.UnescapeString(next[1]))
+	require.Equal(t, 1, strings.Count(got.text, "Remove</button>"))
+	require.NotContains(t, got.text, `rel="next"`)
+	s.Exec(`delete from blocked_words where id <> $1`, id)
 
 	b.submit("/console/blocked-words/"+id+"/remove").has(t, "The word is allowed again.", "No word is blocked.")
 }
