@@ -65,6 +65,12 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, h.cancel).WithinQueues(),
 		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, h.resolve).WithinQueues(),
 
+		"POST " + root + "bulk/preview":   fn.JSON(fn.Admin, h.previewBulk).Timeout(bulkTimeout).WithinQueues(),
+		"POST " + root + "bulk":           fn.JSON(fn.Admin, h.startBulk).Timeout(bulkTimeout).WithinQueues(),
+		"GET " + root + "bulk":            fn.List(fn.Admin, h.bulks).Or(fn.Viewer).WithinQueues(),
+		"GET " + root + "bulk/{id}":       fn.Query(fn.Admin, h.bulk).Or(fn.Viewer).WithinQueues(),
+		"POST " + root + "bulk/{id}/stop": fn.Query(fn.Admin, h.stopBulk).WithinQueues(),
+
 		"GET " + root + "queues":                                    fn.List(fn.Admin, h.queues).Or(fn.Viewer).Timeout(readTimeout).WithinQueues(),
 		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, h.pauseQueue).WithinQueues(),
 		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, h.resumeQueue).WithinQueues(),

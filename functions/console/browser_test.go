@@ -185,3 +185,31 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b.checkProblems()
 	require.True(t, strings.Contains(b.text(), "任务"))
 }
+
+func TestOperatorCancelsAllThatMatch(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for range 7 {
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"promo"}`)
+	}
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	b := openTab(t, s)
+	b.logIn(s.User, s.Password)
+	b.open("/console/tasks?queue=promo&state=pending")
+	b.click(`a[href^="/console/bulk/new"]`, `form[action="/console/bulk"]`)
+	b.shot("bulk-new")
+	b.run(chromedp.SendKeys(`input[name=count]`, "8"), chromedp.SendKeys(`input[name=reason]`, "the campaign was withdrawn"))
+	b.click(`form[action="/console/bulk"] button`, `.wrong`)
+	require.Zero(t, s.Count(`select count(*) from bulk_changes`), "the number is wrong")
+	b.run(chromedp.SetValue(`input[name=count]`, "7"))
+	b.click(`form[action="/console/bulk"] button`, `progress`)
+	b.shot("bulk-running")
+	require.Equal(t, 204, s.Tick("sweep").Status)
+	b.run(chromedp.WaitVisible(`.state.finished`, chromedp.ByQuery)) // the page refreshes itself
+	b.shot("bulk-finished")
+	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`))
+	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
+	b.open("/console/bulk")
+	b.shot("bulks")
+	b.checkProblems()
+}

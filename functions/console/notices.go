@@ -27,4 +27,7 @@ var notices = map[string]string{
 	"delivery_resent":  "The delivery is sent again.",
 	"resent":           "Sent again: %s deliveries.",
 	"resent_more":      "Sent again: %s deliveries. There are more: press the button once more.",
+
+	"bulk_started": "The change was begun. This page shows its progress.",
+	"bulk_stopped": "The change was stopped.",
 }

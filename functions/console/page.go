@@ -234,6 +234,7 @@ var menu = []struct {
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/send", "Send an SMS", []fn.Role{fn.Submitter}, false},
 	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
+	{"/console/bulk", "Bulk changes", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
 	{"/console/webhooks", "Webhooks", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/senders", "Sender apps", []fn.Role{fn.Viewer}, true},

@@ -173,6 +173,7 @@ func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(t
 var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"task", "message", "delivery", "subscribe", "caller", // what a search finds
 	"failure_rate", "backlog", "stream_full", // kinds of alerts
+	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
 	"resend", "hold", "fail", // on_unknown
 	"received", "replayed", "claimed", "report", "verdict", // events of a timeline
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts

@@ -1,6 +1,7 @@
 // Package sweep is the event function for everything that is due at a time: scheduled tasks become
 // pending, zombies are retried or fail, tasks expire, pauses of queues end, alerts are raised and
-// cleared, deliveries to deleted webhook endpoints end, and old rows are archived.
+// cleared, deliveries to deleted webhook endpoints end, tasks are changed in bulk for operators, and old rows are
+// archived.
 //
 //	POST /events/sweep
 //
@@ -31,8 +32,11 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	return s.sweep
 }
 
-// batchSize bounds one transaction.
-const batchSize = 500
+// batchSize and bulkSize bound one transaction. Each task that is changed in bulk also has an audit entry.
+const (
+	batchSize = 500
+	bulkSize  = 200
+)
 
 type sweeper struct {
 	alerts      *alerts.Store
@@ -70,7 +74,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
-	endErr := s.endUndeliverable(ctx)
+	endErr := errors.Join(s.endUndeliverable(ctx), s.changeInBulk(ctx, c))
 	archived, more, err := s.maintenance.Run(ctx)
 	s.logArchived(c, archived)
 	if more {
@@ -91,6 +95,28 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 		}
 		if time.Now().After(until) {
 			s.env.WakeSweepAt(time.Now().Add(time.Second))
+			return nil
+		}
+	}
+}
+
+// changeInBulk makes the bulk changes of operators.
+func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) error {
+	changed := 0
+	for until := time.Now().Add(endTime); ; {
+		ran, err := s.tasks.RunBulk(ctx, bulkSize)
+		for queue, n := range ran.Pending {
+			s.env.WakeClaims(queue, n)
+		}
+		if changed += ran.Changed; err != nil || !ran.More {
+			if changed > 0 {
+				c.Log("bulk_changed", changed)
+			}
+			return err
+		}
+		if time.Now().After(until) {
+			c.Log("bulk_changed", changed)
+			s.env.WakeAgainAt(bus.WakeSweep, time.Now())
 			return nil
 		}
 	}

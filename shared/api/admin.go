@@ -350,3 +350,62 @@ type AlertResponse struct {
 	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while it is open
 	ClearedValue *float64   `json:"cleared_value,omitempty"` // what cleared it
 }
+
+// BulkFilter says which tasks a bulk change is for, with the fields of TasksRequest.
+type BulkFilter struct {
+	State       string     `json:"state"`            // required: scheduled or pending to cancel, failed to retry, held to resolve
+	Reason      string     `json:"reason,omitempty"` // of failed tasks
+	PhoneNumber string     `json:"phone_number,omitempty"`
+	Source      string     `json:"source,omitempty"`
+	Queue       string     `json:"queue,omitempty"`
+	CallerID    *ID        `json:"caller_id,omitempty"`
+	From        *time.Time `json:"from,omitempty"` // submitted at or after it
+	To          *time.Time `json:"to,omitempty"`   // submitted before it; absent = now
+}
+
+// BulkPreviewRequest counts what a bulk change would find: POST /api/v1/admin/bulk/preview.
+type BulkPreviewRequest struct {
+	Action string     `json:"action"` // cancel, retry, or succeeded, failed or resend, which resolve held tasks
+	Filter BulkFilter `json:"filter"`
+}
+
+// BulkPreviewResponse is the count, and the filter to begin with: its end is set, so that tasks that are submitted
+// meanwhile are not changed.
+type BulkPreviewResponse struct {
+	Action  string     `json:"action"`
+	Filter  BulkFilter `json:"filter"`
+	Matched int        `json:"matched"` // at most 1,000,000
+}
+
+// BulkRequest changes all tasks that match: POST /api/v1/admin/bulk.
+type BulkRequest struct {
+	Action   string     `json:"action"`
+	Filter   BulkFilter `json:"filter"`
+	Expected int        `json:"expected"` // matched of the preview: if more match now, nothing is done (409)
+	Reason   string     `json:"reason"`   // 1..500 characters; of held tasks it becomes the result
+}
+
+// BulkListRequest lists bulk changes, newest first: GET /api/v1/admin/bulk.
+type BulkListRequest struct {
+	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// BulkResponse is a bulk change. It is made in batches, in the background.
+type BulkResponse struct {
+	ID         string     `json:"id"`
+	State      string     `json:"state"` // running, finished or stopped
+	Action     string     `json:"action"`
+	Filter     BulkFilter `json:"filter"`
+	Reason     string     `json:"reason"`
+	CallerID   ID         `json:"caller_id"`
+	CallerName string     `json:"caller_name"`
+	Matched    int        `json:"matched"` // when it began
+	Looked     int        `json:"looked"`  // tasks so far
+	Changed    int        `json:"changed"`
+	Refused    int        `json:"refused"` // could not be changed any more, such as claimed ones
+	LastError  string     `json:"last_error,omitempty"`
+	StoppedBy  string     `json:"stopped_by,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+}

@@ -57,6 +57,7 @@ var archivables = []archivable{
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
 	{table: "webhook_events", deletes: true, first: "", rows: archiveRows, page: pageEventsSQL, archive: deleteOldEventsSQL, cutoff: deleted},
+	{table: "bulk_changes", deletes: true, first: firstID, rows: archiveRows, page: pageBulkSQL, archive: deleteOldBulkSQL, cutoff: deleted},
 	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: published},
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
@@ -201,6 +202,21 @@ with c as materialized (
     for update skip locked
 ), d as (
     delete from webhook_events where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+
+const pageBulkSQL = `
+select id::text as key, finished_at, true
+from bulk_changes
+where finished_at is not null and (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
+order by finished_at, id
+limit $4`
+
+const deleteOldBulkSQL = `
+with c as materialized (
+    select id from bulk_changes where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked
+), d as (
+    delete from bulk_changes where id = any(array(select id from c)) returning id
 )
 select count(*) from d`
 

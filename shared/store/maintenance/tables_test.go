@@ -37,6 +37,8 @@ func oldRows(t *testing.T, db *storetest.DB) {
 			from generate_series(1, 4) g`,
 		`insert into dead_letters (function, event_id, event_type, event, reason, attempts, dead, created_at)
 			select 'save', g::text, '', '', '', 1, g > 4, now() - interval '100 days' from generate_series(1, 5) g`,
+		`insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched, finished_at)
+			select gen_random_uuid(), 0, 'ann', 'r', 'cancel', '{}', 'because', 1, at from unnest(array[now() - interval '101 days', now(), null]) at`,
 	} {
 		db.Exec(t, sql)
 	}
@@ -47,7 +49,7 @@ func TestEveryTableThatGrowsHasAnEnd(t *testing.T) {
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
 	oldRows(t, db)
 	want := map[string]int{
-		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4,
+		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1,
 	}
 	require.Len(t, maintenance.Pages(), len(want))
 	require.Equal(t, want, db.ArchivedRows(t, maintenance.ArchiveRun{DryRun: true}), "a dry run counts what a run takes")
@@ -69,7 +71,7 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.ArchivedRows(t, maintenance.ArchiveRun{}))
 	deletes := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 30)
 	oldRows(t, deletes)
-	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4}, deletes.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.ArchivedRows(t, maintenance.ArchiveRun{}))
 	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
 }
 

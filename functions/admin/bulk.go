@@ -1,0 +1,184 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// bulkTimeout leaves the time that counting may take, which is the statement timeout of the role for lists.
+const bulkTimeout = readTimeout + 5*time.Second
+
+// statesOfActions are the states of tasks that an action can change.
+var statesOfActions = map[tasks.BulkAction][]task.State{
+	tasks.BulkCancel: {task.Scheduled, task.Pending}, tasks.BulkRetry: {task.Failed},
+	tasks.BulkSucceeded: {task.Held}, tasks.BulkFailed: {task.Held}, tasks.BulkResend: {task.Held},
+}
+
+func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
+	states, known := statesOfActions[tasks.BulkAction(action)]
+	bad.When(!known, "action", "must be cancel, retry, succeeded, failed or resend")
+	state, _ := task.ParseState(f.State)
+	fits := !known
+	for _, s := range states {
+		fits = fits || s == state
+	}
+	bad.When(!fits, "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
+	_, known = task.ParseReason(f.Reason)
+	bad.When(!known, "filter.reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
+	bad.When(f.Reason != "" && state != task.Failed, "filter.reason", "only failed tasks have one")
+	bad.When(len(f.PhoneNumber) > 40, "filter.phone_number", "must be a phone number")
+	bad.AtMost("filter.source", f.Source, 50)
+	bad.Queue("filter.queue", f.Queue)
+	bad.When(f.From != nil && f.To != nil && !f.From.Before(*f.To), "filter.to", "must be after from")
+	bad.When(f.From != nil && (f.From.Year() < 1970 || f.From.Year() > 9999), "filter.from", "must be between the years 1970 and 9999")
+	bad.When(f.To != nil && (f.To.Year() < 1970 || f.To.Year() > 9999), "filter.to", "must be between the years 1970 and 9999")
+}
+
+// bulkPreviewRequest adds validation to api.BulkPreviewRequest.
+type bulkPreviewRequest api.BulkPreviewRequest
+
+func (r *bulkPreviewRequest) Validate() []task.Field {
+	var bad decode.Rules
+	checkBulk(&bad, r.Action, &r.Filter)
+	return bad
+}
+
+// bulkRequest adds validation to api.BulkRequest.
+type bulkRequest api.BulkRequest
+
+func (r *bulkRequest) Validate() []task.Field {
+	var bad decode.Rules
+	checkBulk(&bad, r.Action, &r.Filter)
+	bad.When(r.Expected < 0 || r.Expected > tasks.MaxBulk, "expected", fmt.Sprintf("must be between 0 and %d: the count of the preview", tasks.MaxBulk))
+	bad.Text("reason", r.Reason, maxReason)
+	return bad
+}
+
+// bulkFilter is a valid filter with the caller's queues, and with an end: now, or earlier.
+func (h *handlers) bulkFilter(c *fn.Call, f api.BulkFilter) (tasks.BulkFilter, error) {
+	if f.Queue != "" && !c.MayUseQueue(f.Queue) {
+		return tasks.BulkFilter{}, errForbiddenQueue(f.Queue)
+	}
+	filter := tasks.BulkFilter{
+		State: f.State, Reason: f.Reason, Phone: h.phone(f.PhoneNumber), Source: f.Source, Queue: f.Queue, Queues: c.Caller.Queues,
+		CallerID: (*int64)(f.CallerID), From: f.From, To: time.Now().UTC(),
+	}
+	if f.To != nil && f.To.Before(filter.To) {
+		filter.To = f.To.UTC()
+	}
+	return filter, nil
+}
+
+func (h *handlers) previewBulk(ctx context.Context, c *fn.Call, req bulkPreviewRequest) (any, error) {
+	filter, err := h.bulkFilter(c, req.Filter)
+	if err != nil {
+		return nil, err
+	}
+	matched, err := h.taskStore.CountMatches(ctx, filter)
+	return api.BulkPreviewResponse{Action: req.Action, Filter: wireFilter(filter), Matched: matched}, err
+}
+
+// startBulk begins a bulk change if not more tasks match than the operator has seen.
+func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (any, error) {
+	filter, err := h.bulkFilter(c, req.Filter)
+	if err != nil {
+		return nil, err
+	}
+	matched, err := h.taskStore.CountMatches(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	if matched > req.Expected {
+		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match, more than the %d expected; look at them and begin again", matched, req.Expected))
+	}
+	b, err := h.taskStore.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, c.Operator(req.Reason))
+	if err != nil {
+		return nil, err
+	}
+	h.wakeSweepAt(time.Now())
+	return bulkResponse(b), nil
+}
+
+// bulkListRequest adds validation to api.BulkListRequest.
+type bulkListRequest api.BulkListRequest
+
+func (r *bulkListRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.PageByID(r.Limit, r.After)
+	return bad
+}
+
+// ownBulks limits a caller with queues to the bulk changes that it began.
+func ownBulks(c *fn.Call) *int64 {
+	if c.HasQueues() {
+		return &c.Caller.ID
+	}
+	return nil
+}
+
+func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (any, error) {
+	after, _ := task.ParseID(req.After) // valid
+	rows, more, err := h.taskStore.Bulks(ctx, ownBulks(c), after, decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, bulkResponse, func(b tasks.Bulk) task.ID { return b.ID }), err
+}
+
+func (h *handlers) bulk(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	b, err := h.readableBulk(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return bulkResponse(b), nil
+}
+
+func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, error) {
+	id, err := task.ParseID(c.PathValue("id"))
+	if err != nil {
+		return tasks.Bulk{}, task.Refuse(task.CodeNotFound, "no such bulk change")
+	}
+	b, err := h.taskStore.BulkByID(ctx, id)
+	if err == nil && ownBulks(c) != nil && b.CallerID != c.Caller.ID {
+		err = task.Refuse(task.CodeNotFound, "no such bulk change")
+	}
+	return b, err
+}
+
+func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+	b, err := h.readableBulk(ctx, c)
+	if err == nil {
+		b, err = h.taskStore.StopBulk(ctx, b.ID, c.Operator(req.Reason))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return bulkResponse(b), nil
+}
+
+func wireFilter(f tasks.BulkFilter) api.BulkFilter {
+	return api.BulkFilter{
+		State: f.State, Reason: f.Reason, PhoneNumber: f.Phone, Source: f.Source, Queue: f.Queue, CallerID: (*api.ID)(f.CallerID), From: fn.UTC(f.From), To: fn.Instant(f.To),
+	}
+}
+
+func bulkResponse(b tasks.Bulk) api.BulkResponse {
+	wire := api.BulkResponse{
+		ID: b.ID.String(), State: "running", Action: string(b.Action), Filter: wireFilter(b.Filter), Reason: b.Reason, CallerID: api.ID(b.CallerID), CallerName: b.CallerName,
+		Matched: b.Matched, Looked: b.Looked, Changed: b.Changed, Refused: b.Refused, CreatedAt: b.CreatedAt.UTC(), FinishedAt: fn.UTC(b.FinishedAt),
+	}
+	if b.FinishedAt != nil {
+		wire.State = "finished"
+	}
+	if b.StoppedBy != nil {
+		wire.State, wire.StoppedBy = "stopped", *b.StoppedBy
+	}
+	if b.LastError != nil {
+		wire.LastError = *b.LastError
+	}
+	return wire
+}

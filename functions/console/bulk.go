@@ -1,0 +1,144 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// bulkActions are what can be done with all tasks of a state.
+var bulkActions = map[string][]string{
+	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
+}
+
+// BulkAddress returns where all tasks of a filtered list can be changed; "" if they cannot.
+func (p *page) BulkAddress() string {
+	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
+		return ""
+	}
+	return "/console/bulk/new?" + p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to").Encode()
+}
+
+type bulkForm struct {
+	api.BulkPreviewResponse
+	Query string // of the filter, with its end set
+	List  string // where the tasks are listed
+}
+
+type bulkPage struct {
+	Choices []string   // actions; empty = tasks of this state cannot be changed
+	Chosen  []bulkForm // the one that was chosen, with its count; none = choose first
+}
+
+// newBulk shows how many tasks match the filter of the address, and the form that changes them all.
+func (s *site) newBulk(p *page) error {
+	shown := bulkPage{Choices: bulkActions[p.Param("state")]}
+	action := p.Param("action")
+	if action == "" && len(shown.Choices) == 1 {
+		action = shown.Choices[0]
+	}
+	if action != "" {
+		form, err := p.previewBulk(action)
+		if err != nil {
+			return err
+		}
+		shown.Chosen = []bulkForm{form}
+	}
+	return p.show("bulk-new", p.T("Change all that match"), shown)
+}
+
+func (p *page) previewBulk(action string) (form bulkForm, err error) {
+	filter, err := p.bulkFilter(p.query(taskFilters...))
+	if err != nil {
+		return form, err
+	}
+	form.BulkPreviewResponse, err = post[api.BulkPreviewResponse](p, "/api/v1/admin/bulk/preview", api.BulkPreviewRequest{Action: action, Filter: filter})
+	query := p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from")
+	if form.Filter.To != nil {
+		query.Set("to", form.Filter.To.Format(time.RFC3339Nano))
+	}
+	form.List = "/console/tasks?" + query.Encode()
+	query.Set("action", action)
+	form.Query = query.Encode()
+	return form, err
+}
+
+// bulkFilter makes the filter of the API of the parameters of a list of tasks.
+func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
+	f = api.BulkFilter{State: query.Get("state"), Reason: query.Get("reason"), PhoneNumber: query.Get("phone_number"), Source: query.Get("source"), Queue: query.Get("queue")}
+	if text := query.Get("caller_id"); text != "" {
+		f.CallerID = new(api.ID)
+		if err := f.CallerID.UnmarshalJSON([]byte(strconv.Quote(text))); err != nil {
+			return f, p.badField("caller_id", err.Error())
+		}
+	}
+	for name, at := range map[string]**time.Time{"from": &f.From, "to": &f.To} {
+		if text := query.Get(name); text != "" {
+			when, err := time.Parse(time.RFC3339Nano, text)
+			if err != nil {
+				return f, p.badField(name, p.T("must be a time such as 2026-01-31T08:00:00Z"))
+			}
+			*at = &when
+		}
+	}
+	return f, nil
+}
+
+// startBulk begins a bulk change if the count was typed.
+func (s *site) startBulk(p *page) error {
+	began, err := p.startBulk()
+	if err != nil {
+		return p.again(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
+	}
+	p.done("/console/bulk/"+began.ID, "bulk_started")
+	return nil
+}
+
+func (p *page) startBulk() (began api.BulkResponse, err error) {
+	query, err := url.ParseQuery(p.PostFormValue("query"))
+	if err != nil {
+		return began, p.badField("count", p.T("The form is malformed."))
+	}
+	expected := p.PostFormValue("expected")
+	if typed := strings.NewReplacer(",", "", " ", "").Replace(p.PostFormValue("count")); typed != expected {
+		return began, p.badField("count", p.T("must be the number of tasks, %s", expected))
+	}
+	count, err := strconv.Atoi(expected)
+	if err != nil {
+		return began, p.badField("count", p.T("The form is malformed."))
+	}
+	filter, err := p.bulkFilter(query)
+	if err != nil {
+		return began, err
+	}
+	return post[api.BulkResponse](p, "/api/v1/admin/bulk", api.BulkRequest{Action: query.Get("action"), Filter: filter, Expected: count, Reason: p.PostFormValue("reason")})
+}
+
+func (s *site) bulks(p *page) error {
+	found, err := get[api.Page[api.BulkResponse]](p, "/api/v1/admin/bulk", p.query("after", "limit"))
+	if err != nil {
+		return err
+	}
+	return p.show("bulks", p.T("Bulk changes"), found)
+}
+
+func (s *site) bulk(p *page) error {
+	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+url.PathEscape(p.PathValue("id")), nil)
+	if err != nil {
+		return err
+	}
+	return p.show("bulk", p.T("Bulk change"), found)
+}
+
+func (s *site) stopBulk(p *page) error {
+	path := "/bulk/" + url.PathEscape(p.PathValue("id"))
+	if err := p.API(http.MethodPost, "/api/v1/admin"+path+"/stop", nil, nil); err != nil {
+		return err
+	}
+	p.done("/console"+path, "bulk_stopped")
+	return nil
+}

@@ -1,0 +1,408 @@
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// BulkAction is what a bulk change does with each task.
+type BulkAction string
+
+// The actions. The last three resolve held tasks.
+const (
+	BulkCancel    BulkAction = "cancel"
+	BulkRetry     BulkAction = "retry"
+	BulkSucceeded            = BulkAction(task.ResolveSucceeded)
+	BulkFailed               = BulkAction(task.ResolveFailed)
+	BulkResend               = BulkAction(task.ResolveResend)
+)
+
+const (
+	// MaxBulk is the most tasks of one bulk change.
+	MaxBulk = 1_000_000
+
+	bulkLease   = 30 * time.Second
+	bulkRunning = 20 // at once, of all operators
+)
+
+// BulkFilter says which tasks are changed. To must be set, so that tasks submitted later are not changed.
+type BulkFilter struct {
+	State    string     `json:"state"`
+	Reason   string     `json:"reason,omitempty"`
+	Phone    string     `json:"phone_number,omitempty"`
+	Source   string     `json:"source,omitempty"`
+	Queue    string     `json:"queue,omitempty"`
+	Queues   []string   `json:"queues,omitempty"` // those of the operator; empty = all
+	CallerID *int64     `json:"caller_id,omitempty"`
+	From     *time.Time `json:"from,omitempty"`
+	To       time.Time  `json:"to"`
+}
+
+// Bulk is a bulk change.
+type Bulk struct {
+	ID         task.ID
+	CallerID   int64
+	CallerName string
+	RequestID  string
+	Action     BulkAction
+	Filter     BulkFilter
+	Reason     string
+	Matched    int // when it began: the most that are changed
+	Place      *task.ID
+	Looked     int
+	Changed    int
+	Refused    int // could not be changed any more
+	LastError  *string
+	StoppedBy  *string // nil = nobody
+	CreatedAt  time.Time
+	FinishedAt *time.Time // nil = it is running
+}
+
+const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, created_at, finished_at`
+
+// list returns the filter of the tasks after the place.
+func (b *Bulk) list(limit int) Filter {
+	state, _ := task.ParseState(b.Filter.State)
+	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, To: b.Filter.To, Limit: limit}
+	f.Reason, _ = task.ParseReason(b.Filter.Reason)
+	if b.Filter.From != nil {
+		f.From = *b.Filter.From
+	}
+	if b.Place != nil {
+		f.After = *b.Place
+	}
+	return f
+}
+
+// decide returns the task as it becomes. The task may have changed since it was found.
+func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
+	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
+		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
+	}
+	switch b.Action {
+	case BulkCancel:
+		return t.Cancel(now)
+	case BulkRetry:
+		return t.Retry(now)
+	default:
+		return t.Resolve(task.Resolution(b.Action), b.Reason, now)
+	}
+}
+
+// verdict is what the log of a task says, and the action of its audit entry.
+func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
+	switch b.Action {
+	case BulkCancel:
+		return task.CancelledManually, "task.cancel"
+	case BulkRetry:
+		return task.RetriedManually, "task.retry"
+	default:
+		return task.ResolvedManually, "task.resolve"
+	}
+}
+
+// CountMatches counts the tasks that a bulk change would find, up to MaxBulk. The error is an invalid filter if that
+// takes too long, or if there are more.
+func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
+	list := (&Bulk{Filter: filter}).list(MaxBulk)
+	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		for _, list.Phone = range st.phones.Spellings(filter.Phone) {
+			low, high := list.bounds()
+			sql, _, _ := list.driver(low, high)
+			var matched int
+			if err := tx.QueryRow(ctx, `select count(*) from (`+sql+`) matching`, list.args(low, high)...).Scan(&matched); err != nil {
+				return err
+			}
+			n += matched
+		}
+		return nil
+	})
+	if store.SQLState(err) == store.CodeQueryCanceled || errors.Is(err, context.DeadlineExceeded) || err == nil && n > MaxBulk {
+		return 0, task.Invalid([]task.Field{{Name: "from", Message: fmt.Sprintf("narrow the filter: more than %d tasks match, or counting them takes too long", MaxBulk)}})
+	}
+	return n, store.Wrap("count tasks", err)
+}
+
+const startBulkSQL = `
+insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched, finished_at)
+select $1, $2, $3, $4, $5, $6, $7, $8, case when $8 = 0 then now() end
+where (select count(*) from (select from bulk_changes where finished_at is null limit ` + bulkRunningText + `) r) < ` + bulkRunningText + `
+returning ` + bulkColumns
+
+const bulkRunningText = "20" // bulkRunning
+
+// StartBulk records a bulk change, which RunBulk then makes.
+func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, by store.Operator) (b Bulk, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		filterText := store.MustJSON(filter)
+		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched)
+		if task.CodeOf(err) == task.CodeNotFound {
+			err = task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", bulkRunning))
+		}
+		return store.AuditEntry{Action: "bulk." + string(action), Subject: "bulk/" + id.String(), After: filterText}, err
+	})
+	return b, store.Wrap("start bulk change", err)
+}
+
+const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $2 where id = $1 and finished_at is null returning ` + bulkColumns
+
+// StopBulk stops a bulk change: no further batch is committed. What was changed stays changed. One that has ended
+// stays as it is.
+func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b Bulk, err error) {
+	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		b, err = oneBulk(ctx, tx, stopBulkSQL, id, task.Cut(store.Storable(by.Name), 50))
+		if task.CodeOf(err) == task.CodeNotFound {
+			b, err = oneBulk(ctx, tx, bulkByIDSQL, id)
+			return store.AuditEntry{}, err
+		}
+		return store.AuditEntry{Action: "bulk.stop", Subject: "bulk/" + id.String(), After: fmt.Sprintf(`{"changed":%d}`, b.Changed)}, err
+	})
+	return b, store.Wrap("stop bulk change", err)
+}
+
+const bulkByIDSQL = `select ` + bulkColumns + ` from bulk_changes where id = $1`
+
+// BulkByID finds a bulk change; task.CodeNotFound when there is none.
+func (st *Store) BulkByID(ctx context.Context, id task.ID) (Bulk, error) {
+	b, err := oneBulk(ctx, st.db.Hot, bulkByIDSQL, id)
+	return b, store.Wrap("bulk change", err)
+}
+
+const bulksSQL = `
+select ` + bulkColumns + ` from bulk_changes
+where ($1::uuid is null or id < $1) and ($2::bigint is null or caller_id = $2)
+order by id desc limit $3`
+
+// Bulks lists bulk changes, newest first: those of one caller, or all.
+func (st *Store) Bulks(ctx context.Context, callerID *int64, after task.ID, limit int) (page []Bulk, more bool, err error) {
+	rows, err := st.db.Read.Query(ctx, bulksSQL, store.OrNull(after), callerID, limit+1)
+	if err == nil {
+		page, more, err = store.CollectPage(ctx, rows, limit, scanBulk)
+	}
+	return page, more, store.Wrap("bulk changes", err)
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func oneBulk(ctx context.Context, from querier, sql string, args ...any) (Bulk, error) {
+	rows, err := from.Query(ctx, sql, args...)
+	if err != nil {
+		return Bulk{}, err
+	}
+	b, err := pgx.CollectExactlyOneRow(rows, scanBulk)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.NotFound("bulk change")
+	}
+	return b, err
+}
+
+func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
+	var filter []byte
+	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.CreatedAt, &b.FinishedAt)
+	if err == nil {
+		err = json.Unmarshal(filter, &b.Filter)
+	}
+	return b, err
+}
+
+// leaseBulkSQL takes the bulk change that has waited longest. One whose operator was revoked is stopped instead.
+const leaseBulkSQL = `
+with next as (
+    select id, caller_id from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
+    order by leased_to nulls first, id limit 1 for update skip locked
+)
+update bulk_changes b set leased_to = now() + $1::interval,
+    finished_at = case when c.revoked_at is not null then now() end, stopped_by = case when c.revoked_at is not null then 'revoked' end
+from next left join callers c on c.id = next.caller_id
+where b.id = next.id
+returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.created_at, b.finished_at`
+
+// progressSQL is the fence of a batch: it changes nothing if the bulk change was stopped, or another process was
+// faster.
+const progressSQL = `
+update bulk_changes set place = $3, looked = looked + $4, changed = changed + $5, refused = refused + $6, last_error = coalesce($7, last_error),
+    leased_to = now() - interval '1 second', finished_at = case when $8 then now() end
+where id = $1 and place is not distinct from $2 and finished_at is null
+returning true`
+
+// Ran is what RunBulk did.
+type Ran struct {
+	Changed int
+	Pending PendingByQueue // tasks that became pending
+	More    bool           // run it again
+}
+
+// RunBulk makes the next batch of the bulk change that has waited longest. Any number may run at once. A batch is one
+// transaction with its place, so it happens once, whatever dies. If one row makes a batch fail, its rows are changed one by one, and that
+// row is counted as refused.
+func (st *Store) RunBulk(ctx context.Context, limit int) (ran Ran, err error) {
+	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+		return Ran{}, nil
+	case err != nil:
+		return Ran{}, store.Wrap("bulk change", err)
+	case b.FinishedAt != nil:
+		return Ran{More: true}, nil
+	}
+	page, err := st.List(ctx, b.list(limit))
+	if err != nil {
+		return Ran{}, store.Wrap("bulk change", err)
+	}
+	ran = Ran{Pending: PendingByQueue{}, More: true}
+	batch := bulkBatch{bulk: b, ids: make([]task.ID, 0, len(page.Tasks)), last: page.Next.IsZero()}
+	for _, t := range page.Tasks[:min(len(page.Tasks), b.Matched-b.Changed)] {
+		batch.ids = append(batch.ids, t.ID)
+	}
+	batch.last = batch.last || b.Changed+len(batch.ids) >= b.Matched && len(batch.ids) < len(page.Tasks)
+	batch.place = page.Next
+	if batch.last && len(page.Tasks) > 0 {
+		batch.place = page.Tasks[len(page.Tasks)-1].ID
+	}
+	err = st.runBatch(ctx, &batch, &ran)
+	if store.IsRowError(err) && len(batch.ids) > 1 {
+		err = st.runOneByOne(ctx, batch, &ran)
+	}
+	return ran, store.Wrap("bulk change", err)
+}
+
+// bulkBatch is the next tasks of a bulk change.
+type bulkBatch struct {
+	bulk  Bulk
+	ids   []task.ID
+	place task.ID // after the batch
+	last  bool
+	bad   error // of the only row, which cannot be changed
+}
+
+// runOneByOne runs each row of a batch as a batch of its own.
+func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, ran *Ran) error {
+	for i, id := range all.ids {
+		one := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
+		if i == len(all.ids)-1 {
+			one.place, one.last = all.place, all.last
+		}
+		err := st.runBatch(ctx, &one, ran)
+		if store.IsPoison(err) {
+			one.bad = err
+			err = st.runBatch(ctx, &one, ran)
+		}
+		if err != nil {
+			return err
+		}
+		place := one.place
+		all.bulk.Place = &place
+	}
+	return nil
+}
+
+// runBatch locks the tasks of the batch, lets the domain decide each, and commits the changes with the new place.
+func (st *Store) runBatch(ctx context.Context, batch *bulkBatch, ran *Ran) error {
+	var done Ran
+	err := st.db.WithPartitions(ctx, func() error {
+		done = Ran{Pending: PendingByQueue{}}
+		conn, err := st.db.Hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		held, err := Lock(ctx, conn.Conn(), batch.ids, LockTimeout)
+		if err == nil {
+			done, err = st.commitBatch(ctx, conn.Conn(), held, batch)
+		}
+		return store.RollbackOn(conn.Conn(), err)
+	})
+	if err != nil {
+		return err
+	}
+	ran.Changed += done.Changed
+	for queue, n := range done.Pending {
+		ran.Pending[queue] += n
+	}
+	return nil
+}
+
+func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, held Locked, batch *bulkBatch) (done Ran, err error) {
+	done.Pending = PendingByQueue{}
+	changes, refused, lastError, err := st.decideBatch(ctx, conn, held, batch)
+	if err != nil {
+		return done, err
+	}
+	b := batch.bulk
+	var fenced bool
+	err = conn.QueryRow(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last).Scan(&fenced)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Ran{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
+	}
+	if err != nil {
+		return done, err
+	}
+	verdict, audit := b.verdict()
+	by := store.Operator{CallerID: b.CallerID, Name: b.CallerName, RequestID: b.RequestID, Reason: b.Reason}
+	var logs []VerdictLog
+	var sql pgx.Batch
+	for _, c := range changes {
+		log := VerdictLog{ID: c.After.ID, claimID: c.Before.ClaimID, Verdict: verdict, Message: cmp.Or(b.Reason, c.After.Result)}
+		if b.Action == BulkCancel {
+			log.claimID = 0
+		}
+		logs = append(logs, log)
+		by.QueueAudit(&sql, audit, c.After.ID.String(), taskJSON(c.Before), taskJSON(c.After))
+		if c.After.State == task.Pending {
+			done.Pending[c.After.Queue]++
+		}
+	}
+	var notifier *store.Notifier
+	if len(changes) > 0 {
+		QueueVerdicts(&sql, logs)
+		notifier = st.QueueChanges(&sql, changes)
+	}
+	sql.Queue("commit")
+	done.Changed = len(changes)
+	return done, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
+}
+
+// decideBatch returns the changes, and how many tasks could not be changed, with the reason of the last.
+func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, held Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
+	for _, id := range batch.ids {
+		before, found, err := held.Of(id)
+		var after task.Task
+		switch {
+		case err != nil:
+			return nil, 0, nil, err
+		case batch.bad != nil:
+			err = task.Refuse(task.CodeConflict, "the database refuses the change of task "+id.String())
+		case !found:
+			err = task.Refuse(task.CodeNotFound, "the task was archived meanwhile")
+		default:
+			after, err = batch.bulk.decide(before, held.Now)
+		}
+		if err == nil && before.State.Final() && !after.State.Final() {
+			err = st.hooks.MayRevive(ctx, conn, before)
+		}
+		var refusal *task.Error
+		switch {
+		case errors.As(err, &refusal):
+			refused++
+			text := task.Cut(store.Storable(refusal.Message), 500)
+			lastError = &text
+		case err != nil:
+			return nil, 0, nil, err
+		case after != before:
+			changes = append(changes, Change{before, after})
+		}
+	}
+	return changes, refused, lastError, nil
+}

@@ -1,0 +1,177 @@
+package tasks_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+var bulkOperator = store.Operator{CallerID: 7, Name: "ann", RequestID: "r1", Reason: "the campaign was withdrawn"}
+
+func pendingTasks() tasks.BulkFilter {
+	return tasks.BulkFilter{State: "pending", To: time.Now().Add(time.Minute)}
+}
+
+func submitMany(t *testing.T, db *storetest.DB, n int, change ...func(*tasks.Submission)) (ids []task.ID) {
+	t.Helper()
+	for range n {
+		s := storetest.Submission(change...)
+		ids = append(ids, s.ID)
+		db.MustSubmit(t, s)
+	}
+	return ids
+}
+
+func startBulk(t *testing.T, db *storetest.DB, action tasks.BulkAction, filter tasks.BulkFilter) tasks.Bulk {
+	t.Helper()
+	n, err := db.Tasks.CountMatches(t.Context(), filter)
+	require.NoError(t, err)
+	b, err := db.Tasks.StartBulk(t.Context(), task.NewID(), action, filter, n, bulkOperator)
+	require.NoError(t, err)
+	return b
+}
+
+// runBulks runs batches until none is left.
+func runBulks(t *testing.T, db *storetest.DB, limit int) {
+	t.Helper()
+	for range 1000 {
+		ran, err := db.Tasks.RunBulk(t.Context(), limit)
+		require.NoError(t, err)
+		if !ran.More {
+			return
+		}
+	}
+	t.Fatal("bulk changes did not end")
+}
+
+func mustBulk(t *testing.T, db *storetest.DB, id task.ID) tasks.Bulk {
+	t.Helper()
+	b, err := db.Tasks.BulkByID(t.Context(), id)
+	require.NoError(t, err)
+	return b
+}
+
+func TestBulkChangesExactlyWhatMatches(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 23)
+	submitMany(t, db, 3, func(s *tasks.Submission) { s.Queue = "other" })
+	filter := pendingTasks()
+	filter.Queue = task.DefaultQueue
+	b := startBulk(t, db, tasks.BulkCancel, filter)
+	require.Equal(t, 23, b.Matched)
+	runBulks(t, db, 5)
+	b = mustBulk(t, db, b.ID)
+	require.NotNil(t, b.FinishedAt)
+	require.Equal(t, []int{23, 23, 0}, []int{b.Looked, b.Changed, b.Refused})
+	require.Equal(t, 23, db.Count(t, `select count(*) from task_done where reason = 6 and result = '已取消'`))
+	require.Equal(t, 3, db.Count(t, `select count(*) from task_live where queue = 'other'`))
+	require.Equal(t, 23, db.Count(t, `select count(*) from operator_actions where action = 'task.cancel' and caller_name = 'ann' and reason = 'the campaign was withdrawn'`))
+	require.Equal(t, 23, db.Count(t, `select count(*) from report_logs where verdict = 'cancelled' and error_message = 'the campaign was withdrawn'`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.cancel'`))
+}
+
+func TestBulkRetryMakesTasksPending(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for range 4 {
+		db.MustSubmit(t, storetest.Submission())
+		c := db.MustClaim(t, "app", 1)[0]
+		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed})
+	}
+	b := startBulk(t, db, tasks.BulkRetry, tasks.BulkFilter{State: "failed", Reason: "rejected", To: time.Now().Add(time.Minute)})
+	ran, err := db.Tasks.RunBulk(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 4}, ran.Pending)
+	require.Equal(t, 4, mustBulk(t, db, b.ID).Changed)
+	require.Len(t, db.MustClaim(t, "app", 10), 4)
+}
+
+func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 6)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	db.MustClaim(t, "app", 2)
+	submitMany(t, db, 3, func(s *tasks.Submission) { s.Queue = "later" })
+	runBulks(t, db, 4)
+	b = mustBulk(t, db, b.ID)
+	require.LessOrEqual(t, b.Changed, b.Matched)
+	require.Equal(t, 2, db.Count(t, `select count(*) from task_live where state = 2`), "claimed tasks stay with their sender")
+}
+
+// However many processes run batches, and whichever die, each task is changed once and counted once.
+func TestBulkRunsOnceInManyProcesses(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 60)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for range 10 {
+				_, _ = db.Tasks.RunBulk(t.Context(), 7)
+				db.Exec(t, `update bulk_changes set leased_to = now() - interval '1 second'`) // as if each had died
+			}
+		})
+	}
+	all.Wait()
+	runBulks(t, db, 7)
+	b = mustBulk(t, db, b.ID)
+	require.Equal(t, 60, b.Changed)
+	require.Equal(t, 60, db.Count(t, `select count(*) from operator_actions where action = 'task.cancel'`))
+	require.Equal(t, 60, db.Count(t, `select count(*) from report_logs where verdict = 'cancelled'`))
+}
+
+func TestBulkStops(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 10)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	_, err := db.Tasks.RunBulk(t.Context(), 3)
+	require.NoError(t, err)
+	b, err = db.Tasks.StopBulk(t.Context(), b.ID, store.Operator{Name: "bob", RequestID: "r2"})
+	require.NoError(t, err)
+	require.Equal(t, "bob", *b.StoppedBy)
+	runBulks(t, db, 3)
+	require.Equal(t, 7, db.Count(t, `select count(*) from task_live`))
+	again, err := db.Tasks.StopBulk(t.Context(), b.ID, store.Operator{Name: "eve", RequestID: "r3"})
+	require.NoError(t, err)
+	require.Equal(t, "bob", *again.StoppedBy)
+	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.stop'`))
+}
+
+func TestBulkStopsWhenItsOperatorIsRevoked(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 2)
+	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues, revoked_at) overriding system value values (7, 'ann', sha256('x'), '{admin}', '{}', now())`)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	runBulks(t, db, 10)
+	b = mustBulk(t, db, b.ID)
+	require.Equal(t, "revoked", *b.StoppedBy)
+	require.Equal(t, 2, db.Count(t, `select count(*) from task_live`))
+}
+
+// A row that the database refuses is counted, and its neighbours are changed.
+func TestBulkPassesADamagedRow(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	ids := submitMany(t, db, 5)
+	db.Exec(t, `create function refuse() returns trigger language plpgsql as 'begin if new.id = ''`+ids[2].String()+`'' then raise exception using errcode = ''23514''; end if; return new; end'`)
+	db.Exec(t, `create trigger refuse before insert on task_done for each row execute function refuse()`)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	runBulks(t, db, 10)
+	b = mustBulk(t, db, b.ID)
+	require.NotNil(t, b.FinishedAt)
+	require.Equal(t, []int{4, 1}, []int{b.Changed, b.Refused})
+	require.Contains(t, *b.LastError, ids[2].String())
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+}
