@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // activatorConnections is how many there may be beside those of calls in progress.
@@ -42,7 +43,7 @@ var routes = map[string]string{
 	"/events/wechat":      "wechat",
 }
 
-// functionOf names the function that answers path.
+// functionOf names the function that answers path; "" for what is no path, as in CONNECT example.com:443.
 func functionOf(path string) string {
 	best := ""
 	for prefix := range routes {
@@ -96,6 +97,10 @@ func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Each process has its own metrics: /metrics?function=claim returns those of claim.
 	if named := a.functions[r.URL.Query().Get("function")]; named != nil && r.URL.Path == "/metrics" {
 		f = named
+	}
+	if f == nil {
+		answerError(w, http.StatusNotFound, task.CodeNotFound, "there is no such path")
+		return
 	}
 	f.ServeHTTP(w, r)
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v4"
 
@@ -246,6 +249,24 @@ func TestEveryPageIsRouted(t *testing.T) {
 	}
 	require.Equal(t, "submit", functionOf("/healthz"))
 	require.Equal(t, "submit", functionOf("/consoles"))
+}
+
+func TestTargetWithoutPathIsNotFound(t *testing.T) {
+	t.Parallel()
+	var logged bytes.Buffer
+	listener, err := listenLocally(t.Context(), 0)
+	require.NoError(t, err)
+	server := fn.NewBoundedServer(&activator{}, 8, log.New(&logged, "", 0))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	h := testRun{port: listener.Addr().(*net.TCPAddr).Port}
+	for _, line := range []string{"CONNECT 127.0.0.1:1", "GET http://x", "GET http://x?function=claim", "GET *"} {
+		status, _ := h.rawCall(t, line+" HTTP/1.1\r\nHost: x\r\n\r\n")()
+		assert.Equal(t, http.StatusNotFound, status, line)
+	}
+	require.NoError(t, server.Shutdown(within(t, 10*time.Second)))
+	require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	require.Empty(t, logged.String())
 }
 
 func TestMetricsOfEachProcess(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 const startLimit = 30 * time.Second
@@ -203,9 +204,14 @@ func busy(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, errEnding) {
 		message = "this instance is ending"
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Retry-After", "1")
-	w.WriteHeader(http.StatusServiceUnavailable)
+	answerError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
+}
+
+// answerError is for calls that reach no function.
+func answerError(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
 	// The caller may be gone.
-	_ = json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusServiceUnavailable, Message: message, Error: "server_busy"})
+	_ = json.NewEncoder(w).Encode(api.Envelope{Code: status, Message: message, Error: code})
 }
