@@ -20,6 +20,15 @@ var notices = map[string]string{
 	"word_allowed":         "The word is allowed again.",
 	"queue_resumed":        "The queue is resumed.",
 
+	"message_redrive":  "The message is sent again.",
+	"message_abandon":  "The message is abandoned.",
+	"messages_redrive": "Sent again: %s messages.",
+	"messages_abandon": "Abandoned: %s messages.",
+
+	"subscribe_resent":           "The subscribe message is sent again.",
+	"subscribe_skipped":          "It was not sent again: it is being sent already.",
+	"subscribe_template_resumed": "The template is resumed. Messages that are due now: %s.",
+
 	"endpoint_enable":  "The endpoint is enabled.",
 	"endpoint_disable": "The endpoint is disabled.",
 	"endpoint_delete":  "The endpoint is deleted.",

@@ -236,6 +236,8 @@ var menu = []struct {
 	{"/console/held", "Held tasks", []fn.Role{fn.Viewer}, false},
 	{"/console/bulk", "Bulk changes", []fn.Role{fn.Viewer}, false},
 	{"/console/queues", "Queues", []fn.Role{fn.Viewer}, false},
+	{"/console/messages", "Messages", []fn.Role{fn.Viewer, fn.Submitter}, false},
+	{"/console/subscribe", "Subscribe messages", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/webhooks", "Webhooks", []fn.Role{fn.Viewer, fn.Submitter}, false},
 	{"/console/senders", "Sender apps", []fn.Role{fn.Viewer}, true},
 	{"/console/templates", "Templates", []fn.Role{fn.Viewer}, false},
@@ -249,6 +251,9 @@ var menu = []struct {
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
+
+// MaySubmit reports whether the visitor has tasks and messages of its own.
+func (p *page) MaySubmit() bool { return p.May(fn.Submitter) }
 
 // MayChangeAll is MayChange for what admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }

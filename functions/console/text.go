@@ -179,6 +179,7 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
 	"paused",             // queues
 	"active", "inactive", // templates
+	"accepted", "sending", "sent", "abandoned", "stuck", // messages
 	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
 	"revoked", "open", "cleared", // callers and alerts
 	"the request has invalid fields", // the message of an error

@@ -1,0 +1,207 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+const (
+	messagesPath      = "/api/v1/messages"
+	conversationsPage = "/console/messages/conversations"
+)
+
+// readsAll reports whether the visitor reads what belongs to all callers, as fn.Call.ReadsAll does.
+func (p *page) readsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
+
+type messagesPage struct {
+	api.Page[api.MessageResponse]
+	Kind     string // of the stuck messages
+	ReadsAll bool
+}
+
+// messages lists the stuck messages. A submitter, who has none to decide about, finds its own by their keys.
+func (s *site) messages(p *page) error {
+	shown := messagesPage{Kind: "sending", ReadsAll: p.readsAll()}
+	if p.Param("kind") == "sent" {
+		shown.Kind = "sent"
+	}
+	if shown.ReadsAll {
+		query := p.query("older_than_seconds", "limit", "after")
+		query.Set("kind", shown.Kind)
+		var err error
+		if shown.Page, err = get[api.Page[api.MessageResponse]](p, messagesPath+"/stuck", query); err != nil && !p.refusedInput(err) {
+			return err
+		}
+	}
+	return p.show("messages", p.T("Messages"), shown)
+}
+
+// messageByKey leads to the message that its sender gave a key.
+func (s *site) messageByKey(p *page) error {
+	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
+	if err != nil {
+		return err
+	}
+	p.redirect("/console/messages/" + found.ServerMsgID)
+	return nil
+}
+
+// changeStuck is a button for all messages that a list shows.
+func (s *site) changeStuck(p *page) error {
+	do, back := p.PathValue("do"), localPath(p.PostFormValue("back"))
+	if do != "redrive" && do != "abandon" {
+		return s.notFound(p)
+	}
+	done, err := post[api.MessageBulkResponse](p, messagesPath+"/"+do, api.MessageBulkRequest{IDs: p.PostForm["ids"], Reason: p.PostFormValue("reason")})
+	if err != nil {
+		return p.again(err, back, s.messages)
+	}
+	p.doneMany(back, "messages_"+do, done.Changed)
+	return nil
+}
+
+type messagePage struct {
+	api.MessageResponse
+	Revealed bool
+}
+
+// Conversation is the page of what the two users of a message sent to each other; "" if it is not between users.
+func (m messagePage) Conversation() string {
+	if name, isUser := strings.CutPrefix(m.To, "user:"); isUser && name != m.From {
+		return conversationsPage + "?" + url.Values{"user": {m.From}, "peer": {name}}.Encode()
+	}
+	return ""
+}
+
+// MayRedrive reports whether the message may be sent again by hand, MayDecide whether an operator may change it at all.
+func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
+func (m messagePage) MayDecide() bool {
+	return !m.Archived && m.State != "received" && m.State != "accepted"
+}
+
+// Redrives is how often the message was sent again by hand.
+func (m messagePage) Redrives() int { return m.Epoch - 1 }
+
+func (s *site) message(p *page) error { return p.showMessage(nil) }
+
+// showMessage shows the message of the path. Its data is hidden unless it is revealed.
+func (p *page) showMessage(revealed map[string]api.JSON) error {
+	found, err := get[api.MessageResponse](p, messagesPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	if err != nil {
+		return err
+	}
+	data, isRevealed := revealed[found.ServerMsgID]
+	if isRevealed {
+		found.Data = data
+	}
+	return p.show("message", p.T("Message"), messagePage{found, isRevealed})
+}
+
+// changeMessage is a button of a message's page.
+func (s *site) changeMessage(p *page) error {
+	id, do := p.PathValue("id"), p.PathValue("do")
+	path, back := messagesPath+"/"+url.PathEscape(id)+"/"+do, "/console/messages/"+url.PathEscape(id)
+	var err error
+	switch do {
+	case "redrive":
+		err = p.API(http.MethodPost, path, api.RedriveRequest{Reason: p.PostFormValue("reason")}, nil)
+	case "abandon":
+		err = p.API(http.MethodPost, path, api.AbandonRequest{Reason: p.PostFormValue("reason")}, nil)
+	case "reveal":
+		revealed, err := p.revealMessages(id)
+		if err != nil {
+			return err
+		}
+		if err := p.at(back); err != nil {
+			return err
+		}
+		return p.showMessage(revealed)
+	default:
+		return s.notFound(p)
+	}
+	if err != nil {
+		return p.again(err, back, s.message)
+	}
+	p.done(back, "message_"+do)
+	return nil
+}
+
+// revealMessages returns the data of messages by their ids; the API records who read it.
+func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
+	found, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
+	revealed := map[string]api.JSON{}
+	for _, m := range found.Items {
+		revealed[m.ServerMsgID] = m.Data
+	}
+	return revealed, err
+}
+
+// conversationPage has the peers of a user, or what the user and one of them sent to each other.
+type conversationPage struct {
+	User, Peer   string
+	Peers        api.Page[api.Peer]
+	Conversation api.ConversationResponse
+	Data         map[string]api.JSON // by the ids of the messages; what is not revealed is not in it
+}
+
+// Shown is the data of a message, nil if it is hidden.
+func (c conversationPage) Shown(id string) json.RawMessage { return c.Data[id] }
+
+func (s *site) conversations(p *page) error {
+	shown, err := p.readConversation(p.Param)
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("conversations", p.T("Conversations"), shown)
+}
+
+func (p *page) readConversation(param func(name string) string) (shown conversationPage, err error) {
+	shown = conversationPage{User: strings.TrimSpace(param("user")), Peer: strings.TrimSpace(param("peer"))}
+	if shown.User == "" && !p.readsAll() {
+		shown.User = p.Caller.Name
+	}
+	query := url.Values{"limit": {"50"}} // as many as can be revealed at once
+	if after := param("after"); after != "" {
+		query.Set("after", after)
+	}
+	switch {
+	case shown.User == "":
+	case shown.Peer == "":
+		query.Set("user", shown.User)
+		shown.Peers, err = get[api.Page[api.Peer]](p, messagesPath+"/peers", query)
+	default:
+		query.Set("between", shown.User+","+shown.Peer)
+		shown.Conversation, err = get[api.ConversationResponse](p, messagesPath, query)
+	}
+	return shown, err
+}
+
+// revealConversation shows the data of the messages that the page before listed.
+func (s *site) revealConversation(p *page) error {
+	shown, err := p.readConversation(p.PostFormValue)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for _, m := range shown.Conversation.Items {
+		ids = append(ids, m.ServerMsgID)
+	}
+	if len(ids) > 0 {
+		if shown.Data, err = p.revealMessages(ids...); err != nil {
+			return err
+		}
+	}
+	address := url.Values{"user": {shown.User}, "peer": {shown.Peer}}
+	if after := p.PostFormValue("after"); after != "" {
+		address.Set("after", after)
+	}
+	if err := p.at(conversationsPage + "?" + address.Encode()); err != nil {
+		return err
+	}
+	return p.show("conversations", p.T("Conversations"), shown)
+}

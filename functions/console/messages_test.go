@@ -1,0 +1,141 @@
+package console_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/message"
+)
+
+func TestMessagePages(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, s.User, s.Password)
+	send := func(key string) string {
+		got := s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"orders.paid","type":"order.paid","data":{"secretmark":%q}}`, key, hostile))
+		require.Equal(t, 200, got.Status, got.Text)
+		return got.Data("server_msg_id").(string)
+	}
+	one, two, three := send("one"), send("two"), send("three")
+	s.ExhaustSends(message.Sending, one)
+	s.ExhaustSends(message.Sending, two)
+	s.ExhaustSends(message.Sent, three)
+	s.Exec(`update message_live set last_error = $1`, hostile)
+
+	t.Run("list what is stuck", func(t *testing.T) {
+		got := b.get("/console/messages")
+		got.has(t, one, two, hostileShown)
+		require.NotContains(t, got.text, three)
+		require.NotContains(t, got.text, "secretmark")
+		b.get("/console/messages?kind=sent").has(t, three)
+		require.NotContains(t, b.get("/console/messages?older_than_seconds=3600").text, one)
+		require.Equal(t, 400, b.get("/console/messages?older_than_seconds=x").status)
+	})
+	t.Run("show one, and its data when it is revealed", func(t *testing.T) {
+		at := "/console/messages/" + one
+		got := b.get(at)
+		got.has(t, "order.paid", "orders.paid", hostileShown, "stuck")
+		require.NotContains(t, got.text, "secretmark")
+		got = b.submit(at + "/reveal")
+		got.has(t, "secretmark", `data-address="`+at+`"`)
+		require.NotContains(t, got.text, "<script>alert")
+		require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1`, one))
+		require.Equal(t, 404, b.get("/console/messages/x").status)
+		require.Equal(t, at, b.get("/console/messages/by-key?client_msg_id=one").path)
+	})
+	t.Run("send again and abandon one", func(t *testing.T) {
+		b.submit("/console/messages/"+one+"/redrive", "reason", "back").has(t, "The message is sent again.")
+		require.Equal(t, "sending", s.Get(cluster.MessagesPath+"/"+one).Data("state"))
+		got := b.submit("/console/messages/"+one+"/abandon", "form", "abandon", "reason", "")
+		require.Equal(t, 400, got.status)
+		got.has(t, `<span class="wrong">`)
+		b.submit("/console/messages/"+one+"/abandon", "reason", "typo").has(t, "The message is abandoned.", "abandoned")
+	})
+	t.Run("send again and abandon all that are shown", func(t *testing.T) {
+		got := b.submit("/console/messages/stuck/redrive", "ids", two, "ids", three, "back", "/console/messages")
+		got.has(t, "Sent again: 2 messages.", "No message is stuck.")
+		s.ExhaustSends(message.Sending, two)
+		s.ExhaustSends(message.Sending, three)
+		b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "https://evil.example").has(t, "reason")
+		b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "/console/messages", "reason", "typo").has(t, "Abandoned: 2 messages.")
+	})
+	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
+		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+		viewer.get("/console/messages/"+one).has(t, "order.paid")
+		for _, path := range []string{"/console/messages", "/console/messages/" + one} {
+			require.NotContains(t, viewer.get(path).text, `/abandon"`)
+		}
+		require.Equal(t, 403, viewer.submit("/console/messages/"+one+"/redrive").status)
+		viewer.submit("/console/messages/"+one+"/reveal").has(t, "secretmark")
+	})
+	t.Run("of others are hidden from a submitter", func(t *testing.T) {
+		shop := s.NewCaller("shop", "submitter")
+		own := shop.SendText("bob", "hello")
+		submitter := logIn(t, s, "shop", shop.Password)
+		require.NotContains(t, submitter.get("/console/messages").text, three)
+		submitter.get("/console/messages/"+own).has(t, "user:bob", `peer=bob&amp;user=shop`)
+		require.Equal(t, 404, submitter.get("/console/messages/"+one).status)
+		require.NotContains(t, submitter.submit("/console/messages/"+one+"/reveal").text, "secretmark")
+	})
+}
+
+func TestConversationPages(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
+	for i := range 52 {
+		ann.SendText("bob", fmt.Sprint("older-", i))
+	}
+	bob.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"k","to":"user:ann","data":{"text":%q}}`, "newest-"+hostile))
+	const page = "/console/messages/conversations?peer=bob&user=ann"
+
+	b := logIn(t, s, "ann", ann.Password)
+	b.get("/console/messages/conversations").has(t, "Wrote to ann", `href="`+"/console/messages/conversations?peer=bob&amp;user=ann"+`"`)
+	got := b.get(page)
+	got.has(t, "hidden, ", `rel="next"`)
+	require.NotContains(t, got.text, "older-")
+	require.NotContains(t, got.text, "newest-")
+	got = b.submit("/console/messages/conversations/reveal", "user", "ann", "peer", "bob")
+	got.has(t, "newest-", "older-51", `data-address="/console/messages/conversations?peer=bob&amp;user=ann"`)
+	require.NotContains(t, got.text, "<script>alert")
+	require.Equal(t, 50, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and caller_name = 'ann'`))
+
+	cid := logIn(t, s, "cid", s.NewCaller("cid", "submitter").Password)
+	require.Equal(t, 403, cid.get(page).status)
+	require.Equal(t, 403, cid.submit("/console/messages/conversations/reveal", "user", "ann", "peer", "bob").status)
+	viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+	viewer.get(page).has(t, "hidden, ")
+	viewer.get("/console/messages/conversations?user=bob").has(t, "Wrote to bob", ">ann</a>")
+	bad := viewer.get("/console/messages/conversations?user=ann&peer=%22%3E%3Cb%3E")
+	require.Equal(t, 400, bad.status)
+	bad.has(t, `value="&#34;&gt;&lt;b&gt;"`)
+
+	tab := openTab(t, s)
+	tab.logIn("ann", ann.Password)
+	tab.open(page)
+	tab.shot("conversation")
+	tab.click(`form[action$="/reveal"] button`, `.talk pre`)
+	tab.shot("conversation-revealed")
+	stuck := s.Post(cluster.MessagesPath, `{"client_msg_id":"stuck","to":"orders.piad","type":"order.paid","data":{"order":7}}`).Data("server_msg_id").(string)
+	s.ExhaustSends(message.Sending, stuck)
+	s.Exec(`update message_live set last_error = 'no stream has the subject msg.orders.piad' where id = $1`, stuck)
+	admin := openTab(t, s)
+	admin.logIn(s.User, s.Password)
+	admin.open("/console/messages")
+	admin.shot("messages")
+	admin.click(`a[href="/console/messages/`+stuck+`"]`, `.facts`)
+	admin.shot("message")
+	admin.click(`button[name=language]`, `html[lang=zh-CN] h1`)
+	admin.shot("message-chinese")
+	admin.phone()
+	for _, path := range []string{"/console/messages", "/console/messages/" + stuck, page} {
+		admin.open(path)
+		admin.fits()
+	}
+	admin.shot("conversation-phone")
+	tab.checkProblems()
+	admin.checkProblems()
+}

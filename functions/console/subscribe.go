@@ -1,0 +1,118 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const subscribePath = "/api/v1/subscribe/"
+
+// sendStatuses are the names of send_status, by its number.
+var sendStatuses = []string{"sending", "sent", "failed"}
+
+type subscribePage struct {
+	api.Page[api.SubscribeLogResponse]
+	Statuses []string
+}
+
+func (s *site) subscribeMessages(p *page) error {
+	query := p.query("send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
+	pastTimes(query, "from", "to")
+	found, err := get[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages", query)
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("subscribe_messages", p.T("Subscribe messages"), subscribePage{found, sendStatuses})
+}
+
+type subscribeMessagePage struct {
+	api.SubscribeDetailResponse
+	Revealed bool
+}
+
+func (s *site) subscribeMessage(p *page) error {
+	found, err := p.readSubscribeMessage()
+	if err != nil {
+		return err
+	}
+	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, false})
+}
+
+func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
+	return get[api.SubscribeDetailResponse](p, subscribePath+url.PathEscape(p.PathValue("id")), p.query("after"))
+}
+
+// revealSubscribe shows what the sends of a message say. Each is recorded as the reveal of its task.
+func (s *site) revealSubscribe(p *page) error {
+	found, err := p.readSubscribeMessage()
+	if err != nil {
+		return err
+	}
+	for _, send := range found.Sends {
+		if err := p.API(http.MethodPost, "/api/v1/admin/tasks/"+send.TaskID+"/reveal", nil, nil); err != nil {
+			return err
+		}
+	}
+	if err := p.at("/console/subscribe/" + url.PathEscape(p.PathValue("id"))); err != nil {
+		return err
+	}
+	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, true})
+}
+
+func (s *site) resendSubscribe(p *page) error {
+	id := url.PathEscape(p.PathValue("id"))
+	sent, err := post[api.SubscribeResponse](p, subscribePath+id+"/resend", api.SubscribeResendRequest{Reason: p.PostFormValue("reason"), Force: p.PostFormValue("force") != ""})
+	if err != nil {
+		return p.again(err, "/console/subscribe/"+id, s.subscribeMessage)
+	}
+	notice := "subscribe_resent"
+	if sent.Skipped {
+		notice = "subscribe_skipped"
+	}
+	p.done("/console/subscribe/"+id, notice)
+	return nil
+}
+
+func (s *site) subscribeStatistics(p *page) error {
+	query := p.query("since")
+	pastTimes(query, "since")
+	found, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
+	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), found)
+}
+
+func (s *site) subscribeTemplates(p *page) error {
+	found, err := get[api.SubscribeTemplatesResponse](p, "/api/v1/admin/subscribe-templates", p.query("limit", "after"))
+	if err != nil {
+		return err
+	}
+	return p.show("subscribe_templates", p.T("Templates with errors"), found)
+}
+
+func (s *site) resumeSubscribeTemplate(p *page) error {
+	template := p.PostFormValue("template_id")
+	number, err := strconv.ParseInt(p.PostFormValue("caller_id"), 10, 64)
+	if err != nil || template == "" {
+		return s.notFound(p)
+	}
+	caller, path := api.ID(number), "/api/v1/admin/subscribe-templates/"+url.PathEscape(template)+"/resume"
+	resumed, err := post[api.ResumeTemplateResponse](p, path, api.ResumeTemplateRequest{CallerID: &caller, Reason: p.PostFormValue("reason")})
+	if err != nil {
+		return p.again(err, "/console/subscribe/templates", s.subscribeTemplates)
+	}
+	p.doneMany("/console/subscribe/templates", "subscribe_template_resumed", int(resumed.DueTasks))
+	return nil
+}
+
+// SeesTemplates reports whether the visitor may see the templates of subscribe messages, which belong to one queue.
+func (p *page) SeesTemplates() bool {
+	return p.readsAll() || p.May(fn.Viewer) && slices.Contains(p.Caller.Queues, task.WeChatQueue)
+}
