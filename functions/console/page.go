@@ -215,13 +215,25 @@ func (p *page) Nav() []navItem {
 		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.allQueues && len(p.Caller.Queues) > 0 {
 			continue
 		}
-		if item.path == "/console/send" && !p.MaySubmit() {
+		if p.isLimitedAdmin(item.path) {
 			continue
 		}
 		current := p.URL.Path == item.path || item.path != "/console" && strings.HasPrefix(p.URL.Path, item.path+"/")
 		items = append(items, navItem{item.path, p.T(item.text), current})
 	}
 	return items
+}
+
+// isLimitedAdmin reports whether a page is closed to the visitor, as its routes of the API belong to no queue: an admin with
+// queues, who has no other role for it.
+func (p *page) isLimitedAdmin(path string) bool {
+	switch path {
+	case "/console/send":
+		return !p.MaySubmit()
+	case "/console/messages", "/console/subscribe", "/console/webhooks":
+		return !p.MaySubmit() && !slices.Contains(p.Caller.Roles, string(fn.Viewer))
+	}
+	return false
 }
 
 // menu is the pages of the menu, with the roles that see them beside admin; no roles = everybody.
@@ -251,9 +263,6 @@ var menu = []struct {
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
-
-// MaySubmit reports whether the visitor has tasks and messages of its own.
-func (p *page) MaySubmit() bool { return p.May(fn.Submitter) }
 
 // MayChangeAll is MayChange for what admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }

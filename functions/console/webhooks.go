@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 )
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
@@ -22,7 +21,7 @@ var (
 
 // owns reports whether the buttons of what belongs to a caller are shown to the visitor.
 func (p *page) owns(caller api.ID) bool {
-	return p.May(fn.Admin) || p.May(fn.Submitter) && int64(caller) == p.Caller.ID
+	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }
 
 type endpointsPage struct {
@@ -36,8 +35,8 @@ func (s *site) endpoints(p *page) error {
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}
-	shown := endpointsPage{Page: found, Events: eventKinds, MayAdd: p.May(fn.Submitter)}
-	if p.May(fn.Admin) {
+	shown := endpointsPage{Page: found, Events: eventKinds, MayAdd: p.MaySubmit()}
+	if p.MayChangeAll() {
 		shown.Events = slices.Concat(eventKinds, alertKinds)
 	}
 	return p.show("endpoints", p.T("Webhooks"), shown)
@@ -122,7 +121,7 @@ func (s *site) deliveries(p *page) error {
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}
-	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.May(fn.Submitter)})
+	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
 }
 
 // resendFailed resends what failed since a time, as many as one call may.
@@ -159,7 +158,7 @@ func (s *site) delivery(p *page) error {
 	if err != nil {
 		return err
 	}
-	return p.show("delivery", p.T("Delivery"), deliveryPage{found, p.May(fn.Submitter)})
+	return p.show("delivery", p.T("Delivery"), deliveryPage{found, p.MaySubmit()})
 }
 
 func (s *site) resendDelivery(p *page) error {

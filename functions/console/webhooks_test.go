@@ -173,3 +173,14 @@ func TestDeliveryPages(t *testing.T) {
 		tab.checkProblems()
 	})
 }
+
+func TestLimitedAdminsSeeNoPagesThatAreClosedToThem(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	made := s.Post("/api/v1/admin/callers", `{"name":"half","roles":["admin"],"queues":["promo"]}`)
+	shown := logIn(t, s, "half", made.Data("token").(string)).get("/console/tasks")
+	shown.has(t, `href="/console/queues"`)
+	for _, path := range []string{"/console/webhooks", "/console/messages", "/console/subscribe"} {
+		require.NotContains(t, shown.text, `href="`+path+`"`)
+	}
+}
