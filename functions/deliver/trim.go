@@ -62,7 +62,8 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 // is large, so a stream that is just below the threshold of a trim still has room until the next check.
 const trimChecksPerStream = 16
 
-// trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimParts of its size. The
+// trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimChecksPerStream of its
+// size. The
 // regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64

@@ -25,7 +25,7 @@ import (
 // Path is what Prometheus scrapes.
 const Path = "/exporter/metrics"
 
-// Function is this package's line in the catalogue.
+// Function serves the state of all queues to Prometheus.
 var Function = fn.HTTP("exporter", New)
 
 // New runs once per cold start and does not touch the network. The function has no routes: scrapes are no calls.
