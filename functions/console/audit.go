@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"net/url"
@@ -24,7 +23,7 @@ func (s *site) audit(p *page) error {
 // maxAuditValue is the most characters of a value that the audit log shows.
 const maxAuditValue = 500
 
-// difference is a field that a change changed. A value is "" where the row did not exist.
+// difference is a field that a change changed. A value is "" if it is empty or the row did not exist.
 type difference struct {
 	Field, Before, After string
 }
@@ -51,17 +50,15 @@ func fieldsOf(object json.RawMessage) map[string]string {
 		return shown // there is no row
 	}
 	for field, raw := range values {
-		var value bytes.Buffer
-		var plain string
+		var value string
+		var list []string
 		switch {
-		case bytes.Equal(raw, []byte("null")):
-			continue
-		case json.Unmarshal(raw, &plain) == nil:
-			value.WriteString(plain)
-		case json.Compact(&value, raw) != nil:
-			value.Write(raw)
+		case json.Unmarshal(raw, &list) == nil: // null is an empty one
+			value = strings.Join(list, ", ")
+		case json.Unmarshal(raw, &value) != nil:
+			value = string(raw)
 		}
-		shown[field] = text.Cut(value.String(), maxAuditValue)
+		shown[field] = text.Cut(value, maxAuditValue)
 		if field == "phone_number" {
 			shown[field] = task.MaskPhone(shown[field])
 		}

@@ -62,6 +62,14 @@ func TestCallers(t *testing.T) {
 		as.User, as.Password = "shop", fresh
 		require.Equal(t, 200, as.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 	})
+	t.Run("see their own new token before they must log in again", func(t *testing.T) {
+		boss := s.NewCaller("boss", "admin")
+		v := logIn(t, s, boss.User, boss.Password)
+		own := "/console/callers/" + s.QueryText(`select id::text from callers where name = 'boss'`)
+		fresh := tokenOf(t, v.submit(own+"/rotate"))
+		require.Contains(t, v.get(own).path, "/console/login")
+		logIn(t, s, "boss", fresh).get(own).has(t, "boss")
+	})
 	t.Run("are revoked by their name", func(t *testing.T) {
 		got := b.submit(page+"/revoke", "form", "revoke", "confirm", "shop2")
 		require.Equal(t, 400, got.status)

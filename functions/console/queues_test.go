@@ -50,6 +50,20 @@ func TestQueues(t *testing.T) {
 		require.NotContains(t, got.text, "<details")
 		require.Equal(t, 403, v.submit("/console/queues/pause", "queue", "otp", "reason", "r").status)
 	})
+	t.Run("are those of a limited viewer", func(t *testing.T) {
+		limited := s.NewCaller("eye2", "viewer", "marketing")
+		v := logIn(t, s, limited.User, limited.Password)
+		got := v.get("/console/queues")
+		got.has(t, "marketing")
+		require.NotContains(t, got.text, "otp")
+		for _, path := range []string{"default-sms", "blocked-words", "dead-letters", "audit"} {
+			require.NotContains(t, got.text, `"/console/`+path+`"`)
+			require.Equal(t, 403, v.get("/console/"+path).status)
+		}
+		for _, path := range []string{"templates", "callers", "alerts"} {
+			require.Equal(t, 200, v.get("/console/"+path).status)
+		}
+	})
 	t.Run("are those of a limited admin", func(t *testing.T) {
 		limited := s.NewCaller("ops", "admin", "marketing")
 		v := logIn(t, s, limited.User, limited.Password)
