@@ -63,8 +63,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 const trimChecksPerStream = 16
 
 // trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimChecksPerStream of its
-// size. The
-// regular trim alone is too rare: one caller can fill the stream within a minute.
+// size. The regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
