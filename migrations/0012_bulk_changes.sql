@@ -37,3 +37,4 @@ COMMENT ON COLUMN bulk_changes.leased_to IS 'Until then one process runs a batch
 COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null when it ended by itself.';
 
 COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, viewer, trigger, admin.';
+COMMENT ON COLUMN report_logs.verdict IS 'What became of it: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';

@@ -328,3 +328,14 @@ func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
 		require.NotContains(t, b.get(path).text, foreign)
 	}
 }
+
+func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
+	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1","sending":true}`).Status)
+	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1"}`).Status)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/tasks/"+id).has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+")
+}

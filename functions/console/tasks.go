@@ -90,22 +90,6 @@ func instant(at *time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-type taskPage struct {
-	api.AdminTaskResponse
-	Revealed bool
-}
-
-func (s *site) task(p *page) error { return p.showTask(false) }
-
-// showTask shows the task of the path. Phone number and content are hidden unless they are revealed.
-func (p *page) showTask(revealed bool) error {
-	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+url.PathEscape(p.PathValue("id")), p.query("after"))
-	if err != nil {
-		return err
-	}
-	return p.show("task", p.T("Task"), taskPage{found, revealed})
-}
-
 // changeTask is a button of a task's page.
 func (s *site) changeTask(p *page) error {
 	id := p.PathValue("id")

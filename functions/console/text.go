@@ -42,10 +42,12 @@ func languageOf(r *http.Request) string {
 func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
 
 func translate(language, text string, values ...any) string {
+	words := english
 	if language == "zh" {
-		if chinese := chinese[text]; chinese != "" {
-			text = chinese
-		}
+		words = chinese
+	}
+	if translated := words[text]; translated != "" {
+		text = translated
 	}
 	if len(values) == 0 {
 		return text
@@ -169,13 +171,21 @@ func shortEvent(eventType string) string {
 // lastTry is the newest of the tries, alone or none.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
+// english has what is shown for values of the API that are no plain English; all other texts are shown as they are.
+var english = map[string]string{
+	"bulk cancel": "Cancel tasks", "bulk retry": "Retry tasks", "bulk succeeded": "Mark as sent", "bulk failed": "Give up", "bulk resend": "Send again",
+	"retries_exhausted": "no retry left", "stale_claim": "claim out of date", "promoted": "became pending",
+	"timeout_retry": "lease ended, retried", "timeout_held": "lease ended, held", "timeout_failed": "lease ended, failed",
+	"failure_rate": "many failures", "stream_full": "stream almost full",
+}
+
 // valueTexts are values of the API that pages show translated.
 var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"task", "message", "delivery", "subscribe", "caller", // what a search finds
 	"failure_rate", "backlog", "stream_full", // kinds of alerts
 	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
 	"resend", "hold", "fail", // on_unknown
-	"received", "replayed", "claimed", "report", "verdict", // events of a timeline
+	"received", "replayed", "claimed", "extended", "sending", "report", "verdict", // events of a timeline
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
 	"paused",             // queues
 	"active", "inactive", // templates

@@ -177,7 +177,7 @@ type AdminTaskResponse struct {
 // TaskEvent is one line of a task's history.
 type TaskEvent struct {
 	At         time.Time `json:"at"`
-	Event      string    `json:"event"` // received, replayed, claimed (handed to an app), report, verdict
+	Event      string    `json:"event"` // received, replayed, claimed (handed to an app), extended, report, verdict
 	AppID      string    `json:"app_id,omitempty"`
 	ClaimID    ID        `json:"claim_id,omitempty"`
 	CallerID   *ID       `json:"caller_id,omitempty"`

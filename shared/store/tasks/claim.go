@@ -359,13 +359,20 @@ type Extension struct {
 	Sending  bool // the message is about to be sent
 }
 
-// extendSQL never shortens a lease and keeps the first mark of sending.
+// extendSQL never shortens a lease and keeps the first mark of sending. The log has the new end of the lease.
 const extendSQL = `
-update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
-    sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
-where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
-    and claimed_by = $7
-returning claim_id, due_at, sending_at is not null`
+with extended as (
+    update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
+        sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
+    where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
+        and claimed_by = $7
+    returning id, app_id, claim_id, due_at, sending_at
+), logged as (
+    insert into report_logs (task_id, claim_id, app_id, verdict, error_message)
+    select id, claim_id, app_id, case when sending_at = now() then 'sending' else 'extended' end, to_char(due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+    from extended
+)
+select claim_id, due_at, sending_at is not null from extended`
 
 // Extended is a lease after its extension.
 type Extended struct {
@@ -382,8 +389,10 @@ func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Exte
 	if queues == nil {
 		queues = []string{}
 	}
-	err := st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues, e.CallerID).
-		Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
+	err := st.db.WithPartitions(ctx, func() error {
+		return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues, e.CallerID).
+			Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
+	})
 	if err == nil {
 		return out, nil
 	}

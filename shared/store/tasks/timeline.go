@@ -39,6 +39,7 @@ const (
 	EventReceived EventKind = "received" // the submission that made the task
 	EventReplayed EventKind = "replayed" // the same submission again
 	EventClaimed  EventKind = "claimed"  // handed to a sender app
+	EventExtended EventKind = "extended" // the lease was extended, or the message is about to be sent; the message is the new end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or an operator or the submitter decided
 )
@@ -59,7 +60,7 @@ from ((
             case when jsonb_typeof(request_data -> 'request_id') = 'string' then request_data ->> 'request_id' end)
     from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
 ) union all (
-    select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end,
+    select 3, id, row_number() over (order by id desc), created_at, case when verdict in ('extended', 'sending') then 'extended' when request_data is null then 'verdict' else 'report' end,
         jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'caller_id', caller_id, 'status', status, 'verdict', verdict,
             'error_code', error_code, 'message', error_message)
     from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2

@@ -1,0 +1,76 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+type taskPage struct {
+	api.AdminTaskResponse
+	Steps    []step
+	Revealed bool
+}
+
+// step is one line of a task's timeline: an event of the task, or one try of a webhook about it.
+type step struct {
+	At      time.Time
+	Since   time.Duration // since the step before it; 0 for the first
+	Event   *api.TaskEvent
+	Webhook *webhookStep
+}
+
+// webhookStep is one try of a delivery; Try is nil for its end without a try.
+type webhookStep struct {
+	ID, EventType, URL string
+	Number             int // of the try, from 1, among those that are kept
+	api.DeliveryTry
+}
+
+func (s *site) task(p *page) error { return p.showTask(false) }
+
+// showTask shows the task of the path. Phone number and content are hidden unless they are revealed.
+func (p *page) showTask(revealed bool) error {
+	id := url.PathEscape(p.PathValue("id"))
+	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
+	if err != nil {
+		return err
+	}
+	webhooks, err := p.webhooksOf(found.Task.TaskID)
+	if err != nil {
+		return err
+	}
+	return p.show("task", p.T("Task"), taskPage{found, timeline(found.Timeline, webhooks), revealed})
+}
+
+// webhooksOf returns the deliveries about a task, none if the visitor may not read deliveries.
+func (p *page) webhooksOf(taskID string) ([]api.DeliveryResponse, error) {
+	found, err := get[api.Page[api.DeliveryResponse]](p, "/api/v1/webhooks/deliveries", url.Values{"task_id": {taskID}})
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusForbidden {
+		return nil, nil
+	}
+	return found.Items, err
+}
+
+// timeline joins both kinds of steps in the order of time.
+func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
+	var steps []step
+	for i := range events {
+		steps = append(steps, step{At: events[i].At, Event: &events[i]})
+	}
+	for _, d := range webhooks {
+		for i, try := range d.Tries {
+			steps = append(steps, step{At: try.At, Webhook: &webhookStep{d.ID, d.EventType, d.URL, i + 1, try}})
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) })
+	for i := range steps[min(1, len(steps)):] {
+		steps[i+1].Since = steps[i+1].At.Sub(steps[i].At)
+	}
+	return steps
+}
