@@ -1,0 +1,83 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+// Whatever a form or an address has, the answer is a page that says what is wrong with it.
+func TestPagesRefuseGarbage(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/admin/template", `{"template_name":"a","template_content":"a {b}"}`)
+	s.Post("/api/v1/admin/default-sms", `{"phone_number":"13800138000","content":"x"}`)
+	s.Post("/api/v1/admin/blocked-words", `{"word":"bad"}`)
+	s.NewCaller("shop", "submitter")
+	task := s.SubmitTo("otp")
+	s.Exec(deadLetterSQL, "e", "{}", "r")
+	env, _ := cluster.NewEnv(t, "postgres://nobody@127.0.0.1:1/none")
+	patterns, err := fn.PagePatterns(env, functions.Catalogue()...)
+	require.NoError(t, err)
+
+	fields := []string{"form", "queue", "reason", "until", "template_name", "template_content", "params", "content", "phone_number", "use_template", "word", "name", "roles", "queues",
+		"business_types", "receives", "max_waiting_tasks", "best_priority", "confirm", "idempotency_key", "send_at", "outcome", "url", "events", "after", "limit", "subject", "q", "active", "is_sent", "state", "from"}
+	values := []string{"", "\x00", "\xff\xfe", "../../etc", "9999999999999999999999", "-1", "1e400d", "%zz", "=\n=\n==", strings.Repeat("长", 20_000)}
+	buttons := []string{"x", "preview", "activate", "deactivate", "reset", "delete", "retry", "cancel", "resolve", "reveal"}
+	ids := []string{"1", task, "%00", "%FF", "..%2F..%2Fapi", "99999999999999999999", url.PathEscape(hostile)}
+	wildcard := regexp.MustCompile(`\{[^}]*\}`)
+	b := logIn(t, s, s.User, s.Password)
+	tried := 0
+	for _, pattern := range patterns {
+		method, path, _ := strings.Cut(pattern, " ")
+		if !strings.HasPrefix(path, "/console/") || path == "/console/login" || path == "/console/logout" {
+			continue
+		}
+		places := []string{""}
+		if wildcard.MatchString(path) {
+			places = ids
+		}
+		var targets []string
+		for _, id := range places {
+			for _, button := range buttons {
+				target := wildcard.ReplaceAllLiteralString(strings.ReplaceAll(path, "{do}", button), id)
+				if !slices.Contains(targets, target) {
+					targets = append(targets, target)
+				}
+			}
+		}
+		for i, target := range targets {
+			for j, value := range values {
+				if i > 0 && j != i%len(values) {
+					continue // each address but the first with one of the values
+				}
+				form := url.Values{}
+				for _, field := range fields {
+					form.Add(field, value)
+				}
+				address := target
+				if method == http.MethodGet {
+					if len(value) > 1000 {
+						continue
+					}
+					address += "?" + form.Encode()
+					form = nil
+				}
+				got := b.do(method, address, form)
+				tried++
+				require.Less(t, got.status, 500, "%s %s with %.20q:\n%s", method, address, value, got.text)
+			}
+		}
+	}
+	require.Greater(t, tried, 300)
+	require.Zero(t, s.Count(`select count(*) from callers where revoked_at is not null`))
+}
