@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -14,8 +16,9 @@ import (
 // The limits of a call that is forwarded. The function has shorter ones, so that it answers first.
 const (
 	bodyLimit       = 12 * time.Second
-	unreadBodyLimit = time.Second // for the rest of a body once the call is answered
-	writeLimit      = time.Minute // for each part of a response
+	unreadBodyLimit = time.Second      // for the rest of a body once the call is answered
+	writeLimit      = time.Minute      // for each part of a response
+	socketLimit     = 10 * time.Second // for each part of what a WebSocket's client gets, as in the function
 )
 
 // boundedCall is a call that the activator forwards, and the writer of its response. Its connection is
@@ -85,6 +88,21 @@ func (c *boundedCall) WriteHeader(status int) {
 func (c *boundedCall) Write(p []byte) (int, error) {
 	_ = c.connection.SetWriteDeadline(time.Now().Add(writeLimit)) // fails on a connection that has ended
 	return c.ResponseWriter.Write(p)
+}
+
+// Hijack is http.Hijacker's.
+func (c *boundedCall) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := c.connection.Hijack()
+	return socketConn{conn}, rw, err
+}
+
+// socketConn is the connection of a WebSocket. The function ends a socket whose client does not read, but
+// what it had sent would wait here without end.
+type socketConn struct{ net.Conn }
+
+func (c socketConn) Write(p []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(socketLimit)) // fails on a connection that has ended
+	return c.Conn.Write(p)
 }
 
 // Unwrap is for http.ResponseController.

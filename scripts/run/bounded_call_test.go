@@ -63,3 +63,47 @@ func TestSurplusConnectionsDoNotEndWholeCalls(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 	}
 }
+
+// A WebSocket whose client does not read ends, and takes a connection until then.
+func TestHijackedConnectionIsBounded(t *testing.T) {
+	t.Parallel()
+	hijacked, ended := make(chan struct{}), make(chan error, 1)
+	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := newBoundedCall(w, r)
+		defer call.end()
+		if r.URL.Path != "/socket" {
+			return
+		}
+		conn, _, err := http.NewResponseController(call).Hijack()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer conn.Close()
+		close(hijacked)
+		part := make([]byte, 32<<10)
+		for err == nil {
+			_, err = conn.Write(part)
+		}
+		ended <- err
+	}), 1, nil)
+	listener, err := listenLocally(t.Context(), 0)
+	require.NoError(t, err)
+	go func() { _ = server.Serve(listener) }() // until Close
+	t.Cleanup(func() { _ = server.Close() })
+	h := testRun{port: listener.Addr().(*net.TCPAddr).Port}
+	_ = h.rawCall(t, "GET /socket HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-hijacked
+	status, _ := h.rawCall(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")()
+	require.Zero(t, status, "the only connection is taken")
+	select {
+	case err = <-ended:
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	case <-time.After(30 * time.Second):
+		t.Fatal("a write has no limit")
+	}
+	require.Eventually(t, func() bool {
+		status, _ := h.rawCall(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")()
+		return status == http.StatusOK
+	}, 10*time.Second, 10*time.Millisecond)
+}

@@ -76,7 +76,7 @@ func (c *connectionLimiter) pickIdle() (picked net.Conn) {
 	return picked
 }
 
-// remove is for connections that are closed or no longer the server's.
+// remove is for connections that are closed.
 func (c *connectionLimiter) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

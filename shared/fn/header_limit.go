@@ -84,6 +84,7 @@ func (m *headerMemory) set(c *headerConn, n int) {
 type headerListener struct {
 	net.Listener
 	memory *headerMemory
+	open   *connectionLimiter
 }
 
 // Accept is net.Listener's.
@@ -92,7 +93,7 @@ func (l headerListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &headerConn{Conn: conn, memory: l.memory}, nil
+	return &headerConn{Conn: conn, memory: l.memory, open: l.open}, nil
 }
 
 // headerConn counts the lines and bytes of each header while they are read. Its server reads from
@@ -100,6 +101,7 @@ func (l headerListener) Accept() (net.Conn, error) {
 type headerConn struct {
 	net.Conn
 	memory   *headerMemory
+	open     *connectionLimiter
 	held     heldHeader
 	header   headerLines
 	hijacked bool
@@ -115,6 +117,13 @@ type headerLines struct {
 	held    bool // some of the memory of all headers
 	length  int  // of the line that has not ended
 	last    byte // of what was read
+}
+
+// Close is net.Conn's. A WebSocket counts as open until then, although its connection is no longer the
+// server's.
+func (c *headerConn) Close() error {
+	c.open.remove(c)
+	return c.Conn.Close()
 }
 
 // state is for the server's ConnState.

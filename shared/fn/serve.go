@@ -32,12 +32,13 @@ func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(),
 type BoundedServer struct {
 	http.Server
 	headers headerMemory
+	open    *connectionLimiter
 }
 
 // NewBoundedServer serves h. When there are more than the given number of connections,
 // one that KeepConnectionOpen does not keep is closed. Problems of connections go to errors.
 func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *BoundedServer {
-	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, Server: http.Server{
+	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, open: newConnectionLimiter(connections), Server: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -47,14 +48,8 @@ func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *Boun
 		ErrorLog:          errors,
 		Protocols:         new(http.Protocols),
 	}}
-	open := newConnectionLimiter(connections)
-	s.ConnContext = open.add
-	s.ConnState = func(conn net.Conn, state http.ConnState) {
-		conn.(*headerConn).state(state)
-		if state == http.StateClosed || state == http.StateHijacked {
-			open.remove(conn)
-		}
-	}
+	s.ConnContext = s.open.add
+	s.ConnState = func(conn net.Conn, state http.ConnState) { conn.(*headerConn).state(state) }
 	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
 	// frames of HTTP/2: anybody could send them without end.
 	s.Protocols.SetHTTP1(true)
@@ -63,7 +58,7 @@ func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *Boun
 
 // Serve is http.Server's.
 func (s *BoundedServer) Serve(l net.Listener) error {
-	return s.Server.Serve(headerListener{l, &s.headers})
+	return s.Server.Serve(headerListener{l, &s.headers, s.open})
 }
 
 // ListenAndServe handles calls at the configured address until ctx ends, as Serve does. It
