@@ -353,3 +353,20 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	require.Equal(t, 2, shop.Calls())
 	require.Equal(t, finished[0], first.Subject)
 }
+
+func TestTestEventIsSignedAndRetriedAsAllOthers(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	receiver := cluster.NewReceiver(t, cluster.RespondWith(500, 204))
+	registered := w.AddEndpoint(receiver.URL, "task.failed")
+	sent, err := w.API("webhooks").TestEndpoint(t.Context(), registered.ID)
+	require.NoError(t, err)
+	require.Equal(t, "pending", sent.State)
+	event := receiver.Event(t, 1, registered.Secret)
+	require.Equal(t, "sendonce.test.v1", event.Type)
+	require.Equal(t, sent.EventID, event.ID)
+	_, err = w.API("webhooks").ResendDelivery(t.Context(), sent.ID)
+	require.NoError(t, err)
+	require.Equal(t, event, receiver.Event(t, 2, registered.Secret))
+	cluster.WaitDeliveries(w, "delivered", 1)
+}

@@ -298,3 +298,24 @@ func TestClaimLocksDeliveriesByID(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `LockRows[^\n]*\n[^\n]*webhook_deliveries_id`, strings.Join(lines, "\n"), "the plan must not read all pending deliveries")
 }
+
+func TestResendFailedReadsFailedDeliveriesOnly(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
+	insertDueDeliveries(t, db, endpoint, 7, 5000, "")
+	db.Exec(t, `update webhook_deliveries set state = 1, next_at = null, finished_at = now()`)
+	insertDueDeliveries(t, db, endpoint, 7, 20, "")
+	db.Exec(t, `update webhook_deliveries set state = 2, next_at = null, finished_at = now() where state = 0`)
+	db.Exec(t, `vacuum analyze webhook_deliveries`)
+	for _, scope := range []string{`null, null`, `7, '` + endpoint.String() + `'`} {
+		require.Less(t, countBlocks(t, conn, "lockFailedSQL", `(now() - interval '1 hour', `+scope+`, 500)`), 200, scope)
+	}
+	n, err := db.Webhooks.ResendFailed(t.Context(), webhooks.FailedFilter{Since: time.Now().Add(-time.Hour)}, 15, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.Equal(t, 15, n)
+	n, err = db.Webhooks.ResendFailed(t.Context(), webhooks.FailedFilter{Since: time.Now().Add(-time.Hour)}, 15, store.Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.Equal(t, 5, n)
+}
