@@ -371,6 +371,7 @@ var chinese = map[string]string{
 	"User":                               "用户",
 	"Value":                              "数值",
 	"Was sent":                           "已发送过",
+	"Webhook deliveries of this task":    "此任务的 Webhook 投递",
 	"Webhooks":                           "Webhook",
 	"What is sent to a phone number, once, when a submission has no content.": "提交没有内容时，向该手机号发送一次的短信。",
 	"What it may do":                   "权限",
