@@ -37,10 +37,14 @@ var layers = map[string]struct{ ours, outside []string }{
 			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
-	"functions/console": {ours: []string{"shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
-	"shared/command":    {ours: []string{"shared/auth", "shared/fn", "shared/config"}},
-	"shared/intake":     {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
-	"shared/auth":       {ours: []string{"shared/store/callers", "shared/task"}},
+	"functions/console": {ours: []string{"functions/console/apidocs", "shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
+	"functions/console/apidocs": {
+		ours:    []string{"shared/fn", "shared/api"},
+		outside: []string{"github.com/swaggest/swgui/v5/static", "go.yaml.in/yaml/v4"},
+	},
+	"shared/command": {ours: []string{"shared/auth", "shared/fn", "shared/config"}},
+	"shared/intake":  {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/auth":    {ours: []string{"shared/store/callers", "shared/task"}},
 	"shared/auth/authtest": { // of tests
 		ours: []string{"shared/store/callers", "shared/task"},
 	},

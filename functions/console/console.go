@@ -12,8 +12,10 @@ package console
 
 import (
 	"embed"
+	"maps"
 	"net/http"
 
+	"github.com/sendonce/sendonce/functions/console/apidocs"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -26,7 +28,7 @@ var staticFiles embed.FS
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	s := &site{log: env.Log}
-	return fn.Routes{
+	routes := fn.Routes{
 		"GET /{$}":                      fn.Page(redirectToConsole),
 		"GET /console/static/{file}":    fn.Page(serveStatic),
 		"GET /console/login":            s.public(s.loginForm),
@@ -107,6 +109,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/send":         s.page(s.send),
 		"POST /console/send/preview": s.page(s.previewSend),
 	}
+	maps.Copy(routes, apidocs.Routes())
+	return routes
 }
 
 func redirectToConsole(w http.ResponseWriter, v *fn.Visit) {

@@ -259,6 +259,7 @@ var menu = []struct {
 	{"/console/alerts", "Alerts", []fn.Role{fn.Viewer}, false},
 	{"/console/dead-letters", "Dead letters", []fn.Role{fn.Viewer}, true},
 	{"/console/audit", "Audit log", []fn.Role{fn.Viewer}, true},
+	{"/docs", "API", nil, false},
 }
 
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.

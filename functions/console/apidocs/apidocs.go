@@ -1,0 +1,150 @@
+// Package apidocs is the documentation of the API for everybody with a browser: the contract itself at /openapi.yaml
+// and /openapi.json, Swagger UI with "Try it out" against this server at /docs, and a reference that needs no
+// JavaScript at /docs/reference. All of it is made from openapi.yaml.
+//
+// Swagger UI comes with the module swgui, whose files are compressed (0.6 MB). Its own page has inline scripts, so
+// that only the files are used. What is served is prepared at the first request for it and kept compressed.
+package apidocs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/swaggest/swgui/v5/static"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+//go:embed static
+var ownFiles embed.FS
+
+// Routes returns the pages.
+func Routes() fn.Routes {
+	const script, style, html = "text/javascript; charset=utf-8", "text/css; charset=utf-8", "text/html; charset=utf-8"
+	return fn.Routes{
+		"GET /openapi.yaml":              serve("application/yaml", func() ([]byte, error) { return api.OpenAPI(), nil }),
+		"GET /openapi.json":              serve("application/json", contractJSON),
+		"GET /docs":                      serve(html, own("index.html")),
+		"GET /docs/init.js":              serve(script, own("init.js")),
+		"GET /docs/style.css":            serve(style, own("style.css")),
+		"GET /docs/swagger-ui-bundle.js": serve(script, swaggerUI("swagger-ui-bundle.js.gz")),
+		"GET /docs/swagger-ui.css":       serve(style, swaggerUI("swagger-ui.css.gz")),
+		"GET /docs/reference":            serve(html, reference),
+	}
+}
+
+func own(name string) func() ([]byte, error) {
+	return func() ([]byte, error) { return fs.ReadFile(ownFiles, "static/"+name) }
+}
+
+func swaggerUI(name string) func() ([]byte, error) {
+	return func() ([]byte, error) {
+		file, err := static.FS.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		text, err := gzip.NewReader(file)
+		if err != nil {
+			return nil, err
+		}
+		return io.ReadAll(text)
+	}
+}
+
+// file is what a route serves, compressed.
+type file struct {
+	compressed []byte
+	size       int
+	tag        string
+}
+
+func compress(text []byte) (file, error) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(text); err != nil {
+		return file{}, err
+	}
+	if err := w.Close(); err != nil {
+		return file{}, err
+	}
+	sum := sha256.Sum256(text)
+	return file{b.Bytes(), len(text), hex.EncodeToString(sum[:8])}, nil
+}
+
+// serve returns the route of a file. Browsers ask each time whether it is still the same.
+func serve(contentType string, content func() ([]byte, error)) fn.Route {
+	prepared := sync.OnceValues(func() (file, error) {
+		text, err := content()
+		if err != nil {
+			return file{}, err
+		}
+		return compress(text)
+	})
+	return fn.Page(func(w http.ResponseWriter, v *fn.Visit) {
+		setSecurityHeaders(w.Header())
+		f, err := prepared()
+		if err != nil {
+			v.Log("error", "docs_failed", "cause", err.Error())
+			http.Error(w, "The page could not be made. The log has the reason.", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Header().Set("Vary", "Accept-Encoding")
+		f.serve(w, v.Request)
+	})
+}
+
+// serve writes the file as it is kept to clients that accept that, and decompressed to others.
+func (f file) serve(w http.ResponseWriter, r *http.Request) {
+	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		w.Header().Set("ETag", fmt.Sprintf(`"%s-gzip"`, f.tag))
+		w.Header().Set("Content-Encoding", "gzip")
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.compressed))
+		return
+	}
+	w.Header().Set("ETag", fmt.Sprintf(`"%s"`, f.tag))
+	text, err := gzip.NewReader(bytes.NewReader(f.compressed))
+	if err != nil { // cannot be: compress made it
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if strings.Contains(r.Header.Get("If-None-Match"), f.tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Length", fmt.Sprint(f.size))
+	_, _ = io.Copy(w, text) // a visitor who left needs no page
+}
+
+// acceptsGzip reports whether the header Accept-Encoding names gzip and does not refuse it.
+func acceptsGzip(header string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			weight = strings.ReplaceAll(weight, " ", "")
+			return strings.Trim(strings.TrimPrefix(weight, "q="), "0.") != "" || weight == ""
+		}
+	}
+	return false
+}
+
+// setSecurityHeaders forbids all that the pages do not need. Swagger UI needs neither inline styles nor eval; its
+// pictures are data: addresses.
+func setSecurityHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+}

@@ -1,0 +1,165 @@
+package apidocs
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// contractJSON returns the contract as JSON.
+func contractJSON() ([]byte, error) {
+	var contract any
+	if err := yaml.Unmarshal(api.OpenAPI(), &contract); err != nil {
+		return nil, err
+	}
+	return json.Marshal(contract)
+}
+
+// node is a value of the contract. Its methods return the zero node for what is missing.
+type node struct {
+	y    *yaml.Node
+	root *yaml.Node
+}
+
+func parseContract() (node, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(api.OpenAPI(), &document); err != nil {
+		return node{}, err
+	}
+	if len(document.Content) == 0 {
+		return node{}, fmt.Errorf("the contract is empty")
+	}
+	root := document.Content[0]
+	return node{root, root}, nil
+}
+
+func (n node) exists() bool { return n.y != nil }
+
+// entry is a field of a map.
+type entry struct {
+	key   string
+	value node
+}
+
+// entries returns the fields of a map in their order.
+func (n node) entries() (all []entry) {
+	if n.y == nil || n.y.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.y.Content); i += 2 {
+		all = append(all, entry{n.y.Content[i].Value, node{n.y.Content[i+1], n.root}})
+	}
+	return all
+}
+
+// items returns the values of a list.
+func (n node) items() (all []node) {
+	if n.y == nil || n.y.Kind != yaml.SequenceNode {
+		return nil
+	}
+	for _, item := range n.y.Content {
+		all = append(all, node{item, n.root})
+	}
+	return all
+}
+
+// at returns the value under the keys.
+func (n node) at(keys ...string) node {
+	for _, key := range keys {
+		entries := n.entries()
+		i := slices.IndexFunc(entries, func(e entry) bool { return e.key == key })
+		if i < 0 {
+			return node{root: n.root}
+		}
+		n = entries[i].value
+	}
+	return n
+}
+
+// text returns the scalar under the keys, "" if there is none.
+func (n node) text(keys ...string) string {
+	if found := n.at(keys...); found.y != nil && found.y.Kind == yaml.ScalarNode {
+		return found.y.Value
+	}
+	return ""
+}
+
+func (n node) texts(keys ...string) (all []string) {
+	for _, item := range n.at(keys...).items() {
+		all = append(all, item.text())
+	}
+	return all
+}
+
+// resolved follows a $ref.
+func (n node) resolved() node {
+	ref := n.text("$ref")
+	if ref == "" {
+		return n
+	}
+	return node{n.root, n.root}.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
+}
+
+// refName is the name that a $ref ends with, "" without one.
+func (n node) refName() string {
+	ref := n.text("$ref")
+	return ref[strings.LastIndex(ref, "/")+1:]
+}
+
+// json returns the value as indented JSON, its fields in their order.
+func (n node) json() string {
+	var b strings.Builder
+	n.writeJSON(&b, "\n")
+	return b.String()
+}
+
+func (n node) writeJSON(b *strings.Builder, newline string) {
+	inner := newline + "  "
+	switch {
+	case n.y == nil:
+		b.WriteString("null")
+	case n.y.Kind == yaml.MappingNode:
+		b.WriteString("{")
+		for i, e := range n.entries() {
+			if i > 0 {
+				b.WriteString(",")
+			}
+			b.WriteString(inner + quote(e.key) + ": ")
+			e.value.writeJSON(b, inner)
+		}
+		if len(n.y.Content) > 0 {
+			b.WriteString(newline)
+		}
+		b.WriteString("}")
+	case n.y.Kind == yaml.SequenceNode:
+		b.WriteString("[")
+		for i, item := range n.items() {
+			if i > 0 {
+				b.WriteString(",")
+			}
+			b.WriteString(inner)
+			item.writeJSON(b, inner)
+		}
+		if len(n.y.Content) > 0 {
+			b.WriteString(newline)
+		}
+		b.WriteString("]")
+	case n.y.ShortTag() == "!!str" || n.y.ShortTag() == "!!timestamp":
+		b.WriteString(quote(n.y.Value))
+	default:
+		b.WriteString(n.y.Value)
+	}
+}
+
+func quote(text string) string {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(text) // a string always encodes
+	return strings.TrimSuffix(b.String(), "\n")
+}

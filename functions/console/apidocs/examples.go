@@ -1,0 +1,81 @@
+package apidocs
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+// Each program of examples runs as a whole against a server, which a test does, and is shown in parts.
+//
+//go:embed examples
+var examplePrograms embed.FS
+
+// example is one task, in each language.
+type example struct {
+	Name, Title string
+	Programs    []excerpt
+}
+
+type excerpt struct{ Language, Text string }
+
+var exampleTitles = []struct{ name, title string }{
+	{"setup", "Set up a client"},
+	{"send", "Submit an SMS with a key, which makes the call repeatable"},
+	{"by-key", "Read a task by its key"},
+	{"claim", "Claim tasks to send"},
+	{"report", "Report the outcome"},
+	{"endpoint", "Receive events at an endpoint"},
+	{"verify", "Verify a webhook's signature"},
+	{"message", "Send a message to a user"},
+	{"stream", "Read the messages of a user as they arrive"},
+}
+
+var exampleFiles = []struct{ language, path, comment string }{
+	{"curl", "examples/example.sh", "# --- "},
+	{"Go", "examples/example.go", "// --- "},
+	{"Python", "examples/example.py", "# --- "},
+	{"TypeScript", "examples/example.ts", "// --- "},
+}
+
+// readExamples returns the excerpts of all programs.
+func readExamples() ([]example, error) {
+	var all []example
+	for _, t := range exampleTitles {
+		one := example{Name: t.name, Title: t.title}
+		for _, f := range exampleFiles {
+			program, err := examplePrograms.ReadFile(f.path)
+			if err != nil {
+				return nil, err
+			}
+			text := part(string(program), f.comment, t.name)
+			if text == "" {
+				return nil, fmt.Errorf("%s has no part %q", f.path, t.name)
+			}
+			one.Programs = append(one.Programs, excerpt{f.language, text})
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// part returns the lines between the marker of name and the next marker, without their common indentation.
+func part(program, marker, name string) string {
+	var lines []string
+	inside := false
+	for line := range strings.Lines(program) {
+		if text, isMarker := strings.CutPrefix(strings.TrimSpace(line), marker); isMarker {
+			inside = text == name
+		} else if inside {
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
+	}
+	indent := 0
+	if len(lines) > 0 {
+		indent = len(lines[0]) - len(strings.TrimLeft(lines[0], "\t "))
+	}
+	for i, line := range lines {
+		lines[i] = strings.ReplaceAll(line[min(indent, len(line)):], "\t", "    ")
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}

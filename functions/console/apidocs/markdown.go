@@ -1,0 +1,75 @@
+package apidocs
+
+import (
+	"html/template"
+	"strings"
+)
+
+// markdown renders the little of Markdown that the contract uses: paragraphs, lists, code and bold text.
+func markdown(text string) template.HTML {
+	var b strings.Builder
+	for _, block := range strings.Split(strings.TrimSpace(text), "\n\n") {
+		if block = strings.TrimSpace(block); block == "" {
+			continue
+		}
+		before, items := splitList(block)
+		if before != "" {
+			b.WriteString("<p>" + inline(before) + "</p>")
+		}
+		if len(items) > 0 {
+			b.WriteString("<ul>")
+			for _, item := range items {
+				b.WriteString("<li>" + inline(item) + "</li>")
+			}
+			b.WriteString("</ul>")
+		}
+	}
+	return template.HTML(b.String())
+}
+
+// splitList returns the text before the first item of a list, and the items.
+func splitList(block string) (before string, items []string) {
+	for line := range strings.Lines(block) {
+		line = strings.TrimSuffix(line, "\n")
+		switch item, isItem := strings.CutPrefix(line+" ", "- "); {
+		case isItem:
+			items = append(items, item)
+		case len(items) > 0:
+			items[len(items)-1] += strings.TrimSpace(line) + " "
+		default:
+			before += line + "\n"
+		}
+	}
+	return strings.TrimSpace(before), items
+}
+
+// inline escapes a text and renders the code and bold text in it; bold text may have code in it.
+func inline(text string) string {
+	var b strings.Builder
+	code, bold := false, false
+	for i, part := range strings.Split(template.HTMLEscapeString(strings.TrimSpace(text)), "`") {
+		if i > 0 {
+			b.WriteString(tag("code", code))
+			code = !code
+		}
+		if code {
+			b.WriteString(part)
+			continue
+		}
+		for j, words := range strings.Split(part, "**") {
+			if j > 0 {
+				b.WriteString(tag("strong", bold))
+				bold = !bold
+			}
+			b.WriteString(words)
+		}
+	}
+	return b.String()
+}
+
+func tag(name string, open bool) string {
+	if open {
+		return "</" + name + ">"
+	}
+	return "<" + name + ">"
+}

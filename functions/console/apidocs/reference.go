@@ -1,0 +1,261 @@
+package apidocs
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"strings"
+
+	_ "embed"
+)
+
+//go:embed reference.html
+var referenceTemplate string
+
+// reference renders the page of all operations and schemas.
+func reference() ([]byte, error) {
+	contract, err := parseContract()
+	if err != nil {
+		return nil, err
+	}
+	examples, err := readExamples()
+	if err != nil {
+		return nil, err
+	}
+	page, err := template.New("reference").Parse(referenceTemplate)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = page.Execute(&b, referencePage{
+		Title: contract.text("info", "title"), Version: contract.text("info", "version"),
+		Description: markdown(contract.text("info", "description")), Examples: examples,
+		Groups: groups(contract), Schemas: schemas(contract),
+	})
+	return b.Bytes(), err
+}
+
+type referencePage struct {
+	Title, Version string
+	Description    template.HTML
+	Examples       []example
+	Groups         []group
+	Schemas        []schema
+}
+
+// group is the operations of one tag.
+type group struct {
+	Name        string
+	Description template.HTML
+	Operations  []operation
+}
+
+type operation struct {
+	ID, Method, Path, Summary string
+	Description               template.HTML
+	Roles                     []string
+	WithinQueues              bool // see "Admins with queues"
+	Parameters                []field
+	Body                      []content
+	Responses                 []response
+}
+
+// field is a parameter, or a property of a schema.
+type field struct {
+	Name, In    string
+	Required    bool
+	Type        template.HTML
+	Description template.HTML
+}
+
+// content is a body in one media type.
+type content struct {
+	MediaType string
+	Type      template.HTML
+	Examples  []bodyExample
+}
+
+type bodyExample struct{ Name, Text string }
+
+type response struct {
+	Status      string
+	Description template.HTML
+	Headers     []string
+	Content     []content
+}
+
+type schema struct {
+	Name        string
+	Type        template.HTML
+	Description template.HTML
+	Fields      []field
+}
+
+// groups returns the operations by their first tag, those of webhooks last in theirs.
+func groups(contract node) []group {
+	byTag := map[string][]operation{}
+	for _, section := range []string{"paths", "webhooks"} {
+		for _, path := range contract.at(section).entries() {
+			for _, method := range path.value.entries() {
+				o := operationOf(path.key, method.key, method.value)
+				if section == "webhooks" {
+					o.Method, o.Path = "webhook", path.key
+				}
+				tag := ""
+				if tags := method.value.texts("tags"); len(tags) > 0 {
+					tag = tags[0]
+				}
+				byTag[tag] = append(byTag[tag], o)
+			}
+		}
+	}
+	var all []group
+	for _, tag := range contract.at("tags").items() {
+		name := tag.text("name")
+		all = append(all, group{name, markdown(tag.text("description")), byTag[name]})
+	}
+	return all
+}
+
+func operationOf(path, method string, n node) operation {
+	o := operation{
+		ID: n.text("operationId"), Method: strings.ToUpper(method), Path: path, Summary: n.text("summary"),
+		Description: markdown(n.text("description")), Roles: n.texts("x-roles"), WithinQueues: n.text("x-within-queues") == "true",
+	}
+	for _, p := range n.at("parameters").items() {
+		p = p.resolved()
+		o.Parameters = append(o.Parameters, field{
+			Name: p.text("name"), In: p.text("in"), Required: p.text("required") == "true",
+			Type: typeOf(p.at("schema")), Description: markdown(p.text("description")),
+		})
+	}
+	o.Body = contents(n.at("requestBody").resolved())
+	for _, r := range n.at("responses").entries() {
+		shown := response{Status: r.key, Description: markdown(r.value.resolved().text("description"))}
+		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // failures all have the same content
+			for _, h := range r.value.resolved().at("headers").entries() {
+				shown.Headers = append(shown.Headers, h.key)
+			}
+			shown.Content = contents(r.value.resolved())
+		}
+		o.Responses = append(o.Responses, shown)
+	}
+	return o
+}
+
+// contents returns the bodies of a request or response in each media type.
+func contents(n node) (all []content) {
+	for _, c := range n.at("content").entries() {
+		one := content{MediaType: c.key, Type: typeOf(dataOf(c.value.at("schema")))}
+		for _, e := range c.value.at("examples").entries() {
+			name, value := e.value.resolved().text("summary"), e.value.resolved().at("value")
+			if name == "" {
+				name = e.key
+			}
+			text := value.text()
+			if text == "" {
+				text = value.json()
+			}
+			one.Examples = append(one.Examples, bodyExample{name, text})
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// dataOf returns the schema of data in an envelope, or the schema itself.
+func dataOf(schema node) node {
+	for _, part := range schema.at("allOf").items() {
+		if data := part.at("properties", "data"); data.exists() {
+			return data
+		}
+	}
+	return schema
+}
+
+// schemas returns the schemas that have a name.
+func schemas(contract node) (all []schema) {
+	for _, e := range contract.at("components", "schemas").entries() {
+		one := schema{Name: e.key, Type: typeOf(e.value), Description: markdown(e.value.text("description"))}
+		one.Fields = properties(e.value)
+		all = append(all, one)
+	}
+	return all
+}
+
+// properties returns the properties of a schema, with those of schemas without a name that it is composed of.
+func properties(n node) (all []field) {
+	required := map[string]bool{}
+	for _, name := range n.texts("required") {
+		required[name] = true
+	}
+	for _, p := range n.at("properties").entries() {
+		all = append(all, field{Name: p.key, Required: required[p.key], Type: typeOf(p.value), Description: markdown(p.value.text("description"))})
+	}
+	for _, part := range n.at("allOf").items() {
+		all = append(all, properties(part)...)
+	}
+	return all
+}
+
+// typeOf describes the values that a schema accepts in a few words, with links to the schemas that it names.
+func typeOf(n node) template.HTML {
+	if name := n.refName(); name != "" {
+		return template.HTML(fmt.Sprintf(`<a href="#schema-%[1]s">%[1]s</a>`, template.HTMLEscapeString(name)))
+	}
+	for _, way := range []struct{ key, join string }{{"oneOf", " or "}, {"anyOf", " or "}, {"allOf", " with "}} {
+		var parts []string
+		for _, part := range n.at(way.key).items() {
+			if of := typeOf(part); of != "" {
+				parts = append(parts, string(of))
+			}
+		}
+		if len(parts) > 0 {
+			return template.HTML(strings.Join(parts, way.join))
+		}
+	}
+	kind := strings.Join(append(n.texts("type"), nonEmpty(n.text("type"))...), " or ")
+	if items := n.at("items"); items.exists() {
+		return "list of " + typeOf(items)
+	}
+	words := []string{}
+	if kind != "" {
+		words = append(words, template.HTMLEscapeString(kind))
+	}
+	if format := n.text("format"); format != "" {
+		words = append(words, "("+template.HTMLEscapeString(format)+")")
+	}
+	words = append(words, limits(n)...)
+	return template.HTML(strings.Join(words, " "))
+}
+
+// limits returns what a schema states about its values beside their type.
+func limits(n node) (words []string) {
+	code := func(value node) string { return "<code>" + template.HTMLEscapeString(value.text()) + "</code>" }
+	var values []string
+	for _, value := range n.at("enum").items() {
+		values = append(values, code(value))
+	}
+	if len(values) > 0 {
+		words = append(words, strings.Join(values, ", "))
+	}
+	if value := n.at("const"); value.exists() {
+		words = append(words, code(value))
+	}
+	for _, limit := range []struct{ key, format string }{
+		{"minimum", "≥ %s"}, {"maximum", "≤ %s"}, {"minLength", "at least %s characters"}, {"maxLength", "at most %s characters"},
+		{"minItems", "at least %s"}, {"maxItems", "at most %s"}, {"pattern", "matching <code>%s</code>"}, {"default", "default <code>%s</code>"},
+	} {
+		if value := n.text(limit.key); value != "" {
+			words = append(words, fmt.Sprintf(limit.format, template.HTMLEscapeString(value)))
+		}
+	}
+	return words
+}
+
+func nonEmpty(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
+}
