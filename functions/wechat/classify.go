@@ -28,8 +28,8 @@ const (
 	// dataRefused: WeChat will never accept this message. Report a final failure.
 	dataRefused
 	// noConsent: the user has not consented to a message, or to no further one. Report a final failure
-	// that does not count in the failure rate. If the attempt before ended unknown, report success: it is
-	// inferred that the consent was used by that attempt.
+	// that does not count in the failure rate. If an earlier attempt ended unknown, that attempt may have
+	// used the consent, or there never was one. Report a final unknown.
 	noConsent
 	// quotaSpent: no more calls today. Release, and pause the queue until
 	// nextMidnight.

@@ -272,8 +272,8 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 	}
 	require.Equal(t, orders, c.Count(`select count(*) from task_done`)+c.Count(`select count(*) from task_live where state = 3`))
 	require.Zero(t, c.Count(`select count(*) from subscribe_message_logs g where send_status = 1 and receiver_openid <> all($1)`, slices.Collect(maps.Keys(delivered))), "each message with status sent is delivered")
-	t.Logf("%d orders, %d calls, %d delivered, %d inferred, %d held, %d failed as unknown", orders, len(c.fake.Sends()), len(c.fake.Delivered()),
-		c.Count(`select count(*) from task_done where status = 2 and error_code = '43101'`), c.Count(`select count(*) from task_live`),
+	t.Logf("%d orders, %d calls, %d delivered, %d without consent, %d held, %d failed as unknown", orders, len(c.fake.Sends()), len(c.fake.Delivered()),
+		c.Count(`select count(*) from task_done where status = 3 and error_code = '43101'`), c.Count(`select count(*) from task_live`),
 		c.Count(`select count(*) from task_done where status = 3`))
 }
 

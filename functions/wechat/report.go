@@ -19,7 +19,7 @@ func (r *result) report(mayHaveBeenSent bool) task.Report {
 		return task.Report{Outcome: task.SentOK}
 	case noConsent:
 		if mayHaveBeenSent {
-			return task.Report{Outcome: task.SentOK, ErrorCode: r.code, Message: "inferred: an earlier attempt without a response used the user's consent: " + r.message}
+			return task.Report{Outcome: task.SentUnknown, Final: true, ErrorCode: r.code, Message: "it is unknown whether an earlier attempt was delivered and used the user's consent: " + r.message}
 		}
 		return task.Report{Outcome: task.SentFailed, ErrorCode: r.code, Message: r.message}
 	case transient, dataRefused:

@@ -193,28 +193,37 @@ func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 	require.Len(t, s.fake.Delivered(), 4)
 }
 
-func TestMissingConsentAfterUnknownSendIsASuccess(t *testing.T) {
+// The first try may have used the consent, or the user never gave it: the result is the same.
+func TestMissingConsentAfterUnknownSendIsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*subscribe.Submission){
-		"retried":         func(*subscribe.Submission) {},
-		"submitted again": func(s *subscribe.Submission) { s.OnUnknown = task.Fail },
+	for _, c := range []struct {
+		name      string
+		policy    task.Policy
+		delivered int
+		retries   int
+	}{
+		{"retried, delivered", task.Resend, 1, 1},
+		{"retried, never delivered", task.Resend, 0, 1},
+		{"submitted again, delivered", task.Fail, 1, 0},
+		{"submitted again, never delivered", task.Fail, 0, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
-			s.fake.Grant("ann", "T1", 1)
-			s.fake.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1})
+			s.fake.Grant("ann", "T1", c.delivered)
+			s.fake.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: c.delivered > 0, Times: 1})
+			change := func(s *subscribe.Submission) { s.OnUnknown = c.policy }
 			o := s.submit(1, change)
 			s.run()
-			if name == "submitted again" {
-				require.Equal(t, "failed/unknown, retries 0; row 2 no_answer; calls 1, delivered 1", s.outcome(o))
+			if c.policy == task.Fail {
+				require.Equal(t, fmt.Sprintf("failed/unknown, retries 0; row 2 no_answer; calls 1, delivered %d", c.delivered), s.outcome(o))
 				o = s.submit(1, change)
 			}
 			s.run()
-			require.Contains(t, s.outcome(o), "; row 1 43101; calls 2, delivered 1")
+			require.Equal(t, fmt.Sprintf("failed/unknown, retries %d; row 2 43101; calls 2, delivered %d", c.retries, c.delivered), s.outcome(o))
 			row, err := s.db.Subscribe.LogByID(t.Context(), o.ID)
 			require.NoError(t, err)
-			require.Contains(t, row.ErrorMessage, "inferred: ")
+			require.Contains(t, row.ErrorMessage, "it is unknown whether an earlier attempt ")
 			require.Contains(t, row.ErrorMessage, "user refuse to accept the msg rid: ")
 		})
 	}

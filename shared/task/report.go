@@ -28,6 +28,7 @@ type Report struct {
 	ClaimID     int64 // 0 = not given, as in the original SMS API: then the app identifies the claim
 	Outcome     Outcome
 	ShouldRetry bool   // for SentFailed: the sender wants another try
+	Final       bool   // for SentUnknown: no other try can succeed, so the task fails whatever its policy is
 	Message     string // stored as the result
 	ErrorCode   string
 	RetryAfter  time.Duration // for Released: delay before the next claim
@@ -107,6 +108,9 @@ func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
 	case Released:
 		return t.wait(now, r.RetryAfter)
 	case SentUnknown:
+		if r.Final {
+			return t.fail(UnknownOutcome, now)
+		}
 		return t.settleUnknown(t.OnUnknown, UnknownOutcome, backoff, now)
 	}
 	switch {

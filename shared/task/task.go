@@ -47,7 +47,7 @@ const (
 	Rejected                // the sender reported that a retry would not help
 	RetriesExhausted        // the sender asked for a retry and none was left
 	TimedOut                // the last allowed lease expired
-	UnknownOutcome          // unknown whether it was sent, and the policy is not to resend
+	UnknownOutcome          // unknown whether it was sent, and it is not sent again
 	Expired                 // not sent in time
 	Cancelled               // withdrawn before a sender claimed it
 )

@@ -49,6 +49,8 @@ func TestReportOfOpenClaim(t *testing.T) {
 		{"unknown is resent no more than allowed", claimed(exhausted), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 3, ""},
 		{"unknown is held", claimed(policy(Hold)), Report{Outcome: SentUnknown}, Held, NoReason, 0, ""},
 		{"unknown fails", claimed(policy(Fail)), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 0, ""},
+		{"a final unknown is not resent", claimed(), Report{Outcome: SentUnknown, Final: true}, Failed, UnknownOutcome, 0, ""},
+		{"a final unknown is not held", claimed(policy(Hold)), Report{Outcome: SentUnknown, Final: true}, Failed, UnknownOutcome, 0, ""},
 	} {
 		c.report.AppID = "a"
 		got, verdict := c.task.Report(c.report, nil, now)
