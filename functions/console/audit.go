@@ -69,7 +69,7 @@ func fieldsOf(object json.RawMessage) map[string]string {
 // subjectPages are the pages of the subjects of audit entries.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
-	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/",
+	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",
 }
 
 // subjectPage returns the page of the subject of an audit entry, or "". Tasks and messages are named by their id alone.

@@ -10,7 +10,7 @@ func TestSubjectPage(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]string{
 		{"task.retry", "018c24d2", "/console/tasks/018c24d2"}, {"message.redrive", "018c24d2", "/console/messages/018c24d2"},
-		{"subscribe.resend", "7", "/console/subscribe/7"}, {"template.update", "template/7", "/console/templates/7"},
+		{"subscribe.resend", "7", "/console/subscribe/7"}, {"bulk.stop", "bulk/018c", "/console/bulk/018c"}, {"template.update", "template/7", "/console/templates/7"},
 		{"queue.pause", "queue/a b", "/console/tasks?queue=a%20b"}, {"blocked.add", "blocked_word/1", ""}, {"x", "..", ""},
 	} {
 		require.Equal(t, c[2], subjectPage(c[0], c[1]), c[0])
