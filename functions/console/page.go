@@ -215,7 +215,7 @@ func (p *page) Nav() []navItem {
 		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.allQueues && len(p.Caller.Queues) > 0 {
 			continue
 		}
-		if p.isLimitedAdmin(item.path) {
+		if p.Closed(item.path) {
 			continue
 		}
 		current := p.URL.Path == item.path || item.path != "/console" && strings.HasPrefix(p.URL.Path, item.path+"/")
@@ -224,9 +224,9 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// isLimitedAdmin reports whether a page is closed to the visitor, as its routes of the API belong to no queue: an admin with
+// Closed reports whether a page is closed to the visitor, as its routes of the API belong to no queue: an admin with
 // queues, who has no other role for it.
-func (p *page) isLimitedAdmin(path string) bool {
+func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
 		return !p.MaySubmit()

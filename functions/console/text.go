@@ -71,6 +71,7 @@ func templateFuncs(language string) template.FuncMap {
 		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
 		"short":    shortEvent,
 		"lastTry":  lastTry,
+		"isPast":   isPast,
 
 		"alertValue":  alertValue,
 		"pretty":      pretty,
@@ -178,6 +179,9 @@ var english = map[string]string{
 	"timeout_retry": "lease ended, retried", "timeout_held": "lease ended, held", "timeout_failed": "lease ended, failed",
 	"failure_rate": "many failures", "stream_full": "stream almost full",
 }
+
+// isPast reports whether a time has passed.
+func isPast(at *time.Time) bool { return at != nil && at.Before(time.Now()) }
 
 // valueTexts are values of the API that pages show translated.
 var valueTexts = slices.Concat(taskStates, taskReasons, []string{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
 )
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
@@ -22,6 +23,20 @@ var (
 // owns reports whether the buttons of what belongs to a caller are shown to the visitor.
 func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
+}
+
+// callerLink is a caller by its id, with its page if the visitor may see it.
+type callerLink struct {
+	ID   api.ID
+	Path string
+}
+
+// LinkCaller is for the template "caller". The built-in admin has no page.
+func (p *page) LinkCaller(id api.ID) callerLink {
+	if id == 0 || !p.May(fn.Viewer) {
+		return callerLink{ID: id}
+	}
+	return callerLink{id, "/console/callers/" + id.String()}
 }
 
 type endpointsPage struct {

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"path"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -72,7 +74,7 @@ func TestEndpointPages(t *testing.T) {
 	})
 	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
 		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
-		viewer.get("/console/webhooks").has(t, id)
+		viewer.get("/console/webhooks").has(t, id, `href="/console/callers/`)
 		for _, path := range []string{at, "/console/webhooks", "/console/webhooks/deliveries"} {
 			require.NotContains(t, viewer.get(path).text, `method="post" action="/console/webhooks`)
 		}
@@ -182,5 +184,39 @@ func TestLimitedAdminsSeeNoPagesThatAreClosedToThem(t *testing.T) {
 	shown.has(t, `href="/console/queues"`)
 	for _, path := range []string{"/console/webhooks", "/console/messages", "/console/subscribe"} {
 		require.NotContains(t, shown.text, `href="`+path+`"`)
+	}
+}
+
+// Long texts without a space must not make a page wider than the window.
+func TestLongTextsFitThePages(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	long := strings.Repeat("Ж宽W", 160)
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/`+strings.Repeat("a", 1900)+`","description":"`+long[:200]+`"}`)
+	delivery := cluster.InsertDelivery(s, path.Base(at), task.NewID())
+	s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now(), 'duration_ms', 1, 'error', $1::text, 'response', $1::text))`, long)
+	stuck := s.Post(cluster.MessagesPath, `{"client_msg_id":"`+strings.Repeat("k", 255)+`","to":"a.`+strings.Repeat("b", 150)+`","type":"`+strings.Repeat("t", 100)+`","data":"`+long+`"}`)
+	require.Equal(t, 200, stuck.Status, stuck.Text)
+	id := stuck.Data("server_msg_id").(string)
+	s.ExhaustSends(message.Sending, id)
+	s.Exec(`update message_live set last_error = $1`, long[:200])
+	subscribed := fmt.Sprint(s.Subscribe(cluster.Booking(1, "")).Data("id"))
+	s.Exec(`update subscribe_message_logs set template_type = $1, business_type = $1, template_id = $2, error_message = $3, error_code = $1`, strings.Repeat("W", 50), strings.Repeat("W", 100), long)
+	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ($1, 0, 3, now(), $2)`, strings.Repeat("W", 100), long)
+	tab := openTab(t, s)
+	tab.logIn(s.User, s.Password)
+	pages := []string{
+		"/console/webhooks", "/console/webhooks/" + path.Base(at), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
+		"/console/messages/" + id, "/console/subscribe", "/console/subscribe/" + subscribed, "/console/subscribe/statistics", "/console/subscribe/templates",
+	}
+	for _, width := range []string{"desk", "phone"} {
+		if width == "phone" {
+			tab.phone()
+		}
+		for i, page := range pages {
+			tab.open(page)
+			tab.shot(fmt.Sprintf("long-%s-%d", width, i))
+			tab.fits()
+		}
 	}
 }
