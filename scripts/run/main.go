@@ -324,6 +324,8 @@ func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
 		sinkURL = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may name it too\n", sinkURL)
 	}
 	fmt.Fprintf(out, `
+  console   %[1]s/console
+  API docs  %[1]s/docs
   API       %[1]s/api/v1
   user      %[2]s
   password  %[3]s

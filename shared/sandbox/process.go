@@ -290,7 +290,7 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 // binaries when it ends with a slash; what is there and up to date is left as it is.
 func Compile(ctx context.Context, output string, pkgs ...string) error {
 	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
-	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", stamp}, pkgs...)...)
+	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", "-gcflags=all=-dwarf=false", stamp}, pkgs...)...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", strings.Join(pkgs, " "), err, text)
