@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,22 +61,10 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 // requestID returns the caller's id if it may be logged, else a new one. An id that may contain a
 // phone number may not be logged.
 func requestID(given string) string {
-	if task.ValidName(given, 50) && (!mayHoldNumber(given) || isRandomID(given)) {
+	if task.ValidName(given, 50) && (task.MaskNumbers(given) == given || isRandomID(given)) {
 		return given
 	}
 	return rand.Text()
-}
-
-// mayHoldNumber reports whether an id contains digits that a log masks, or as many as a mobile number
-// has, with separators between them.
-func mayHoldNumber(id string) bool {
-	const mobile = 11 // digits
-	if task.MaskNumbers(id) != id {
-		return true
-	}
-	joined := strings.NewReplacer("-", "", ".", "", "_", "", ":", "").Replace(id)
-	runs := strings.FieldsFunc(joined, func(r rune) bool { return r < '0' || r > '9' })
-	return slices.ContainsFunc(runs, func(run string) bool { return len(run) >= mobile })
 }
 
 // isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits: its runs of digits are no

@@ -166,35 +166,16 @@ func MaskPhone(number string) string {
 	if n < minDigits || n > maxDigits || !onlyDigits(digits) {
 		return "***"
 	}
-	head, tail := 3, 4
-	if n < 11 {
-		head, tail = n/4, n/2-n/4
-	}
+	head, tail := shownDigits(n)
 	return number[:len(number)-n] + digits[:head] + strings.Repeat("*", n-head-tail) + digits[n-tail:]
 }
 
-func onlyDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
-
-// MaskNumbers masks the middle of each run of 7 or more digits in a text, for logs: it may be a phone number.
-func MaskNumbers(text string) string {
-	var b strings.Builder
-	for text != "" {
-		start := strings.IndexFunc(text, isDigit)
-		if start < 0 {
-			break
-		}
-		rest := strings.TrimLeftFunc(text[start:], isDigit)
-		end := len(text) - len(rest)
-		b.WriteString(text[:start])
-		if number := text[start:end]; len(number) < loggedDigits {
-			b.WriteString(number)
-		} else {
-			b.WriteString(MaskPhone(number))
-		}
-		text = rest
+// shownDigits returns how many of the first and last of n digits are not masked.
+func shownDigits(n int) (head, tail int) {
+	if n < 11 {
+		return n / 4, n/2 - n/4
 	}
-	return b.String() + text
+	return 3, 4
 }
 
-// loggedDigits is the number of digits in a row that MaskNumbers masks.
-const loggedDigits = 7
+func onlyDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }

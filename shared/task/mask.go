@@ -1,0 +1,140 @@
+package task
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+const (
+	loggedDigits  = 7 // as many are masked: they may be a phone number
+	maxSeparators = 2 // between two digits of a number, as in "(138) 7654"
+)
+
+// MaskNumbers masks the middle of each run of 7 or more digits in a text, for logs: it may be a phone number. The
+// digits are those of any script and may have separators between them. Times, UUIDs and IP addresses are no numbers.
+func MaskNumbers(text string) string {
+	if countDigits(text) < loggedDigits {
+		return text
+	}
+	var b strings.Builder
+	done := 0
+	for _, m := range notNumbers.FindAllStringSubmatchIndex(text, -1) {
+		start, end := m[0], m[1]
+		if isPartOfNumber(text[:start], text[end:]) || !hasForm(text, m) {
+			continue
+		}
+		maskRuns(&b, text[done:start])
+		b.WriteString(text[start:end])
+		done = end
+	}
+	maskRuns(&b, text[done:])
+	return b.String()
+}
+
+const (
+	date     = `(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])`
+	clock    = `(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:[+-][0-9]{2}:?[0-9]{2})?`
+	duration = `[0-9]{1,3}\.[0-9]{1,9}[mµn]?s`
+	uuid     = `([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})`
+	ipv4     = `([0-9]{1,3}(?:\.[0-9]{1,3}){3})(?::[0-9]{1,5})?`
+	ipv6     = `([0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F.:]*[0-9a-fA-F])`
+)
+
+// notNumbers has a group for each of those that hasForm checks.
+var notNumbers = regexp.MustCompile(uuid + `|` + date + `(?:[T ]` + clock + `)?|` + clock + `|` + duration + `|` + ipv4 + `|` + ipv6)
+
+// hasForm reports whether a match of notNumbers is what it looks like.
+func hasForm(text string, match []int) bool {
+	group := func(n int) string { return text[max(0, match[2*n]):max(0, match[2*n+1])] }
+	if id := group(1); id != "" {
+		return strings.ContainsAny(id, "abcdefABCDEF")
+	}
+	if address := group(2) + group(3); address != "" {
+		_, err := netip.ParseAddr(address)
+		return err == nil
+	}
+	return true
+}
+
+var (
+	endsInNumber     = regexp.MustCompile(`[0-9][-._:]?$`)
+	beginsWithNumber = regexp.MustCompile(`^[-._:]?[0-9]`)
+)
+
+// isPartOfNumber reports whether what is between the two is joined to digits.
+func isPartOfNumber(before, after string) bool {
+	return endsInNumber.MatchString(before[max(0, len(before)-2):]) || beginsWithNumber.MatchString(after)
+}
+
+// maskRuns writes a text in which runs of digits are masked.
+func maskRuns(b *strings.Builder, text string) {
+	for text != "" {
+		start := strings.IndexFunc(text, isAnyDigit)
+		if start < 0 {
+			break
+		}
+		end, digits := run(text[start:])
+		b.WriteString(text[:start])
+		b.WriteString(maskRun(text[start:start+end], digits))
+		text = text[start+end:]
+	}
+	b.WriteString(text)
+}
+
+// run returns the end of the run of digits that text begins with, and their number.
+func run(text string) (end, digits int) {
+	separators := 0
+	for i, r := range text {
+		switch {
+		case isAnyDigit(r):
+			digits++
+			separators = 0
+			end = i + len(string(r))
+		case isSeparator(r) && separators < maxSeparators:
+			separators++
+		default:
+			return end, digits
+		}
+	}
+	return end, digits
+}
+
+// maskRun masks a run as MaskPhone does, and keeps its separators.
+func maskRun(run string, digits int) string {
+	switch {
+	case digits < loggedDigits:
+		return run
+	case digits > maxDigits:
+		return "***"
+	}
+	head, tail := shownDigits(digits)
+	n := 0
+	return strings.Map(func(r rune) rune {
+		if !isAnyDigit(r) {
+			return r
+		}
+		n++
+		if n > head && n <= digits-tail {
+			return '*'
+		}
+		return r
+	}, run)
+}
+
+func countDigits(text string) (n int) {
+	for _, r := range text {
+		if isAnyDigit(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// isAnyDigit is for the digits of all scripts, such as １ and ①.
+func isAnyDigit(r rune) bool { return unicode.In(r, unicode.Nd, unicode.No) }
+
+func isSeparator(r rune) bool {
+	return strings.ContainsRune("-._:()[]", r) || unicode.In(r, unicode.Zs, unicode.Pd, unicode.Cf)
+}
