@@ -238,8 +238,8 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 // printedAddresses are the lines in which a run prints its addresses.
 func printedAddresses(t *testing.T, p *sandbox.Process) []string {
 	t.Helper()
-	found := regexp.MustCompile(`(?m)^(?:postgres|nats|trigger|  API|  sink) .*$`).FindAllString(p.Output(), -1)
-	require.Len(t, found, 5, p.Output())
+	found := regexp.MustCompile(`(?m)^(?:postgres|nats|trigger|  console|  API|  API docs|  sink) .*$`).FindAllString(p.Output(), -1)
+	require.Len(t, found, 7, p.Output())
 	return found
 }
 
