@@ -43,9 +43,13 @@ check: ## format, vet and lint only
 	go vet ./...
 	GOGC=400 go tool staticcheck ./...
 
-openapi: ## lint openapi.yaml, and compile and run a TypeScript client generated of it; needs Node.js with npm
+openapi: ## lint openapi.yaml, and compile a TypeScript client generated of it; needs Node.js with npm
 	@sh scripts/openapi/check.sh
-	SENDONCE_OPENAPI_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js go test -count=1 -run TestGeneratedClient ./functions/e2e
+
+clients: openapi ## clients in TypeScript and Go, generated of openapi.yaml, and the examples of the docs against all functions
+	@sh scripts/clients/run.sh
+	SENDONCE_TYPESCRIPT_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js SENDONCE_GO_CLIENT=$(CURDIR)/.sendonce/clients/client \
+		go test -count=1 -run TestExamplesOfTheDocs ./functions/e2e
 
 # These settings make the faults of the tests last longer, and start the tests that make test has no time for.
 faults: ## the tests of functions and store with NATS away for 30 s, Postgres failing over, two idle minutes, and 200,000 messages waiting
@@ -91,4 +95,4 @@ golden: ## rewrite what is generated: the settings in docs, compose's .env.examp
 	go test ./functions -run TestDocs -update
 	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers|TestKnativeRules' -update
 
-.PHONY: help run example booking test fuzz vuln check openapi faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test fuzz vuln check openapi clients faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

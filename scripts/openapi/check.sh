@@ -8,7 +8,7 @@ for tool in node npm; do
 done
 dir=.sendonce/openapi
 mkdir -p "$dir"
-cp scripts/openapi/*.json scripts/openapi/*.yaml scripts/openapi/.spectral.yaml scripts/openapi/*.ts shared/api/openapi.yaml "$dir"
+cp scripts/openapi/*.json scripts/openapi/*.yaml scripts/openapi/.spectral.yaml functions/console/apidocs/examples/example.ts shared/api/openapi.yaml "$dir"
 cd "$dir"
 cmp -s package-lock.json node_modules/.installed || {
   npm ci --ignore-scripts --no-audit --no-fund --loglevel=error

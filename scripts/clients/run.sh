@@ -1,0 +1,12 @@
+#!/bin/sh
+# Generates a Go client of openapi.yaml below .sendonce/clients and compiles an example with it. Nothing generated is
+# kept in the repository.
+set -eu
+cd "$(dirname "$0")/../.."
+dir=.sendonce/clients
+mkdir -p "$dir/sendonce"
+cp scripts/clients/*.go scripts/clients/*.yaml scripts/clients/go.mod scripts/clients/go.sum shared/api/openapi.yaml "$dir"
+cd "$dir"
+go run github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2 -config oapi-codegen.yaml openapi.yaml
+CGO_ENABLED=0 go build -o client .
+echo "the generated Go client and its example compile"
