@@ -101,7 +101,13 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.health(w, r) {
 		return
 	}
+	if m.preflight(w, r) {
+		return
+	}
 	if p := m.find(r, r.Method); p != nil {
+		if p.crossOrigin() {
+			m.allowOrigin(w.Header(), r)
+		}
 		if strings.Contains(p.pattern, "{") {
 			m.patterns.ServeHTTP(w, r) // again through the mux: it sets the path values
 		} else {

@@ -1,0 +1,51 @@
+package fn
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// What a web page of another origin may send and read, beside what every page may.
+const (
+	corsRequestHeaders  = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id"
+	corsResponseHeaders = "Idempotency-Replayed, Location, Retry-After, X-Request-Id"
+	corsMaxAge          = "600" // seconds that a browser keeps the response to a preflight
+)
+
+// allowOrigin lets a page of an origin of SENDONCE_STREAM_ORIGINS read the response, and reports whether the request
+// comes from one. Access-Control-Allow-Credentials is never sent: such a page authenticates its calls itself.
+func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
+	if len(m.env.Config.Origins) == 0 {
+		return false
+	}
+	h.Add("Vary", "Origin")
+	origin := r.Header.Get("Origin")
+	if origin == "" || !slices.ContainsFunc(m.env.Config.Origins, func(o string) bool { return strings.EqualFold(o, origin) }) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", corsResponseHeaders)
+	return true
+}
+
+// preflight answers a browser that asks whether a page of another origin may call a route of the API. It returns
+// false for every other request.
+func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
+	method := r.Header.Get("Access-Control-Request-Method")
+	if r.Method != http.MethodOptions || method == "" {
+		return false
+	}
+	p := m.find(r, method)
+	if p == nil || !p.crossOrigin() || !m.allowOrigin(w.Header(), r) {
+		return false
+	}
+	w.Header().Set("Access-Control-Allow-Methods", method)
+	w.Header().Set("Access-Control-Allow-Headers", corsRequestHeaders)
+	w.Header().Set("Access-Control-Max-Age", corsMaxAge)
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// crossOrigin reports whether pages of other origins may call the route: it is one of the API for clients.
+func (p *mountedRoute) crossOrigin() bool { return p.page == nil && !p.event }
