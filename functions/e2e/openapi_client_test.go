@@ -48,7 +48,7 @@ func TestExamplesOfTheDocs(t *testing.T) {
 			}
 		})
 	}
-	require.Zero(t, c.Admin.Count(`select count(*) from task_live`), "each example reports its task")
+	require.Zero(t, c.Admin.Count(`select count(*) from task_live where queue not like 'wechat%'`), "each example reports its task")
 	require.Zero(t, c.Admin.Count(`select count(*) from webhook_endpoints`), "each example deletes its endpoint")
 }
 

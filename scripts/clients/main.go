@@ -40,8 +40,11 @@ func run(ctx context.Context) error {
 		return err
 	}
 	endpoint, err := client.AddEndpointWithResponse(ctx, nil, sendonce.EndpointRequest{Url: "https://shop.example.com/sendonce"})
-	if err != nil || endpoint.JSON200 == nil {
-		return fmt.Errorf("endpoint: %w: %s", err, endpoint.Body)
+	if err != nil {
+		return err
+	}
+	if endpoint.JSON200 == nil {
+		return fmt.Errorf("endpoint: %s", endpoint.Body)
 	}
 	if _, err := client.DeleteEndpointWithResponse(ctx, endpoint.JSON200.Data.Id.String(), nil); err != nil {
 		return err
@@ -62,16 +65,25 @@ func submit(ctx context.Context, client *sendonce.ClientWithResponses) (string, 
 	key := fmt.Sprint("order-", time.Now().UnixNano())
 	sms := sendonce.SendRequest{PhoneNumber: "13800138000", Content: new("Your code is 123456"), Queue: new(queue), IdempotencyKey: &key}
 	first, err := client.SendWithResponse(ctx, nil, sms)
-	if err != nil || first.JSON200 == nil {
-		return "", fmt.Errorf("send: %w: %s", err, first.Body)
+	if err != nil {
+		return "", err
+	}
+	if first.JSON200 == nil {
+		return "", fmt.Errorf("send: %s", first.Body)
 	}
 	again, err := client.SendWithResponse(ctx, nil, sms)
-	if err != nil || again.JSON200 == nil || again.JSON200.Data.TaskId != first.JSON200.Data.TaskId {
-		return "", fmt.Errorf("send again: %w: %s", err, again.Body)
+	if err != nil {
+		return "", err
+	}
+	if again.JSON200 == nil || again.JSON200.Data.TaskId != first.JSON200.Data.TaskId {
+		return "", fmt.Errorf("send again: %s", again.Body)
 	}
 	found, err := client.TaskByKeyWithResponse(ctx, key, nil)
-	if err != nil || found.JSON200 == nil {
-		return "", fmt.Errorf("by key: %w: %s", err, found.Body)
+	if err != nil {
+		return "", err
+	}
+	if found.JSON200 == nil {
+		return "", fmt.Errorf("by key: %s", found.Body)
 	}
 	fmt.Println("submitted", found.JSON200.Data.TaskId, again.HTTPResponse.Header.Get("Idempotency-Replayed"))
 	return found.JSON200.Data.TaskId.String(), nil
@@ -80,15 +92,21 @@ func submit(ctx context.Context, client *sendonce.ClientWithResponses) (string, 
 // send claims the task and reports that it was sent.
 func send(ctx context.Context, client *sendonce.ClientWithResponses, task string) error {
 	claimed, err := client.ClaimByPostWithResponse(ctx, nil, sendonce.ClaimRequest{AppId: queue, Queue: new(queue)})
-	if err != nil || claimed.JSON200 == nil {
-		return fmt.Errorf("claim: %w: %s", err, claimed.Body)
+	if err != nil {
+		return err
+	}
+	if claimed.JSON200 == nil {
+		return fmt.Errorf("claim: %s", claimed.Body)
 	}
 	for _, one := range claimed.JSON200.Data {
 		var claim sendonce.GivenID = one.ClaimId
 		report := sendonce.ReportRequest{TaskId: one.TaskId.String(), AppId: new(queue), ClaimId: &claim, Status: new(sendonce.ReportRequestStatus(2))}
 		reported, err := client.ReportWithResponse(ctx, nil, report)
-		if err != nil || reported.JSON200 == nil {
-			return fmt.Errorf("report: %w: %s", err, reported.Body)
+		if err != nil {
+			return err
+		}
+		if reported.JSON200 == nil {
+			return fmt.Errorf("report: %s", reported.Body)
 		}
 		fmt.Println("reported", one.TaskId.String() == task, reported.JSON200.Data.State)
 	}
