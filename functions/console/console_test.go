@@ -4,16 +4,21 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // browser is a visitor: it keeps cookies and follows redirects.
@@ -338,4 +343,45 @@ func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1"}`).Status)
 	b := logIn(t, s, s.User, s.Password)
 	b.get("/console/tasks/"+id).has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+")
+}
+
+// One address that floods the login, with wrong passwords and with forms that never end, keeps nobody else from it.
+func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.TrustedProxies = config.Networks{netip.MustParsePrefix("127.0.0.0/8")} })
+	s := cluster.ServeHandler(t, h).Connect(url)
+	from := func(address string, body io.Reader) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/console/login", body)
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("X-Forwarded-For", address)
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			return 0 // the test has ended
+		}
+		_ = res.Body.Close()
+		return res.StatusCode
+	}
+	var attack sync.WaitGroup
+	var endless []*io.PipeWriter
+	for i := range 60 {
+		if i%2 == 0 {
+			body, writer := io.Pipe()
+			endless = append(endless, writer)
+			attack.Go(func() { from("203.0.113.9", body) })
+			_, _ = writer.Write([]byte("name=admin&password="))
+			continue
+		}
+		attack.Go(func() { from("203.0.113.9", strings.NewReader("name=admin&password=guess")) })
+	}
+	for range 10 {
+		form := "name=" + s.User + "&password=" + s.Password
+		require.Equal(t, http.StatusSeeOther, from("198.51.100.7", strings.NewReader(form)))
+	}
+	for _, writer := range endless {
+		_ = writer.Close()
+	}
+	attack.Wait()
+	require.Equal(t, http.StatusRequestEntityTooLarge, from("198.51.100.7", strings.NewReader("name="+strings.Repeat("a", 9000))))
 }

@@ -44,6 +44,7 @@ type Env struct {
 	frames           *callerSemaphores // of sockets
 	reads            *callerSemaphores // of events, for streams and sockets
 	anonymousPages   *semaphore.Weighted
+	anonymousOf      *callerSemaphores // by address
 	sessionKeys      func() store.Keys
 	database         *cache.Value[struct{}]
 	metrics          func() *telemetry.Metrics
@@ -62,7 +63,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
-		anonymousPages: semaphore.NewWeighted(anonymousPages), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
+		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousOf: newCallerSemaphores(anonymousOfOne), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	var hash *auth.PasswordHash

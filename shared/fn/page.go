@@ -20,11 +20,16 @@ import (
 )
 
 const (
-	pageTimeout       = 20 * time.Second
-	maxForm           = 256 << 10 // bytes of a form
-	pageMemory        = 512 << 10 // bytes that a page of a caller is charged for, beside the calls that it makes
-	anonymousPages    = 32        // pages and files for visitors who are not logged in, at once
-	anonymousPageTime = 5 * time.Second
+	pageTimeout = 20 * time.Second
+	maxForm     = 256 << 10 // bytes of a form
+	pageMemory  = 512 << 10 // bytes that a page of a caller is charged for, beside the calls that it makes
+
+	// Of visitors who are not logged in. Each address has its own few, so nobody keeps others from the login.
+	anonymousPages    = 256 // at once
+	anonymousOfOne    = 8   // of one address; more of them wait
+	anonymousWait     = 2 * time.Second
+	anonymousPageTime = 5 * time.Second // for reading the response
+	maxAnonymousForm  = 8 << 10
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
@@ -161,8 +166,12 @@ func (req *request) page(p *mountedRoute) error {
 		return err
 	}
 	defer leave()
-	if req.r.ContentLength > p.maxBody {
-		return tooLarge(p.maxBody)
+	maxBody := p.maxBody
+	if caller.Name == "" {
+		maxBody = min(maxBody, maxAnonymousForm)
+	}
+	if req.r.ContentLength > maxBody {
+		return tooLarge(maxBody)
 	}
 	if err := req.readWithin(req.start.Add(bodyTimeout)); err != nil {
 		return err
@@ -170,7 +179,7 @@ func (req *request) page(p *mountedRoute) error {
 	w := &pageWriter{ResponseWriter: req.w, req: req}
 	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
 	r := req.r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(w, r.Body, p.maxBody)
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	p.page(w, &Visit{Request: r, Caller: caller, req: req, api: p.mux.api})
 	if req.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -181,11 +190,18 @@ func (req *request) page(p *mountedRoute) error {
 // enterPage reserves what a page needs: of its caller's share, or of the few places for others.
 func (req *request) enterPage(ctx context.Context, p *mountedRoute) (leave func(), err error) {
 	if req.call.Caller.Name == "" {
+		waiting, cancel := context.WithTimeout(ctx, anonymousWait)
+		defer cancel()
+		done, err := req.env.anonymousOf.acquire(waiting, network(req.call.SourceIP).String())
+		if err != nil {
+			return nil, Busy("too many requests of this address are in progress, try again")
+		}
 		if !req.env.anonymousPages.TryAcquire(1) {
+			done()
 			return nil, Busy("too many visitors who are not logged in, try again")
 		}
 		_ = http.NewResponseController(req.w).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
-		return func() { req.env.anonymousPages.Release(1) }, nil
+		return func() { req.env.anonymousPages.Release(1); done() }, nil
 	}
 	if err := req.acquireSlot(p); err != nil {
 		return nil, err
