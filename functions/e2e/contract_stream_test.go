@@ -42,6 +42,10 @@ func (s story) streams() {
 		require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].Data)), all[i].Data)
 	}
 	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].ID), "an admin reads every stream")
+	token := ann.post(200, cluster.StreamsPath+"ann/token", "").Data("token").(string)
+	ann.readStream(cluster.StreamsPath+"ann?after=0&token="+token, 1)
+	ann.post(400, cluster.StreamsPath+"a%20b/token", "")
+	ann.post(403, cluster.StreamsPath+"bob/token", "")
 	ann.upgrade(cluster.StreamsPath + "ann")
 	ann.call(400, "GET", cluster.StreamsPath+"ann", "", "Last-Event-ID", "the first")
 	ann.get(400, cluster.StreamsPath+"ann?after=-1")

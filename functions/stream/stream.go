@@ -1,6 +1,7 @@
 // Package stream is the function that sends a user's messages and acknowledgements as they arrive:
 //
 //	GET /api/v1/stream/{user}
+//	POST /api/v1/stream/{user}/token
 //
 // The response is server-sent events, read from the NATS stream that the relay publishes to. The
 // database is used to authenticate the caller and to find gaps, not for the events. A request to
@@ -45,8 +46,11 @@ var Function = fn.HTTP("stream", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
 	s := &streamer{bus: env.Bus(), messages: env.Messages, intake: intake.New(env)}
-	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max)
-	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, env.Config.Origins, s.socket)}
+	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max).TokenInAddress()
+	return fn.Routes{
+		"GET /api/v1/stream/{user}":        fn.WithSocket(events, env.Config.Origins, s.socket),
+		"POST /api/v1/stream/{user}/token": fn.Query(fn.Receiver, token).Or(fn.Submitter),
+	}
 }
 
 const (
@@ -80,6 +84,22 @@ func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.Ev
 	}
 	defer f.Close()
 	return serve(ctx, c, w, f)
+}
+
+// token returns a token for the stream of a user, for an EventSource, which cannot send credentials.
+func token(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
+	user := c.PathValue("user")
+	if !task.ValidUser(user) {
+		return nil, task.Invalid([]task.Field{{Name: "user", Message: task.UserRule}})
+	}
+	if _, err := c.ActFor(user); err != nil {
+		return nil, err
+	}
+	text, expires, err := c.Token("/api/v1/stream/" + user)
+	if err != nil {
+		return nil, err
+	}
+	return api.StreamToken{Token: text, ExpiresAt: expires.UTC()}, nil
 }
 
 // openFollower starts to read the events of the user in the path, if the caller may read them.

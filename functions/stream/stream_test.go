@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -177,4 +178,31 @@ func TestStreamReportsAGap(t *testing.T) {
 	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
 	fresh := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0").Event()
 	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
+}
+
+func TestStreamTokenReplacesCredentials(t *testing.T) {
+	t.Parallel()
+	s, _ := cluster.OwnServer.ServeWithNATS(t)
+	bob, ann := s.NewCaller("bob", "receiver"), s.NewCaller("ann", "receiver")
+	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
+	get := func(path string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)
+		require.NoError(t, err)
+		res, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		return res.StatusCode
+	}
+	require.Equal(t, 200, get(cluster.StreamsPath+"bob?token="+token))
+	require.Equal(t, 200, get(cluster.StreamsPath+"bob?after=0&token="+token), "more than once")
+	for _, path := range []string{
+		cluster.StreamsPath + "ann?token=" + token, cluster.StreamsPath + "bob?token=" + token[:len(token)-2], cluster.StreamsPath + "bob?token=x", cluster.StreamsPath + "bob",
+		"/api/v1/messages/peers?token=" + token, "/api/v1/sms/by-key/x?token=" + token,
+	} {
+		require.Equal(t, 401, get(path), path)
+	}
+	require.Equal(t, 403, ann.Post(cluster.StreamsPath+"bob/token", "").Status)
+	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob?token="+token).Status, "credentials count before a token")
+	s.Post("/api/v1/admin/callers/"+s.QueryText(`select id::text from callers where name = 'bob'`)+"/revoke", "{}")
+	require.Equal(t, 401, get(cluster.StreamsPath+"bob?token="+token), "the caller was revoked")
 }

@@ -24,7 +24,15 @@ const (
 
 // StreamRequest says where a stream begins: GET /api/v1/stream/{user}.
 type StreamRequest struct {
+	Token string `json:"token,omitempty"` // instead of credentials; see StreamToken
 	After *int64 `json:"after,omitempty"` // behind this event; 0 = with the oldest that is kept. Default: with what comes from now on
+}
+
+// StreamToken opens a stream of one user as a parameter: GET /api/v1/stream/{user}?token=…, for an EventSource, which
+// cannot send credentials.
+type StreamToken struct {
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"` // an open stream goes on; each connection needs a token that is valid
 }
 
 // StreamEvent is one event of a user's stream.

@@ -28,11 +28,16 @@ func (au *Authenticator) Begin(ctx context.Context, login Login) (Session, error
 	if _, err := au.Authenticate(ctx, login); err != nil {
 		return Session{}, err
 	}
+	return au.SessionOf(login.Name, login.Password, login.Began.Add(SessionTime)), nil
+}
+
+// SessionOf returns a session of a caller that was just authenticated with this password.
+func (au *Authenticator) SessionOf(name, password string, expires time.Time) Session {
 	secret := au.adminSecret()
-	if !sameText(login.Name, au.username) {
-		secret = sha256.Sum256([]byte(login.Password))
+	if !sameText(name, au.username) {
+		secret = sha256.Sum256([]byte(password))
 	}
-	return Session{Name: login.Name, Secret: secret[:], Expires: login.Began.Add(SessionTime)}, nil
+	return Session{Name: name, Secret: secret[:], Expires: expires}
 }
 
 // Resume returns the caller of a session as it is now. The error is ErrCredentials if the session has ended,

@@ -21,6 +21,16 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: network(req.call.SourceIP), Began: req.start, List: list})
 }
 
+// authenticateFor returns the caller of a call of a route.
+func (req *request) authenticateFor(ctx context.Context, p *mountedRoute) (callers.Caller, error) {
+	if p.token && len(req.r.Header.Values("Authorization")) == 0 && !isUpgrade(req.r.Header) {
+		if token := req.r.URL.Query().Get("token"); token != "" {
+			return req.callerOfToken(ctx, token)
+		}
+	}
+	return req.authenticate(ctx, p.listRole)
+}
+
 // withoutDatabase is the source of callers where DATABASE_URL is not set.
 type withoutDatabase struct{}
 

@@ -227,7 +227,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err
 	}
-	caller, err := req.authenticate(ctx, p.listRole)
+	caller, err := req.authenticateFor(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type Route struct {
 	changesState bool // GET changes state, too
 	withinQueues bool // see WithinQueues
 	pages        bool // see Pages
+	token        bool // see TokenInAddress
 	handle       func(ctx context.Context, c *Call) (any, error)
 
 	page          func(w http.ResponseWriter, v *Visit)               // instead of handle, see Page

@@ -1,0 +1,64 @@
+package fn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// tokenTime is how long a token in an address is accepted: an address may be kept in logs and histories.
+const tokenTime = time.Minute
+
+// tokenRow is what a token is encrypted for: one path, so that it is of use nowhere else.
+func tokenRow(path string) string { return "token in an address " + path }
+
+// Encrypted text is base64, whose + and / have another meaning in an address.
+var (
+	toAddress   = strings.NewReplacer("+", "-", "/", "_")
+	fromAddress = strings.NewReplacer("-", "+", "_", "/")
+)
+
+// TokenInAddress also accepts the parameter token in place of the header Authorization, which an EventSource cannot
+// send. Call.Token makes it. The route must not change anything.
+func (r Route) TokenInAddress() Route { r.token = true; return r }
+
+// Token returns a token with which a request for path is one of this caller, within a minute.
+func (c *Call) Token(path string) (token string, expires time.Time, err error) {
+	keys := c.env.sessionKeys()
+	name, password, ok := c.r.BasicAuth()
+	switch {
+	case keys.IsEmpty():
+		return "", time.Time{}, errors.New("there are no tokens: SENDONCE_ENCRYPTION_KEYS is not set")
+	case !ok:
+		return "", time.Time{}, auth.ErrCredentials
+	}
+	expires = time.Now().Add(tokenTime)
+	text, err := json.Marshal(c.env.auth.SessionOf(name, password, expires))
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	token, err = keys.Encrypt(tokenRow(path), string(text))
+	return toAddress.Replace(token), expires, err
+}
+
+// callerOfToken returns the caller as it is now, which a token for the path of this request was made for.
+func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
+	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromAddress.Replace(token))
+	var s auth.Session
+	if err != nil || json.Unmarshal([]byte(text), &s) != nil {
+		return callers.Caller{}, errToken
+	}
+	caller, err := req.env.auth.Resume(ctx, s)
+	if errors.Is(err, auth.ErrCredentials) {
+		return callers.Caller{}, errToken
+	}
+	return caller, err
+}
+
+var errToken = task.Refuse(auth.CodeUnauthenticated, "the token is wrong, is for another path, has expired, or its caller was revoked: get a new one")
