@@ -213,3 +213,18 @@ func TestOperatorCancelsAllThatMatch(t *testing.T) {
 	b.shot("bulks")
 	b.checkProblems()
 }
+
+func TestConsoleWorksWithoutScripts(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","idempotency_key":"order-4711"}`).Data("task_id").(string)
+	b := openTab(t, s)
+	b.run(emulation.SetScriptExecutionDisabled(true))
+	b.logIn(s.User, s.Password)
+	b.run(chromedp.SendKeys(`input[name=q]`, "order-4711\n"), chromedp.WaitVisible(`.timeline`, chromedp.ByQuery)) // the search leads to the task
+	b.click(`form[action$="/cancel"] button`, `.notice`)
+	require.Equal(t, "failed", s.Get("/api/v1/sms/task/"+id).Data("state"))
+	b.click(`form[action$="/retry"] button`, `form[action$="/cancel"]`)
+	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
+	b.checkProblems()
+}
