@@ -18,10 +18,11 @@ func TestColdStartLogsInOnce(t *testing.T) {
 	const anID = "018f0000-0000-7000-8000-000000000000"
 	ids := strings.NewReplacer(
 		"/webhooks/endpoints/{id}", "/webhooks/endpoints/"+anID, "/webhooks/deliveries/{id}", "/webhooks/deliveries/"+anID,
-		"/messages/{id}", "/messages/"+anID, "{task_id}", anID, "{client_msg_id}", "x", "{key}", "x", "{id}", "1",
+		"/admin/bulk/{id}", "/admin/bulk/"+anID, "/messages/{id}", "/messages/"+anID, "{task_id}", anID, "{client_msg_id}", "x", "{key}", "x", "{id}", "1",
 	)
 	queries := map[string]string{
 		"/api/v1/messages": "?between=ann,bob", "/api/v1/messages/stuck": "?kind=sending", "/api/v1/sms/tasks/pending": "?app_id=a",
+		"/api/v1/admin/search":   "?q=" + anID,
 		"/api/v1/subscribe/logs": "?business_type=a&business_id=1",
 		"/api/v1/subscribe/sent": "?business_type=a&business_id=1&template_type=a&receiver_user_id=1",
 	}
@@ -35,6 +36,10 @@ func TestColdStartLogsInOnce(t *testing.T) {
 		fresh.User, fresh.Password = operator.User, operator.Password
 		response := fresh.Get(ids.Replace(path) + queries[path])
 		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
-		assert.EqualValues(t, 1, env.DatabaseConnections(), pattern)
+		want := 1
+		if path == "/api/v1/admin/overview" || path == "/api/v1/admin/search" {
+			want = 2 // the one adds to counters, the other finds tasks by id: both use both roles
+		}
+		assert.EqualValues(t, want, env.DatabaseConnections(), pattern)
 	}
 }
