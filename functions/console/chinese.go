@@ -81,7 +81,6 @@ var chinese = map[string]string{
 	"Deactivate":                                                              "停用",
 	"Deactivate template %s? Submissions that name it will be refused.": "停用模板 %s？之后指定它的提交会被拒绝。",
 	"Dead letters": "死信",
-	"Decision":     "处理",
 	"Default SMS":  "默认短信",
 	"Delete":       "删除",
 	"Delete %s? Its pending deliveries fail. This cannot be undone.": "删除 %s？等待中的投递会记为失败，且无法撤销。",
