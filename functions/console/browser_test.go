@@ -39,9 +39,6 @@ func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorO
 	if err != nil {
 		t.Skip("chromium is not installed (Debian: apt-get install chromium)")
 	}
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
 	profile, err := os.MkdirTemp("", "console")
 	require.NoError(t, err)
 	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile))
