@@ -13,6 +13,13 @@ type overviewPage struct {
 	Old   bool // the database is away
 	Total totals
 	Plot  plot
+	Rows  []queueRow
+}
+
+// queueRow is a queue with its own plot; the last may be the sum of all other queues, without a name.
+type queueRow struct {
+	api.QueueOverview
+	Plot plot
 }
 
 // totals are sums over all queues.
@@ -44,9 +51,10 @@ func (s *site) overview(p *page) error {
 	var throughput []api.Throughput
 	for _, q := range all {
 		shown.Total.add(q)
+		shown.Rows = append(shown.Rows, queueRow{q, p.newPlot(smallPlot, found.At, q.Throughput)})
 		throughput = append(throughput, q.Throughput...)
 	}
-	shown.Plot = p.newPlot(found.At, throughput)
+	shown.Plot = p.newPlot(largePlot, found.At, throughput)
 	return p.show("overview", p.T("Overview"), shown)
 }
 

@@ -8,24 +8,28 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// The size of a plot in its own units. It is drawn as wide as its place.
 const (
-	plotWidth, plotHeight = 720.0, 140.0
-	plotLeft, plotBottom  = 44.0, 18.0 // room for the numbers and the times
-	plotTop               = 8.0
-
 	plotStep  = 5 * time.Minute
 	plotSteps = 72 // six hours
+)
+
+// plotSize is the size of a plot in its own units, with the room for the numbers and times at its axes. It is drawn as wide
+// as its place.
+type plotSize struct{ Width, Height, Left, Top, Bottom float64 }
+
+var (
+	largePlot = plotSize{Width: 720, Height: 140, Left: 44, Top: 8, Bottom: 18}
+	smallPlot = plotSize{Width: 120, Height: 24, Top: 2, Bottom: 2} // in a row of a table
 )
 
 // plot is a plot of throughput over the last six hours, ready for its template: lines of points, and what stands at
 // its axes.
 type plot struct {
-	Width, Height float64
-	Lines         []plotLine
-	Rows          []plotMark // horizontal lines with a number
-	Columns       []plotMark // times
-	Summary       string     // the same for those who do not see it
+	plotSize
+	Lines   []plotLine
+	Rows    []plotMark // horizontal lines with a number
+	Columns []plotMark // times
+	Summary string     // the same for those who do not see it
 }
 
 type plotLine struct{ Class, Name, Points string }
@@ -36,10 +40,11 @@ type plotMark struct {
 }
 
 // newPlot draws the throughput until at. Its text is in the visitor's language.
-func (p *page) newPlot(at time.Time, throughput []api.Throughput) plot {
+func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput) plot {
 	end := at.UTC().Truncate(plotStep)
 	var counts [3][plotSteps]int64 // submitted, succeeded, failed
 	var sums [3]int64
+	top := int64(1)
 	for _, t := range throughput {
 		step := plotSteps - 1 - int(end.Sub(t.Since.UTC().Truncate(plotStep))/plotStep)
 		if step < 0 || step >= plotSteps {
@@ -48,20 +53,15 @@ func (p *page) newPlot(at time.Time, throughput []api.Throughput) plot {
 		for i, n := range []int64{t.Submitted, t.Succeeded, t.Failed} {
 			counts[i][step] += n
 			sums[i] += n
-		}
-	}
-	top := int64(1)
-	for _, line := range counts {
-		for _, n := range line {
-			top = max(top, n)
+			top = max(top, counts[i][step])
 		}
 	}
 	top = roundUp(top)
-	x := func(step float64) float64 { return plotLeft + step/(plotSteps-1)*(plotWidth-plotLeft) }
+	x := func(step float64) float64 { return size.Left + step/(plotSteps-1)*(size.Width-size.Left) }
 	y := func(n int64) float64 {
-		return plotTop + (1-float64(n)/float64(top))*(plotHeight-plotTop-plotBottom)
+		return size.Top + (1-float64(n)/float64(top))*(size.Height-size.Top-size.Bottom)
 	}
-	drawn := plot{Width: plotWidth, Height: plotHeight}
+	drawn := plot{plotSize: size}
 	names := []string{p.T("submitted"), p.T("succeeded"), p.T("failed")}
 	for i, class := range []string{"submitted", "succeeded", "failed"} {
 		var points strings.Builder
@@ -71,12 +71,11 @@ func (p *page) newPlot(at time.Time, throughput []api.Throughput) plot {
 		drawn.Lines = append(drawn.Lines, plotLine{class, names[i], points.String()})
 	}
 	for _, n := range []int64{0, top / 2, top} {
-		if n > 0 || top > 0 {
-			drawn.Rows = append(drawn.Rows, plotMark{y(n), number(n)})
-		}
+		drawn.Rows = append(drawn.Rows, plotMark{y(n), number(n)})
 	}
-	for hour := 6; hour >= 1; hour-- {
-		step := plotSteps - 1 - float64(hour)*float64(time.Hour/plotStep) + float64(time.Hour/plotStep)/2
+	const perHour = float64(time.Hour / plotStep)
+	for hour := 6; hour >= 1; hour-- { // in the middle of each hour
+		step := plotSteps - 1 - (float64(hour)-0.5)*perHour
 		when := end.Add(-time.Duration(hour)*time.Hour + 30*time.Minute)
 		drawn.Columns = append(drawn.Columns, plotMark{x(step), when.Format("15:04")})
 	}
