@@ -29,6 +29,7 @@ var notices = map[string]string{
 	"subscribe_skipped":          "It was not sent again: it is being sent already.",
 	"subscribe_template_resumed": "The template is resumed. Messages that are due now: %s.",
 
+	"robot_added":      "The robot is added. Send a test event to see whether it answers.",
 	"endpoint_enable":  "The endpoint is enabled.",
 	"endpoint_disable": "The endpoint is disabled.",
 	"endpoint_delete":  "The endpoint is deleted.",

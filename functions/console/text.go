@@ -178,6 +178,7 @@ var english = map[string]string{
 	"retries_exhausted": "no retry left", "stale_claim": "claim out of date", "promoted": "became pending",
 	"timeout_retry": "lease ended, retried", "timeout_held": "lease ended, held", "timeout_failed": "lease ended, failed",
 	"failure_rate": "many failures", "stream_full": "stream almost full",
+	"cloudevents": "CloudEvents, signed", "slack": "Slack robot", "dingtalk": "DingTalk robot", "wecom": "WeCom robot", "feishu": "Feishu or Lark robot",
 }
 
 // isPast reports whether a time has passed.
@@ -195,6 +196,7 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"active", "inactive", // templates
 	"accepted", "sending", "sent", "abandoned", "stuck", // messages
 	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
+	"cloudevents", "slack", "dingtalk", "wecom", "feishu", // formats of endpoints
 	"revoked", "open", "cleared", // callers and alerts
 	"the request has invalid fields", // the message of an error
 })

@@ -13,11 +13,12 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// The values of two menus. The events of alerts are for admins.
+// The values of menus. The events of alerts are for admins.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
 	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
 	alertKinds     = []string{"alert.raised", "alert.cleared"}
+	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
 )
 
 // owns reports whether the buttons of what belongs to a caller are shown to the visitor.
@@ -41,8 +42,9 @@ func (p *page) LinkCaller(id api.ID) callerLink {
 
 type endpointsPage struct {
 	api.Page[api.EndpointResponse]
-	Events []string // that a new endpoint may choose
-	MayAdd bool
+	Events  []string // that a new endpoint may choose
+	Formats []string // likewise
+	MayAdd  bool
 }
 
 func (s *site) endpoints(p *page) error {
@@ -50,20 +52,27 @@ func (s *site) endpoints(p *page) error {
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}
-	shown := endpointsPage{Page: found, Events: eventKinds, MayAdd: p.MaySubmit()}
+	shown := endpointsPage{Page: found, Events: eventKinds, Formats: formats, MayAdd: p.MaySubmit()}
 	if p.MayChangeAll() {
 		shown.Events = slices.Concat(eventKinds, alertKinds)
 	}
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
+// isRobot reports whether an endpoint is a chat robot, which verifies no signatures.
+func isRobot(format string) bool { return format != "cloudevents" }
+
 // addEndpoint shows the new endpoint's secret in its response: it is never shown again.
 func (s *site) addEndpoint(p *page) error {
 	added, err := post[api.EndpointResponse](p, endpointsPath, api.EndpointRequest{
-		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"],
+		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"], Format: p.PostFormValue("format"),
 	})
 	if err != nil {
 		return p.again(err, "/console/webhooks", s.endpoints)
+	}
+	if isRobot(added.Format) {
+		p.done("/console/webhooks/"+added.ID, "robot_added")
+		return nil
 	}
 	return p.showEndpointSecret(added)
 }
@@ -80,6 +89,9 @@ type endpointPage struct {
 	Deliveries []api.DeliveryResponse // the newest
 	MayChange  bool
 }
+
+// Robot is for the template.
+func (e endpointPage) Robot() bool { return isRobot(e.Format) }
 
 func (s *site) endpoint(p *page) error {
 	id := p.PathValue("id")

@@ -13,6 +13,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+func TestRobotPagesShowNoSecret(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	b := logIn(t, s, "shop", s.NewCaller("shop", "submitter").Password)
+	b.get("/console/webhooks").has(t, `<option value="wecom">WeCom robot</option>`, `<option value="cloudevents" selected>`)
+	got := b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "task.failed", "format", "wecom")
+	require.Equal(t, 400, got.status)
+	got.has(t, "must be one or more of webhook.disabled", `<option value="wecom" selected>`)
+	got = b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "webhook.disabled", "format", "wecom")
+	require.Equal(t, 200, got.status)
+	got.has(t, "The robot is added.", "WeCom robot", "Send a test event")
+	require.NotContains(t, got.text, "Replace the secret")
+	require.NotContains(t, got.text, "verifies an event")
+	b.get("/console/webhooks").has(t, "<small>WeCom robot</small>")
+}
+
 func TestEndpointPages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -47,7 +47,8 @@ type attempt struct {
 	status     int           // of the response; 0 = there was none
 	retryAfter time.Duration // of the response, at most 24 h; 0 = none
 	response   string        // the beginning of the response's body, printable
-	err        string        // for the caller that registered the URL; "" if and only if status is 2xx
+	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted it
+	refused    bool          // the body of a 2xx says so
 	cancelled  bool          // the caller's context ended first: the endpoint did not fail
 }
 
@@ -74,16 +75,27 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	}}
 }
 
-// post sends one event. Each try of a delivery must use the same id.
+// receiverKind is what differs between kinds of receivers.
+type receiverKind struct {
+	contentType string
+	refusal     func(body []byte) string // why a 2xx response with this body is a failure, "" if it is none; nil: it never is
+}
+
+// post sends one event as a CloudEvent. Each try of a delivery must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
+	return p.postTo(ctx, receiverKind{contentType: contentType}, url, id, body, secrets)
+}
+
+// postTo sends one event in the form of the receiver.
+func (p *poster) postTo(ctx context.Context, to receiverKind, url, id string, body []byte, secrets []string) attempt {
 	a := attempt{at: time.Now()}
-	p.roundTrip(ctx, &a, url, id, body, secrets)
+	p.roundTrip(ctx, &a, to, url, id, body, secrets)
 	a.duration = time.Since(a.at)
 	return a
 }
 
 // roundTrip sends the request and stores the result in a.
-func (p *poster) roundTrip(ctx context.Context, a *attempt, url, id string, body []byte, secrets []string) {
+func (p *poster) roundTrip(ctx context.Context, a *attempt, to receiverKind, url, id string, body []byte, secrets []string) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
@@ -92,7 +104,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, url, id string, body
 		return
 	}
 	req.Header.Set("User-Agent", "Sendonce")
-	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Content-Type", to.contentType)
 	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
 	// deduplicate by webhook-id.
 	req.Header["Idempotency-Key"] = nil
@@ -106,7 +118,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, url, id string, body
 		defer res.Body.Close()
 		// After a protocol switch (101) the context alone does not stop reading.
 		defer context.AfterFunc(limited, func() { res.Body.Close() })()
-		a.readResponse(res)
+		a.readResponse(res, to.refusal)
 	case ended(ctx):
 		a.cancelled, a.err = true, "interrupted before a response"
 	case ended(limited):
@@ -145,7 +157,7 @@ func ended(ctx context.Context) bool {
 }
 
 // readResponse stores the response. Its status is valid even if its body is incomplete.
-func (a *attempt) readResponse(res *http.Response) {
+func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) string) {
 	a.status = res.StatusCode
 	a.retryAfter = retry.After(res.Header, time.Now(), maxRetryAfter)
 	switch a.status / 100 {
@@ -157,6 +169,10 @@ func (a *attempt) readResponse(res *http.Response) {
 	}
 	head, err := io.ReadAll(io.LimitReader(res.Body, excerptBytes))
 	a.response = excerpt(string(head))
+	if refusal != nil && a.err == "" {
+		a.err = refusal(head)
+		a.refused = a.err != ""
+	}
 	if err == nil {
 		_, _ = io.CopyN(io.Discard, res.Body, drainBytes-excerptBytes)
 	}

@@ -25,6 +25,9 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			if w.Payload == "" {
 				return attempt{at: time.Now(), err: "there is no event for this delivery"}
 			}
+			if r, ok := robots[w.Format]; ok {
+				return d.postToRobot(ctx, r, w)
+			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
@@ -36,7 +39,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 					continue
 				}
 				of, tried = append(of, p), append(tried, webhooks.Tried{
-					DueDelivery: p.work, Result: message.PostResult{Status: p.status, RetryAfter: p.retryAfter},
+					DueDelivery: p.work, Result: message.PostResult{Status: p.status, RetryAfter: p.retryAfter, Refused: p.refused},
 					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
@@ -30,6 +31,11 @@ func (r *endpointRequest) Validate() []task.Field {
 		field := fmt.Sprintf("events[%d]", i)
 		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
 		bad.When(slices.Contains(r.Events[:i], event), field, "repeats an earlier event")
+	}
+	bad.When(r.Format != "" && !slices.Contains(webhooks.Formats, r.Format), "format", "must be one of "+strings.Join(webhooks.Formats, ", "))
+	if r.Format != "" && r.Format != webhooks.FormatCloudEvents {
+		other := slices.ContainsFunc(r.Events, func(event string) bool { return event != store.KindWebhookDisabled && !isAlertEvent(event) })
+		bad.When(other || len(r.Events) == 0, "events", "must be one or more of webhook.disabled, alert.raised and alert.cleared for the format "+r.Format+", and no others")
 	}
 	return bad
 }
@@ -51,7 +57,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	}
 	secret := api.NewWebhookSecret()
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
-		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Secret: secret,
+		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: secret,
 	}, c.Operator(""))
 	return endpointResponseWithSecret(e, secret), err
 }
@@ -154,7 +160,7 @@ func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 
 func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	return api.EndpointResponse{
-		ID: e.ID.String(), CallerID: api.ID(e.CallerID), URL: e.URL, Description: e.Description, Events: append([]string{}, e.Events...),
+		ID: e.ID.String(), CallerID: api.ID(e.CallerID), URL: e.URL, Description: e.Description, Events: append([]string{}, e.Events...), Format: e.Format,
 		Enabled: e.Enabled, DisabledReason: e.DisabledReason, DisabledAt: fn.UTC(e.DisabledAt), FailingSince: fn.UTC(e.FailingSince),
 		CreatedAt: e.CreatedAt.UTC(), RotatedAt: fn.UTC(e.RotatedAt), OldSecretUntil: fn.UTC(e.OldSecretUntil),
 	}

@@ -231,6 +231,10 @@ func TestBadEndpointAndListAreNamed(t *testing.T) {
 		`{"url":"https://a.test/\u0000"}`:                            {"url"},
 		`{"url":["https://a.test/"],"events":"task.failed","description":"\ud800"}`: {"url", "events", "description"},
 		`{"url":"https://a.test/","events":["disabled","webhook.enabled","task."]}`: {"events[0]", "events[1]", "events[2]"},
+
+		`{"url":"https://a.test/","events":["alert.raised"],"format":"teams"}`:                {"format"},
+		`{"url":"https://a.test/","format":"slack"}`:                                          {"events"},
+		`{"url":"https://a.test/","events":["alert.raised","task.failed"],"format":"feishu"}`: {"events"},
 	} {
 		got := s.Post(cluster.EndpointsPath, body)
 		require.Equal(t, 400, got.Status, body)
@@ -258,6 +262,22 @@ func TestBadEndpointAndListAreNamed(t *testing.T) {
 		got := s.Post(cluster.EndpointsPath, good)
 		require.Equal(t, 200, got.Status, got.Text)
 	}
+}
+
+func TestRobotTakesAlertsAndDisabledEndpoints(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	for format, shown := range map[string]string{"": "cloudevents", "cloudevents": "cloudevents", "slack": "slack", "dingtalk": "dingtalk", "wecom": "wecom", "feishu": "feishu"} {
+		at, _ := cluster.RegisterEndpoint(s, `{"url":"https://a.test/","events":["alert.raised","alert.cleared","webhook.disabled"],"format":"`+format+`"}`)
+		require.Equal(t, shown, s.Get(at).Data("format"))
+	}
+	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'webhook.create' and after::text like '%"wecom"%'`))
+
+	shop := s.NewCaller("shop", "submitter")
+	cluster.RegisterEndpoint(shop, `{"url":"https://a.test/","events":["webhook.disabled"],"format":"wecom"}`)
+	refused := shop.Post(cluster.EndpointsPath, `{"url":"https://a.test/","events":["alert.raised"],"format":"wecom"}`)
+	require.Equal(t, 400, refused.Status)
+	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
 }
 
 func TestEndpointsArePaged(t *testing.T) {

@@ -11,6 +11,7 @@ type EndpointRequest struct {
 	URL         string   `json:"url"`                   // http or https, at most 2000 bytes
 	Description string   `json:"description,omitempty"` // at most 200 characters
 	Events      []string `json:"events,omitempty"`      // such as task.succeeded; default all
+	Format      string   `json:"format,omitempty"`      // cloudevents (default), slack, dingtalk, wecom or feishu
 }
 
 // EndpointResponse is a registered URL.
@@ -20,6 +21,7 @@ type EndpointResponse struct {
 	URL            string     `json:"url"`
 	Description    string     `json:"description,omitempty"`
 	Events         []string   `json:"events"` // the events that it receives; empty = all
+	Format         string     `json:"format"` // cloudevents, slack, dingtalk, wecom or feishu
 	Enabled        bool       `json:"enabled"`
 	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it answered 410), failing (for too long) or by_hand
 	DisabledAt     *time.Time `json:"disabled_at,omitempty"`
@@ -87,7 +89,7 @@ type DeliveryResponse struct {
 	CreatedAt  time.Time       `json:"created_at"`
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
 	Tries      []DeliveryTry   `json:"tries"`             // oldest first, the last 50
-	Payload    json.RawMessage `json:"payload,omitempty"` // the body, where one delivery is read
+	Payload    json.RawMessage `json:"payload,omitempty"` // the event, where one delivery is read: the body, or what a robot's text was made of
 }
 
 // DeliveryTry is one POST of a delivery.

@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // a try is scheduled or running
-	DeliveryDelivered                      // the endpoint answered 2xx
+	DeliveryDelivered                      // the endpoint answered 2xx; a robot, that it accepted the text
 	DeliveryFailed                         // all tries failed, or the endpoint is gone
 )
 
@@ -29,10 +29,11 @@ func ParseDeliveryState(name string) (s DeliveryState, ok bool) {
 type PostResult struct {
 	Status     int           // HTTP status; 0 if there was no response
 	RetryAfter time.Duration // of the response; 0 = none
+	Refused    bool          // the body says that the event was refused, whatever the status: robots answer 200
 }
 
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
-func (r PostResult) OK() bool { return r.Status/100 == 2 }
+func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 
 // Gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
 func (r PostResult) Gone() bool { return r.Status == 410 }

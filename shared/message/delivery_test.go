@@ -8,9 +8,10 @@ import (
 )
 
 var (
-	accepted    = PostResult{Status: 204}
-	serverError = PostResult{Status: 500}
-	gone        = PostResult{Status: 410}
+	accepted     = PostResult{Status: 204}
+	serverError  = PostResult{Status: 500}
+	gone         = PostResult{Status: 410}
+	robotRefuses = PostResult{Status: 200, Refused: true}
 )
 
 func TestDeliveryFollowsSchedule(t *testing.T) {
@@ -44,6 +45,16 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	require.Equal(t, time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Hour}, now, 0).NextAt.Sub(now))
 	require.Equal(t, 4*time.Second, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "the schedule is the minimum")
 	require.Equal(t, 24*time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
+}
+
+func TestRefusalIsFailureWhateverItsStatus(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d := Delivery{Claims: 1, NextAt: now}.Settle(1, robotRefuses, now, 0.5)
+	require.Equal(t, DeliveryPending, d.State)
+	require.Equal(t, int16(1), d.Attempts)
+	require.True(t, d.NextAt.After(now))
+	require.Equal(t, EndpointHealth{FailingSince: now}, EndpointHealth{}.AfterAttempt(robotRefuses, now, time.Hour))
 }
 
 func TestStaleTryCannotFailDelivery(t *testing.T) {

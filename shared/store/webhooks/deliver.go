@@ -130,7 +130,7 @@ update webhook_deliveries w set claims = least(w.claims, 2147483646) + 1, next_a
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
-    s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
+    s.caller_id, coalesce(s.url, ''), s.format, s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // deliveryPayload is what the delivery w sends; "" if its event is missing.
 const deliveryPayload = `coalesce((select payload from webhook_events where id = w.event_id), '')`
@@ -142,6 +142,7 @@ type DueDelivery struct {
 	CallerID int64
 	EventID  string
 	URL      string
+	Format   string // of its endpoint, one of Formats
 	Payload  string // "" if only a function that was taken over can have written the row: its event is missing
 	Claim    int32  // the fence
 	Failing  bool   // nothing was delivered to the endpoint since its last failure
@@ -165,7 +166,7 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	var owner int64
 	var endpointURL, secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &secret, &old}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() error {
 		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)
 		return nil

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ type Endpoint struct {
 	URL            string
 	Description    string
 	Events         []string // the kinds that it receives; empty = all
+	Format         string   // one of Formats
 	Enabled        bool
 	DisabledReason string     // gone, failing or by_hand; "" while it is enabled
 	DisabledAt     *time.Time // nil while it is enabled
@@ -35,10 +37,22 @@ func (e Endpoint) subject() string { return "webhook/" + e.ID.String() }
 
 func (e Endpoint) json() string {
 	return store.MustJSON(map[string]any{
-		"caller_id": e.CallerID, "url": e.URL, "description": e.Description, "events": e.Events, "disabled_reason": e.DisabledReason,
+		"caller_id": e.CallerID, "url": e.URL, "description": e.Description, "events": e.Events, "format": e.Format, "disabled_reason": e.DisabledReason,
 		"disabled_at": e.DisabledAt, "failing_since": e.FailingSince, "rotated_at": e.RotatedAt,
 	})
 }
+
+// The formats in which events are posted: as CloudEvents, or as the text that a chat robot takes.
+const (
+	FormatCloudEvents = "cloudevents"
+	FormatSlack       = "slack"
+	FormatDingTalk    = "dingtalk"
+	FormatWeCom       = "wecom"
+	FormatFeishu      = "feishu"
+)
+
+// Formats are all formats, the default first.
+var Formats = []string{FormatCloudEvents, FormatSlack, FormatDingTalk, FormatWeCom, FormatFeishu}
 
 // NewEndpoint is an endpoint to be added.
 type NewEndpoint struct {
@@ -46,10 +60,11 @@ type NewEndpoint struct {
 	URL         string
 	Description string
 	Events      []string
+	Format      string // "" = FormatCloudEvents
 	Secret      string
 }
 
-const endpointColumns = `id, caller_id, url, coalesce(description, '') as description, events, enabled, coalesce(disabled_reason, '') as disabled_reason,
+const endpointColumns = `id, caller_id, url, coalesce(description, '') as description, events, format, enabled, coalesce(disabled_reason, '') as disabled_reason,
     disabled_at, failing_since, created_at, rotated_at, case when old_secret_until > now() then old_secret_until end as old_secret_until`
 
 // maxEndpoints is how many a caller may have.
@@ -59,7 +74,7 @@ const (
 	lockEndpointsOfSQL = `select pg_advisory_xact_lock(7310002, hashint8($1))`
 	countEndpointsSQL  = `select count(*) from webhook_endpoints where caller_id = $1 and url is not null`
 	insertEndpointSQL  = `
-insert into webhook_endpoints (id, caller_id, url, description, events, secret) values ($1, $2, $3, nullif($4, ''), $5, $6)
+insert into webhook_endpoints (id, caller_id, url, description, events, format, secret) values ($1, $2, $3, nullif($4, ''), $5, $6, $7)
 returning ` + endpointColumns
 )
 
@@ -82,7 +97,7 @@ func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operat
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		e, err = store.QueryOne[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, id, n.CallerID, n.URL, n.Description, store.NotNull(n.Events), secret)
+		e, err = store.QueryOne[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, id, n.CallerID, n.URL, n.Description, store.NotNull(n.Events), cmp.Or(n.Format, FormatCloudEvents), secret)
 		return store.AuditEntry{Action: "webhook.create", Subject: e.subject(), Before: "", After: e.json()}, err
 	})
 	return e, store.Wrap("add endpoint", err)

@@ -554,3 +554,20 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	db.Exec(t, `drop trigger fail on webhook_deliveries`)
 	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
+
+// The function deliver has no text for other events.
+func TestRobotOfOtherEventsIsNotStored(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	add := func(format string, events ...string) error {
+		_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{URL: "https://robot.example", Format: format, Events: events, Secret: "whsec_x"}, store.Operator{Name: "admin"})
+		return err
+	}
+	for _, format := range webhooks.Formats {
+		require.NoError(t, add(format, "alert.raised", "alert.cleared", "webhook.disabled"))
+	}
+	require.NoError(t, add("cloudevents", "task.failed"))
+	require.ErrorContains(t, add("slack"), "webhook_endpoints_format")
+	require.ErrorContains(t, add("wecom", "alert.raised", "task.failed"), "webhook_endpoints_format")
+	require.ErrorContains(t, add("teams", "alert.raised"), "webhook_endpoints_format")
+}

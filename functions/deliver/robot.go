@@ -1,0 +1,88 @@
+package deliver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+)
+
+// robot is a chat robot. It takes a text as JSON of its own, and most answer 200 even if they did not post it.
+type robot struct {
+	body    func(text string) map[string]any
+	refusal func(body []byte) string // as in receiverKind
+}
+
+var robots = map[string]robot{
+	webhooks.FormatSlack:    {body: slackText}, // it refuses with 4xx
+	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal},
+	webhooks.FormatWeCom:    {msgtypeText, errcodeRefusal},
+	webhooks.FormatFeishu:   {feishuText, feishuRefusal},
+}
+
+func slackText(text string) map[string]any { return map[string]any{"text": text} }
+
+func msgtypeText(text string) map[string]any {
+	return map[string]any{"msgtype": "text", "text": map[string]string{"content": text}}
+}
+
+func feishuText(text string) map[string]any {
+	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
+}
+
+// notRobot is the error for a 2xx answer that has no code, such as a login page.
+const notRobot = "the answer is not that of such a robot: check the URL and the format"
+
+// errcodeRefusal reads the answer of DingTalk and WeCom.
+func errcodeRefusal(body []byte) string {
+	var answer struct {
+		Code    *int64 `json:"errcode"`
+		Message string `json:"errmsg"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Code == nil {
+		return notRobot
+	}
+	return refusedWith("errcode", *answer.Code, answer.Message)
+}
+
+// feishuRefusal reads the answer of Feishu and Lark. Older installations have no code when they accept a text, but a
+// StatusCode.
+func feishuRefusal(body []byte) string {
+	var answer struct {
+		Code    *int64 `json:"code"`
+		Status  *int64 `json:"StatusCode"`
+		Message string `json:"msg"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return notRobot
+	}
+	switch {
+	case answer.Code != nil:
+		return refusedWith("code", *answer.Code, answer.Message)
+	case answer.Status != nil:
+		return refusedWith("StatusCode", *answer.Status, answer.Message)
+	}
+	return notRobot
+}
+
+func refusedWith(name string, code int64, message string) string {
+	if code == 0 {
+		return ""
+	}
+	return excerpt(fmt.Sprintf("the robot refused it with %s %d: %s", name, code, message))
+}
+
+// postToRobot posts the text of an event.
+func (d *deliverer) postToRobot(ctx context.Context, r robot, w webhooks.DueDelivery) attempt {
+	text, err := robotText(w.Payload)
+	if err != nil {
+		return attempt{at: time.Now(), err: "has no text for a robot: " + err.Error()}
+	}
+	body, err := json.Marshal(r.body(text))
+	if err != nil {
+		return attempt{at: time.Now(), err: err.Error()}
+	}
+	return d.poster.postTo(ctx, receiverKind{"application/json; charset=utf-8", r.refusal}, w.URL, w.EventID, body, w.Secrets)
+}

@@ -1,0 +1,163 @@
+package deliver_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// answerWith gives each call the next body with status 200; the last is repeated.
+func answerWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
+	return func(n int, w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, bodies[min(n, len(bodies))-1])
+	}
+}
+
+// bodyOf returns the body of the n-th call.
+func bodyOf(v *cluster.Receiver, n int) string {
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	return string(v.Bodies[n-1])
+}
+
+func addRobot(t *testing.T, w *cluster.Cluster, url, format string, events ...string) api.EndpointResponse {
+	t.Helper()
+	e, err := w.Client.AddEndpoint(t.Context(), api.EndpointRequest{URL: url, Format: format, Events: events})
+	require.NoError(t, err)
+	require.Equal(t, format, e.Format)
+	return e
+}
+
+// insertAlert inserts an alert and its event, as sweep does.
+func insertAlert(w *cluster.Cluster, event, kind, queue string, value, threshold float64) {
+	w.Admin.Exec(`with alert as (
+			insert into alerts (id, kind, queue, value, threshold, since, cleared_at, cleared_value)
+			select $1, $3, $4, $5, $6, '2026-01-02T03:04:05Z', at, case when at is not null then $5::float8 end
+			from (select case when $2 = 'alert.cleared' then '2026-01-02T03:14:05Z'::timestamptz end) cleared (at))
+		insert into event_outbox (kind, ids) values ($2, array[$1::uuid])`, task.NewID(), event, kind, queue, value, threshold)
+	w.Admin.Tick("relay")
+}
+
+const backlogText = "[Sendonce] Alert: backlog, queue marketing\\nValue 1200, threshold 1000, since 2026-01-02 03:04:05 UTC\\n" +
+	"[Sendonce] 告警：积压，队列 marketing\\n当前值 1200，阈值 1000，开始于 2026-01-02 03:04:05 UTC"
+
+func TestRobotsReceiveAlerts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, format, accepts, body string }{
+		{"slack", "slack", "ok", `{"text":"%s"}`},
+		{"dingtalk", "dingtalk", `{"errcode":0,"errmsg":"ok"}`, `{"msgtype":"text","text":{"content":"%s"}}`},
+		{"wecom", "wecom", `{"errcode":0,"errmsg":"ok"}`, `{"msgtype":"text","text":{"content":"%s"}}`},
+		{"feishu", "feishu", `{"StatusCode":0,"StatusMessage":"success","code":0,"data":{},"msg":"success"}`, `{"msg_type":"text","content":{"text":"%s"}}`},
+		{"feishu without code", "feishu", `{"Extra":null,"StatusCode":0,"StatusMessage":"success"}`, `{"msg_type":"text","content":{"text":"%s"}}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := cluster.Open(t, cluster.AllowLoopback)
+			group := cluster.NewReceiver(t, answerWith(c.accepts))
+			addRobot(t, w, group.URL, c.format, "alert.raised")
+			insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
+
+			delivered := cluster.WaitDeliveries(w, "delivered", 1)
+			require.Equal(t, "sendonce.alert.raised.v1", delivered[0].EventType)
+			require.Len(t, delivered[0].Tries, 1)
+			require.Equal(t, 1, group.Calls())
+			require.JSONEq(t, fmt.Sprintf(c.body, backlogText), bodyOf(group, 1))
+			require.Equal(t, "application/json; charset=utf-8", group.Headers[0].Get("Content-Type"))
+		})
+	}
+}
+
+func TestRefusalOfRobotIsRetried(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, format, refuses, accepts, why string }{
+		{"dingtalk", "dingtalk", `{"errcode":310000,"errmsg":"keywords not in content"}`, `{"errcode":0,"errmsg":"ok"}`,
+			"the robot refused it with errcode 310000: keywords not in content"},
+		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errcode":0,"errmsg":"ok"}`,
+			"the robot refused it with errcode 93000: invalid webhook url"},
+		{"feishu", "feishu", `{"code":19024,"msg":"Key Words Not Found","data":{}}`, `{"code":0,"msg":"success"}`,
+			"the robot refused it with code 19024: Key Words Not Found"},
+		{"feishu status", "feishu", `{"StatusCode":9499,"msg":"Bad Request"}`, `{"code":0}`, "the robot refused it with StatusCode 9499: Bad Request"},
+		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the answer is not that of such a robot: check the URL and the format"},
+		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the answer is not that of such a robot: check the URL and the format"},
+		{"no answer", "dingtalk", ``, `{"errcode":0}`, "the answer is not that of such a robot: check the URL and the format"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := cluster.Open(t, cluster.AllowLoopback)
+			group := cluster.NewReceiver(t, answerWith(c.refuses, c.accepts))
+			robot := addRobot(t, w, group.URL, c.format, "alert.raised")
+			insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
+
+			cluster.Eventually(t, func() bool {
+				return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == 1
+			})
+			pending := cluster.WaitDeliveries(w, "pending", 1)
+			require.Equal(t, 200, pending[0].Tries[0].Status)
+			require.Equal(t, c.why, pending[0].Tries[0].Error)
+			failing, err := w.Client.Endpoint(t.Context(), robot.ID)
+			require.NoError(t, err)
+			require.NotNil(t, failing.FailingSince, "a refusal is a failure of the endpoint")
+
+			cluster.MakeDue(w)
+			delivered := cluster.WaitDeliveries(w, "delivered", 1)
+			require.Len(t, delivered[0].Tries, 2)
+			require.Equal(t, 2, group.Calls())
+			require.Equal(t, bodyOf(group, 1), bodyOf(group, 2))
+			recovered, err := w.Client.Endpoint(t.Context(), robot.ID)
+			require.NoError(t, err)
+			require.Nil(t, recovered.FailingSince)
+		})
+	}
+}
+
+func TestSlackRefusesByStatus(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	channel := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			w.WriteHeader(403)
+			_, _ = io.WriteString(w, "action_prohibited")
+			return
+		}
+		_, _ = io.WriteString(w, "ok")
+	})
+	addRobot(t, w, channel.URL, "slack", "alert.cleared")
+	insertAlert(w, "alert.cleared", "stream_full", "EVENTS", 0.7, 0.8)
+	cluster.Eventually(t, func() bool {
+		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == 1
+	})
+	cluster.MakeDue(w)
+	delivered := cluster.WaitDeliveries(w, "delivered", 1)
+	require.Equal(t, "answered 403 Forbidden", delivered[0].Tries[0].Error)
+	require.Equal(t, "action_prohibited", delivered[0].Tries[0].Response)
+	require.JSONEq(t, `{"text":"[Sendonce] Alert cleared: stream almost full, stream EVENTS\nValue 70.0%, threshold 80.0%, since 2026-01-02 03:04:05 UTC, cleared 2026-01-02 03:14:05 UTC\n`+
+		`[Sendonce] 告警解除：流将满，流 EVENTS\n当前值 70.0%，阈值 80.0%，开始于 2026-01-02 03:04:05 UTC，解除于 2026-01-02 03:14:05 UTC"}`, bodyOf(channel, 2))
+}
+
+func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t, cluster.AllowLoopback)
+	group, gone := cluster.NewReceiver(t, answerWith(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
+	robot := addRobot(t, w, group.URL, "wecom", "webhook.disabled")
+	_, err := w.Client.TestEndpoint(t.Context(), robot.ID)
+	require.NoError(t, err)
+	cluster.WaitDeliveries(w, "delivered", 1)
+	require.Contains(t, bodyOf(group, 1), "[Sendonce] Test: this robot is set up to receive alerts.")
+
+	disabled := w.AddEndpoint(gone.URL+"/secret-path", "task.succeeded")
+	w.FinishTask()
+	cluster.WaitDeliveries(w, "delivered", 2)
+	text := bodyOf(group, 2)
+	require.Contains(t, text, "[Sendonce] Webhook endpoint disabled: 127.0.0.1:")
+	require.Contains(t, text, "Reason: it answered 410, failing since ")
+	require.Contains(t, text, "id "+disabled.ID)
+	require.Contains(t, text, "返回了 410")
+	require.NotContains(t, text, "secret-path")
+}

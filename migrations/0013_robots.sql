@@ -1,0 +1,6 @@
+-- Endpoints that are robots of Slack, DingTalk, WeCom or Feishu: they take alerts as a short text, in JSON of their own.
+ALTER TABLE webhook_endpoints
+    ADD COLUMN format varchar(20) NOT NULL DEFAULT 'cloudevents',
+    ADD CONSTRAINT webhook_endpoints_format CHECK (format IN ('cloudevents', 'slack', 'dingtalk', 'wecom', 'feishu')
+        AND (format = 'cloudevents' OR events <> '{}' AND events <@ ARRAY['webhook.disabled', 'alert.raised', 'alert.cleared']));
+COMMENT ON COLUMN webhook_endpoints.format IS 'What is posted: cloudevents, or the text that a robot of slack, dingtalk, wecom or feishu takes.';
