@@ -26,7 +26,7 @@ func TestRobotPagesShowNoSecret(t *testing.T) {
 	got.has(t, "The robot is added.", "WeCom robot", "Send a test event")
 	require.NotContains(t, got.text, "Replace the secret")
 	require.NotContains(t, got.text, "verifies an event")
-	b.get("/console/webhooks").has(t, "<small>WeCom robot</small>")
+	b.get("/console/webhooks").has(t, `<small class="clip">WeCom robot</small>`)
 }
 
 func TestEndpointPages(t *testing.T) {
