@@ -32,6 +32,9 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
+// browsers limits how many run at once: each wants more than a core while it starts.
+var browsers = make(chan struct{}, 2)
+
 // openTab starts a browser, and skips the test where there is none.
 func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
@@ -41,6 +44,8 @@ func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorO
 	}
 	profile, err := os.MkdirTemp("", "console")
 	require.NoError(t, err)
+	browsers <- struct{}{}
+	t.Cleanup(func() { <-browsers })
 	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile))
 	ctx, end := chromedp.NewExecAllocator(context.Background(), append(all, options...)...) // the cleanup below ends it
 	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))   // about events that it does not know

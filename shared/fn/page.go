@@ -28,7 +28,7 @@ const (
 	anonymousPages    = 256 // at once
 	anonymousOfOne    = 8   // of one address; more of them wait
 	anonymousWait     = 2 * time.Second
-	anonymousPageTime = 5 * time.Second // for reading the response
+	anonymousPageTime = 20 * time.Second // for reading the response, from its beginning
 	maxAnonymousForm  = 8 << 10
 )
 
@@ -200,7 +200,6 @@ func (req *request) enterPage(ctx context.Context, p *mountedRoute) (leave func(
 			done()
 			return nil, Busy("too many visitors who are not logged in, try again")
 		}
-		_ = http.NewResponseController(req.w).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
 		return func() { req.env.anonymousPages.Release(1); done() }, nil
 	}
 	if err := req.acquireSlot(p); err != nil {
@@ -220,14 +219,22 @@ type pageWriter struct {
 
 func (w *pageWriter) WriteHeader(status int) {
 	if w.req.status == 0 {
-		w.req.status = status
+		w.begin(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// begin bounds how long a visitor who is not logged in may take to read the response.
+func (w *pageWriter) begin(status int) {
+	w.req.status = status
+	if w.req.call.Caller.Name == "" {
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
+	}
+}
+
 func (w *pageWriter) Write(b []byte) (int, error) {
 	if w.req.status == 0 {
-		w.req.status = http.StatusOK
+		w.begin(http.StatusOK)
 	}
 	n, err := w.ResponseWriter.Write(b)
 	w.req.bytes += n
