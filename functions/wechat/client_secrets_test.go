@@ -47,7 +47,7 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 			})
 			c := newTestClient(t, "http://"+address, time.Minute, new(memoryTokens))
 			requireClean(t, c.send(t.Context(), token{Value: value}, testMessage()).message)
-			_, err = c.fetchToken(t.Context())
+			_, err := c.fetchToken(t.Context())
 			require.Error(t, err)
 			require.NotContains(t, err.Error(), sandbox.WeChatSecret)
 			require.NotContains(t, tokenErrorResult(err).message, sandbox.WeChatSecret)
