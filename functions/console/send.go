@@ -6,8 +6,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -20,6 +24,9 @@ type sendPage struct {
 }
 
 func (s *site) sendForm(p *page) error {
+	if !p.MaySubmit() {
+		return &api.Error{Status: http.StatusForbidden, Message: p.T("To send an SMS needs the role submitter.")}
+	}
 	shown := sendPage{Action: "/console/send", Key: p.Entered("idempotency_key", "console-"+rand.Text())}
 	if p.May(fn.Viewer) {
 		found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, url.Values{"active": {"true"}, "limit": {"200"}})
@@ -35,21 +42,61 @@ func (s *site) sendForm(p *page) error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview shows what the form would send. A caller that cannot read templates sees none of them.
+// preview shows what the form would send. Only the API says that it would be sent, and it says so to admins alone.
 func (f sendPage) preview(p *page) (*textPreview, error) {
+	shown, err := f.previewText(p)
+	if shown == nil || err != nil {
+		return nil, err
+	}
+	if p.Refusal != nil || strings.TrimSpace(p.PostFormValue("phone_number")) == "" {
+		shown.Sendable = false
+	}
+	var refused *api.Error
+	if err := p.checkMessage(); errors.As(err, &refused) {
+		shown.Sendable = false
+		for _, field := range refused.Fields {
+			shown.Problem = field.Field + " " + field.Message
+		}
+	}
+	return shown, nil
+}
+
+// previewText shows the text. A caller that cannot read templates sees none of them.
+func (f sendPage) previewText(p *page) (*textPreview, error) {
 	content, name := p.Entered("content", ""), p.Entered("template_name", "")
-	if name == "" {
-		if content == "" {
+	switch {
+	case name != "" && !p.MayChange():
+		return &textPreview{Refusal: p.T("A template is shown to admins only: the text is made of it when the message is sent.")}, nil
+	case name != "":
+		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.TemplateName == name })
+		if i < 0 {
 			return nil, nil
 		}
-		segments, encoding := task.Segments(content)
-		return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: len([]rune(content)), Segments: segments, Encoding: string(encoding), Sendable: true}}, nil
-	}
-	i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.TemplateName == name })
-	if i < 0 || !p.MayChange() {
+		return p.preview(f.Templates[i].TemplateContent)
+	case content == "":
 		return nil, nil
+	case p.MayChange():
+		return p.previewParams("{content}", map[string]any{"content": content}) // braces in a value are text
 	}
-	return p.preview(f.Templates[i].TemplateContent)
+	segments, encoding := task.Segments(content)
+	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil
+}
+
+// checkMessage refuses fields that can be judged without the API. An empty phone number is not typed yet.
+func (p *page) checkMessage() error {
+	if phone := p.PostFormValue("phone_number"); phone != "" {
+		if _, problem := task.Country("").Phone(phone); problem != "" {
+			return p.badField("phone_number", problem)
+		}
+	}
+	if queue := p.PostFormValue("queue"); queue != "" && !task.ValidQueue(queue) {
+		return p.badField("queue", task.QueueRule)
+	}
+	request, err := p.typedMessage()
+	if err == nil && request.SendAt != nil && request.SendAt.After(time.Now().Add(decode.Farthest)) {
+		err = p.badField("send_at", p.T("must be at most a year ahead"))
+	}
+	return err
 }
 
 func (s *site) previewSend(p *page) error { return p.showEntered("/console/send", s.sendForm) }

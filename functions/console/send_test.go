@@ -66,10 +66,42 @@ func TestSend(t *testing.T) {
 		got.has(t, `<p class="text sms">您好 &lt;b&gt;</p>`, "6 characters", "UCS-2", `value="k9"`)
 		admin.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Your code is 7</p>")
 	})
+	t.Run("says that it would be sent if it would", func(t *testing.T) {
+		s.Post("/api/v1/admin/blocked-words", `{"word":"lottery"}`)
+		preview := func(b *browser, name, value string) shown {
+			form := []string{name, value}
+			for _, field := range [][2]string{{"idempotency_key", "k9"}, {"content", "hello {name}"}, {"phone_number", "13800138000"}} {
+				if field[0] != name {
+					form = append(form, field[0], field[1])
+				}
+			}
+			return b.submit("/console/send/preview", form...)
+		}
+		const promise = "It would be sent."
+		preview(admin, "send_at", "2h").has(t, promise, "hello {name}</p>", "12 characters")
+		for name, value := range map[string]string{"phone_number": "abc", "send_at": "tomorrow", "queue": "a b", "content": "a lottery"} {
+			got := preview(admin, name, value)
+			require.NotContains(t, got.text, promise, name)
+			got.has(t, "It would be refused:")
+		}
+		preview(admin, "send_at", "400d").has(t, "must be at most a year ahead")
+		require.NotContains(t, preview(admin, "phone_number", "").text, promise)
+		refused := admin.submit("/console/send", "idempotency_key", "k9", "phone_number", "abc", "content", "hello")
+		require.Equal(t, 400, refused.status)
+		require.NotContains(t, refused.text, promise)
+		got := preview(b, "send_at", "2h")
+		got.has(t, "hello {name}</p>", "12 characters")
+		require.NotContains(t, got.text, promise, "only admins are told by the API")
+		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "A template is shown to admins only")
+	})
 	t.Run("is for submitters", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("eye", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, s, caller.User, caller.Password)
 			require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
+			got := v.get("/console/send")
+			require.Equal(t, 403, got.status)
+			require.NotContains(t, got.text, "idempotency_key")
+			got.has(t, "needs the role submitter")
 			require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
 		}
 		both := s.NewCallerWith("both", `"roles":["admin","submitter"],"queues":["otp"]`)

@@ -70,13 +70,22 @@ func (s *site) smsTemplate(p *page) error {
 // preview composes the text of a template and the sample values of the form, one name=value in each line.
 func (p *page) preview(content string) (*textPreview, error) {
 	params, err := p.typedParams("params")
-	if err == nil {
-		var preview api.PreviewResponse
-		preview, err = post[api.PreviewResponse](p, templatesPath+"/preview", api.PreviewRequest{TemplateContent: content, Params: params})
-		if err == nil {
-			return &textPreview{PreviewResponse: preview}, nil
-		}
+	if err != nil {
+		return refusedPreview(err)
 	}
+	return p.previewParams(content, params)
+}
+
+func (p *page) previewParams(content string, params map[string]any) (*textPreview, error) {
+	preview, err := post[api.PreviewResponse](p, templatesPath+"/preview", api.PreviewRequest{TemplateContent: content, Params: params})
+	if err != nil {
+		return refusedPreview(err)
+	}
+	return &textPreview{PreviewResponse: preview}, nil
+}
+
+// refusedPreview shows why there is no preview of what was entered.
+func refusedPreview(err error) (*textPreview, error) {
 	var refused *api.Error
 	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest {
 		return nil, err

@@ -45,7 +45,7 @@ type DefaultContent struct {
 func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
 	switch {
 	case row == nil:
-		return d, Refuse(CodeNoDefault, "content is empty and this phone number has no default content; send content, or store a default with POST /api/v1/admin/default-sms")
+		return d, Refuse(CodeNoDefault, "content is empty and this phone number has no default content; send content, or let an admin store a default with POST /api/v1/admin/default-sms")
 	case row.Sent:
 		return d, Refuse(CodeDefaultSent, "the default content of this phone number was already sent; send content, or reset the default")
 	}
