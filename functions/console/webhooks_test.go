@@ -40,6 +40,7 @@ func TestEndpointPages(t *testing.T) {
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="ftp://`+hostileShown+`"`, `value="`+hostileShown+`"`, `value="task.failed" checked`, `<span class="wrong">`)
 	})
+	b.get("/console/webhooks").has(t, "need TASK_EVENTS=all")
 	require.NotContains(t, b.get("/console/webhooks").text, "alert.raised", "only for admins")
 	added := b.submit("/console/webhooks", "url", "https://shop.test/events?a=%22%3E", "description", hostile, "events", "task.failed", "events", "webhook.disabled")
 	require.Equal(t, 200, added.status)
