@@ -183,3 +183,18 @@ func TestBadInputIsNamedAndNotStored(t *testing.T) {
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 400 and request_data is not null`))
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
 }
+
+// A named template is sent or refused, and never replaced by the default content of the number.
+func TestNamedTemplateIsNotReplacedByDefault(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/admin/template", `{"template_name":"plain","template_content":"Plain text"}`)
+	s.Post("/api/v1/admin/default-sms", `{"phone_number":"13800138000","content":"DEFAULT"}`)
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_name":"plain"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
+	require.Equal(t, "Plain text", sent.Data("final_content"))
+	unknown := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_name":"nosuch"}`)
+	require.Equal(t, 400, unknown.Status, unknown.Text)
+	require.Contains(t, unknown.Text, "template_name")
+	require.Zero(t, s.Count(`select count(*) from default_sms_data where is_sent`))
+}

@@ -15,8 +15,11 @@ type Draft struct {
 	TemplateName string // "" = not named
 }
 
-// NeedsDefault reports whether the stored default content of the phone number must be sent.
-func (d Draft) NeedsDefault() bool { return d.Content == "" && d.Params == nil }
+// NeedsDefault reports whether the stored default content of the phone number must be sent: the draft has neither a
+// text nor parameters, and names no template.
+func (d Draft) NeedsDefault() bool {
+	return d.Content == "" && d.Params == nil && d.TemplateID == 0 && d.TemplateName == ""
+}
 
 // Composed is the text that will be sent.
 type Composed struct {
@@ -62,7 +65,7 @@ func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 		return Composed{}, d.noTemplate()
 	}
 	params := d.Params
-	if params == nil {
+	if params == nil && d.Content != "" {
 		var err error
 		if params, err = ParseParams(d.Content); err != nil {
 			return Composed{}, Invalid([]Field{{Name: "content", Message: err.Error()}})
