@@ -47,6 +47,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/bulk/{id}/stop":  s.page(s.stopBulk),
 		"GET /console/tasks":            s.page(s.tasks),
 		"GET /console/tasks/{id}":       s.page(s.task),
+		"GET /console/tasks/{id}/{do}":  s.page(s.backToTask), // after a language was chosen, or a page was loaded again
 		"POST /console/tasks/{id}/{do}": s.page(s.changeTask),
 		"GET /console/queues":           s.page(s.queues),
 		"POST /console/queues/pause":    s.page(s.pauseQueue),

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -255,6 +256,8 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	s.Post("/api/v1/admin/queues/promo/pause", `{"reason":"<b>down</b>"}`)
 	b := logIn(t, s, s.User, s.Password)
 	b.get("/console").has(t, `<a href="/console/tasks?queue=promo&amp;state=pending">3</a>`, "&lt;b&gt;down&lt;/b&gt;", `<svg class="plot"`)
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"later","queue":"promo","send_at":"`+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"}`)
+	b.get("/console/queues").has(t, `state=pending">3</a>`, `state=scheduled">1</a>`)
 	require.Equal(t, "/console", b.get("/").path)
 
 	viewer := s.Post("/api/v1/admin/callers", `{"name":"watcher","roles":["viewer"]}`)

@@ -17,8 +17,27 @@ func (s *site) queues(p *page) error {
 	if err != nil {
 		return err
 	}
-	return p.show("queues", p.T("Queues"), found)
+	shown := queuesPage{NextAfter: found.NextAfter}
+	for _, q := range found.Queues {
+		shown.Queues = append(shown.Queues, shownQueue{q})
+	}
+	return p.show("queues", p.T("Queues"), shown)
 }
+
+type queuesPage struct {
+	Queues    []shownQueue
+	NextAfter string
+}
+
+// shownQueue counts each task once: in the API scheduled tasks are pending, too, and held ones processing, as in
+// the original SMS API.
+type shownQueue struct{ api.QueueState }
+
+func (q shownQueue) Pending() int64 {
+	return q.PendingNewTasks + q.PendingRetryTasks - q.ScheduledTasks
+}
+
+func (q shownQueue) Processing() int64 { return q.ProcessingTasks - q.HeldTasks }
 
 // pauseQueue pauses the queue that the form names, which need not have tasks.
 func (s *site) pauseQueue(p *page) error {

@@ -74,3 +74,9 @@ func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 	}
 	return steps
 }
+
+// backToTask leads from the address of a button to the page of the task.
+func (s *site) backToTask(p *page) error {
+	p.redirect("/console/tasks/" + url.PathEscape(p.PathValue("id")))
+	return nil
+}

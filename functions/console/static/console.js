@@ -103,7 +103,8 @@ document.addEventListener("change", (event) => {
 // An element with data-refresh is replaced by its new content every so many seconds, unless somebody uses it or the page is
 // hidden.
 async function refresh(region, index) {
-  if (document.hidden || region.contains(document.activeElement) || document.querySelector("dialog[open]") || region.querySelector("details[open]")) {
+  const typed = [...region.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
+  if (document.hidden || typed || region.contains(document.activeElement) || document.querySelector("dialog[open]") || region.querySelector("details[open]")) {
     return;
   }
   try {
