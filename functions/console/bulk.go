@@ -52,12 +52,13 @@ func (s *site) newBulk(p *page) error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	filter, err := p.bulkFilter(p.query(taskFilters...))
+	query := p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
+	pastTimes(query, "from", "to") // once, so that the change begins with what was counted
+	filter, err := p.bulkFilter(query)
 	if err != nil {
 		return form, err
 	}
 	form.BulkPreviewResponse, err = post[api.BulkPreviewResponse](p, "/api/v1/admin/bulk/preview", api.BulkPreviewRequest{Action: action, Filter: filter})
-	query := p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from")
 	if form.Filter.To != nil {
 		query.Set("to", form.Filter.To.Format(time.RFC3339Nano))
 	}
@@ -80,7 +81,7 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 		if text := query.Get(name); text != "" {
 			when, err := time.Parse(time.RFC3339Nano, text)
 			if err != nil {
-				return f, p.badField(name, p.T("must be a time such as 2026-01-31T08:00:00Z"))
+				return f, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d"))
 			}
 			*at = &when
 		}

@@ -447,7 +447,6 @@ var chinese = map[string]string{
 	"inactive":                         "停用",
 	"is paused":                        "已暂停",
 	"message":                          "消息",
-	"must be a time such as 2026-01-31T08:00:00Z":                                                                 "必须是时间，例如 2026-01-31T08:00:00Z",
 	"must be a time with its zone, such as 2026-01-31T08:00+08:00, or how far ahead it is, such as 30m, 2h or 3d": "必须是带时区的时间，例如 2026-01-31T08:00+08:00；或距现在的时长，例如 30m、2h 或 3d",
 	"must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d": "须为带时区的时间，例如 2026-01-31T08:00+08:00，或多久以前，例如 30m、2h、3d",
 	"must be a whole number":                  "必须是整数",

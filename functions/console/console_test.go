@@ -295,6 +295,25 @@ func TestHeldTasksAreDecided(t *testing.T) {
 	}
 }
 
+func TestTasksAreFilteredByTimeSpans(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
+	b := logIn(t, s, s.User, s.Password)
+	const row, none = "138****8000", "No task matches."
+	for query, want := range map[string]string{"from=2h": row, "to=2h": none, "from=2h&to=1h": none, "from=2020-01-31T08:00%2B08:00": row} {
+		got := b.get("/console/tasks?state=pending&" + query)
+		require.Equal(t, 200, got.status, query)
+		got.has(t, want)
+		if want == row {
+			require.Contains(t, b.get("/console/tasks?format=csv&"+query).text, row)
+		}
+	}
+	got := b.get("/console/bulk/new?state=pending&from=2h")
+	got.has(t, "1 tasks match", "2 h ago", `value="action=cancel&amp;from=20`) // the change begins with what was counted
+	require.Equal(t, 400, b.get("/console/bulk/new?state=pending&from=yesterday").status)
+}
+
 func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

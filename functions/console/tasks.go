@@ -26,6 +26,7 @@ type tasksPage struct {
 
 func (s *site) tasks(p *page) error {
 	query := p.query(taskFilters...)
+	pastTimes(query, "from", "to")
 	if p.Param("format") == "csv" {
 		return p.writeTasks(query)
 	}
