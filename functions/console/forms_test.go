@@ -27,4 +27,9 @@ func TestRefusedFormsAreShownAgain(t *testing.T) {
 		got.has(t, `value="`+strings.Repeat("&lt;", 501)+`"`, `<span class="wrong">`, "Cancel the task")
 		require.Equal(t, 409, b.submit(path+"/retry").status, "it has not failed")
 	})
+	t.Run("once if the page of the form cannot be shown", func(t *testing.T) {
+		got := b.submit("/console/tasks/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81/retry")
+		require.Equal(t, 404, got.status)
+		require.Equal(t, 1, strings.Count(got.text, `class="problem"`), got.text)
+	})
 }

@@ -103,6 +103,7 @@ func (s *site) showError(p *page, err error) {
 		p.redirect("/console/login")
 		return
 	}
+	p.Refusal = nil // the page of the form could not be shown, and the error says why
 	if err := p.render(shown.Status, "error", p.T("Error"), shown); err != nil {
 		http.Error(p.w, shown.Message, shown.Status)
 	}
