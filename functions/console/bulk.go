@@ -127,12 +127,29 @@ func (s *site) bulks(p *page) error {
 	return p.show("bulks", p.T("Bulk changes"), found)
 }
 
+type bulkProgress struct{ api.BulkResponse }
+
+// Tasks is where the tasks of the filter are listed. They have left its state if they were changed.
+func (b bulkProgress) Tasks() string {
+	f := b.Filter
+	query := url.Values{}
+	for name, value := range map[string]string{"phone_number": f.PhoneNumber, "source": f.Source, "queue": f.Queue, "from": instant(f.From), "to": instant(f.To)} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if f.CallerID != nil {
+		query.Set("caller_id", f.CallerID.String())
+	}
+	return "/console/tasks?" + query.Encode()
+}
+
 func (s *site) bulk(p *page) error {
 	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+url.PathEscape(p.PathValue("id")), nil)
 	if err != nil {
 		return err
 	}
-	return p.show("bulk", p.T("Bulk change"), found)
+	return p.show("bulk", p.T("Bulk change"), bulkProgress{found})
 }
 
 func (s *site) stopBulk(p *page) error {

@@ -302,6 +302,7 @@ var chinese = map[string]string{
 	"Task, phone, key, claim, message, request…": "任务、手机号、幂等键、领取号、消息、请求…",
 	"Tasks for this phone number":                "此手机号的任务",
 	"Tasks":                                      "任务",
+	"Tasks of this filter, in any state":         "此条件下的全部任务（任意状态）",
 	"Template type":                              "模板类型",
 	"Template":                                   "模板",
 	"Templates with errors":                      "出错的模板",

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"html"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -312,6 +313,23 @@ func TestTasksAreFilteredByTimeSpans(t *testing.T) {
 	got := b.get("/console/bulk/new?state=pending&from=2h")
 	got.has(t, "1 tasks match", "2 h ago", `value="action=cancel&amp;from=20`) // the change begins with what was counted
 	require.Equal(t, 400, b.get("/console/bulk/new?state=pending&from=yesterday").status)
+}
+
+func TestBulkChangeShowsItsFilter(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	task := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello","queue":"promo","source":"shop & <b>"}`).Data("task_id").(string)
+	b := logIn(t, s, s.User, s.Password)
+	form := b.get("/console/bulk/new?" + url.Values{"state": {"pending"}, "queue": {"promo"}, "source": {"shop & <b>"}, "from": {"2h"}}.Encode())
+	query := html.UnescapeString(between(t, form.text, `name="query" value="`, `"`))
+	began := b.submit("/console/bulk", "query", query, "expected", "1", "count", "1", "reason", "withdrawn")
+	began.has(t, "promo", "shop &amp; &lt;b&gt;", "2 h ago")
+	require.Equal(t, 204, s.Tick("sweep").Status)
+	got := b.get(strings.Split(began.path, "?")[0])
+	got.has(t, `class="state finished"`)
+	list := html.UnescapeString(between(t, got.text, `<a href="/console/tasks?`, `"`))
+	require.NotContains(t, list, "state=")
+	b.get("/console/tasks?"+list).has(t, task)
 }
 
 func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
