@@ -37,7 +37,7 @@ var layers = map[string]struct{ ours, outside []string }{
 			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
-	"functions/console": {ours: []string{"functions/console/apidocs", "shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
+	"functions/console": {ours: []string{"shared/decode", "functions/console/apidocs", "shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
 	"functions/console/apidocs": {
 		ours:    []string{"shared/fn", "shared/api"},
 		outside: []string{"github.com/swaggest/swgui/v5/static", "go.yaml.in/yaml/v4"},
