@@ -3,7 +3,7 @@
 // as one types, and has two shortcuts of the keyboard.
 
 // confirmed asks a question in a dialog and resolves to true if it was answered with the button that has the text of action.
-function confirmed(question, action) {
+function confirmed(question, action, danger) {
   return new Promise((resolve) => {
     const dialog = document.createElement("dialog");
     const text = document.createElement("p");
@@ -16,7 +16,7 @@ function confirmed(question, action) {
     no.textContent = document.body.dataset.back;
     const yes = document.createElement("button");
     yes.value = "yes";
-    yes.className = "primary";
+    yes.className = danger ? "primary danger" : "primary";
     yes.textContent = action;
     buttons.append(no, yes);
     dialog.append(text, buttons);
@@ -38,7 +38,7 @@ document.addEventListener("submit", async (event) => {
   }
   event.preventDefault();
   const button = event.submitter;
-  if (await confirmed(form.dataset.confirm, button ? button.textContent : "OK")) {
+  if (await confirmed(form.dataset.confirm, button ? button.textContent : "OK", button?.classList.contains("danger"))) {
     form.dataset.asked = "yes";
     form.requestSubmit(button);
   }
