@@ -135,16 +135,14 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 const startBulkSQL = `
 insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched, finished_at)
 select $1, $2, $3, $4, $5, $6, $7, $8, case when $8 = 0 then now() end
-where (select count(*) from (select from bulk_changes where finished_at is null limit ` + bulkRunningText + `) r) < ` + bulkRunningText + `
+where (select count(*) from (select from bulk_changes where finished_at is null limit $9) r) < $9
 returning ` + bulkColumns
-
-const bulkRunningText = "20" // bulkRunning
 
 // StartBulk records a bulk change, which RunBulk then makes.
 func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		filterText := store.MustJSON(filter)
-		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched)
+		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched, bulkRunning)
 		if task.CodeOf(err) == task.CodeNotFound {
 			err = task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", bulkRunning))
 		}

@@ -27,16 +27,16 @@ const (
 )
 
 // searchKeySQL finds the submissions of a key. The hash of a key contains the id of its caller.
-const searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) limit 20`
+const searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) limit $2`
 
-const searchCallersSQL = `select id from callers where $1::bigint is null or id = $1 order by id desc limit 2000`
+const searchCallersSQL = `select id from callers where $1::bigint is null or id = $1 order by id desc limit $2`
 
-const searchLiveClaimSQL = `select id from task_live where claim_id = $1 limit 20`
+const searchLiveClaimSQL = `select id from task_live where claim_id = $1 limit $2`
 
 // The logs are read backwards in time, part by part: both have a BRIN index on their times.
 const (
-	searchDoneClaimSQL = `select id from task_done where claim_id = $1 and reported_at >= $2 and reported_at < $3 limit 20`
-	searchRequestSQL   = `select task_id from receive_logs where request_id = $1 and task_id is not null and created_at >= $2 and created_at < $3 limit 20`
+	searchDoneClaimSQL = `select id from task_done where claim_id = $1 and reported_at >= $3 and reported_at < $4 limit $2`
+	searchRequestSQL   = `select task_id from receive_logs where request_id = $1 and task_id is not null and created_at >= $3 and created_at < $4 limit $2`
 )
 
 // Find returns the tasks that match any of the fields, at most 20 of each, and whether everything was looked through:
@@ -73,7 +73,7 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 
 // findByKey looks for the key under the ids of all callers, the built-in admin's included.
 func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
-	rows, err := st.db.Read.Query(ctx, searchCallersSQL, s.Caller)
+	rows, err := st.db.Read.Query(ctx, searchCallersSQL, s.Caller, searchCallers)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +111,9 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any) (foun
 	return nil, true, nil
 }
 
-func (st *Store) findIDs(ctx context.Context, sql string, args ...any) ([]task.ID, error) {
-	rows, err := st.db.Read.Query(ctx, sql, args...)
+// findIDs runs a query whose first parameter is what to look for, and the second how many to find.
+func (st *Store) findIDs(ctx context.Context, sql string, value any, more ...any) ([]task.ID, error) {
+	rows, err := st.db.Read.Query(ctx, sql, append([]any{value, searchLimit}, more...)...)
 	if err != nil {
 		return nil, err
 	}
