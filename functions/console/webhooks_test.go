@@ -226,7 +226,7 @@ func TestLongTextsFitThePages(t *testing.T) {
 		"/console/webhooks", "/console/webhooks/" + path.Base(at), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
 		"/console/messages/" + id, "/console/subscribe", "/console/subscribe/" + subscribed, "/console/subscribe/statistics", "/console/subscribe/templates",
 	}
-	for _, width := range []string{"desk", "phone"} {
+	for _, width := range []string{"wide", "phone"} {
 		if width == "phone" {
 			tab.phone()
 		}
