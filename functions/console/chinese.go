@@ -416,6 +416,7 @@ var chinese = map[string]string{
 	"by_hand":                          "手动停用",
 	"caller":                           "调用方",
 	"cancelled":                        "已取消",
+	"choose a template of the list":    "请选择列表中的模板",
 	"choose at least one role":         "请至少选择一个角色",
 	"claim":                            "领取",
 	"claimed":                          "已领取",

@@ -29,7 +29,7 @@ func TestPagesRefuseGarbage(t *testing.T) {
 	patterns, err := fn.PagePatterns(env, functions.Catalogue()...)
 	require.NoError(t, err)
 
-	fields := []string{"form", "queue", "reason", "until", "template_name", "template_content", "params", "content", "phone_number", "use_template", "word", "name", "roles", "queues",
+	fields := []string{"form", "queue", "reason", "until", "template_name", "template_id", "template_content", "params", "content", "phone_number", "use_template", "word", "name", "roles", "queues",
 		"business_types", "receives", "max_waiting_tasks", "best_priority", "confirm", "idempotency_key", "send_at", "outcome", "url", "events", "after", "limit", "subject", "q", "active", "is_sent", "state", "from"}
 	values := []string{"", "\x00", "\xff\xfe", "../../etc", "9999999999999999999999", "-1", "1e400d", "%zz", "=\n=\n==", strings.Repeat("长", 20_000)}
 	buttons := []string{"x", "preview", "activate", "deactivate", "reset", "delete", "retry", "cancel", "resolve", "reveal"}

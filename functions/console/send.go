@@ -63,12 +63,12 @@ func (f sendPage) preview(p *page) (*textPreview, error) {
 
 // previewText shows the text. A caller that cannot read templates sees none of them.
 func (f sendPage) previewText(p *page) (*textPreview, error) {
-	content, name := p.Entered("content", ""), p.Entered("template_name", "")
+	content, id := p.Entered("content", ""), p.Entered("template_id", "")
 	switch {
-	case name != "" && !p.MayChange():
+	case (id != "" || p.Entered("template_name", "") != "") && !p.MayChange():
 		return &textPreview{Refusal: p.T("A template is shown to admins only: the text is made of it when the message is sent.")}, nil
-	case name != "":
-		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.TemplateName == name })
+	case id != "":
+		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.ID.String() == id })
 		if i < 0 {
 			return nil, nil
 		}
@@ -124,7 +124,8 @@ func (s *site) send(p *page) error {
 	return nil
 }
 
-// typedMessage reads the message from the form.
+// typedMessage reads the message from the form. A visitor who may list templates chooses one by its id, as several may
+// have the same name; others type a name.
 func (p *page) typedMessage() (api.SendRequest, error) {
 	request := api.SendRequest{
 		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), Queue: p.PostFormValue("queue"),
@@ -134,7 +135,12 @@ func (p *page) typedMessage() (api.SendRequest, error) {
 		return request, &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has no key: open the page again.")}
 	}
 	var err error
-	if request.SendAt, err = p.typedTime("send_at"); err != nil || request.TemplateName == "" {
+	if id := p.PostFormValue("template_id"); id != "" {
+		if err = request.TemplateID.UnmarshalJSON([]byte(id)); err != nil {
+			return request, p.badField("template_id", p.T("choose a template of the list"))
+		}
+	}
+	if request.SendAt, err = p.typedTime("send_at"); err != nil || request.TemplateID == 0 && request.TemplateName == "" {
 		return request, err
 	}
 	if request.Content != "" {

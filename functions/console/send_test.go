@@ -42,11 +42,27 @@ func TestSend(t *testing.T) {
 	})
 	t.Run("with a template", func(t *testing.T) {
 		got := admin.get("/console/send")
-		got.has(t, `<option value="login &lt;b&gt;">login &lt;b&gt;: Your code is {code}</option>`)
-		got = admin.submit("/console/send", "idempotency_key", keyOf(t, got), "phone_number", "13800138000", "template_name", "login <b>", "params", "code=42")
+		got.has(t, `<option value="1">login &lt;b&gt;: Your code is {code}</option>`)
+		got = admin.submit("/console/send", "idempotency_key", keyOf(t, got), "phone_number", "13800138000", "template_id", "1", "params", "code=42")
 		got.has(t, "The message was submitted")
 		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
 		require.Equal(t, "Your code is 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
+	})
+	t.Run("with the chosen one of two templates of one name", func(t *testing.T) {
+		s.Post("/api/v1/admin/template", `{"template_name":"login <b>","template_content":"Second {code}"}`)
+		got := admin.get("/console/send")
+		got.has(t, `<option value="2">login &lt;b&gt;: Second {code}</option>`)
+		fields := []string{"idempotency_key", keyOf(t, got), "phone_number", "13800138000", "template_id", "2", "params", "code=42"}
+		admin.submit("/console/send/preview", fields...).has(t, `value="2" selected`, "Second 42</p>")
+		got = admin.submit("/console/send", fields...)
+		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
+		require.Equal(t, "Second 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
+		fields[5] = "<b>"
+		admin.submit("/console/send", fields...).has(t, "choose a template of the list")
+	})
+	t.Run("with a template by its name", func(t *testing.T) {
+		got := b.submit("/console/send", "idempotency_key", keyOf(t, b.get("/console/send")), "phone_number", "13800138000", "template_name", "login <b>", "params", "code=42")
+		got.has(t, "The message was submitted")
 	})
 	t.Run("shows a refused form again", func(t *testing.T) {
 		got := b.submit("/console/send", "idempotency_key", "k1", "phone_number", "x", "content", hostile, "queue", hostile, "send_at", "")
@@ -59,12 +75,12 @@ func TestSend(t *testing.T) {
 		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "template_name", "login <b>", "params", "kode=1").has(t, "is missing")
 		require.Equal(t, 400, b.submit("/console/send", "phone_number", "13800138000", "content", "a").status, "without a key")
 		require.Equal(t, 404, b.submit("/console/send", "idempotency_key", "k2", "phone_number", "13800138000").status, "without default content")
-		require.Equal(t, 2, s.Count(`select count(*) from task_live`))
+		require.Equal(t, 4, s.Count(`select count(*) from task_live`))
 	})
 	t.Run("shows a preview", func(t *testing.T) {
 		got := b.submit("/console/send/preview", "idempotency_key", "k9", "content", "您好 <b>", "phone_number", "1")
 		got.has(t, `<p class="text sms">您好 &lt;b&gt;</p>`, "6 characters", "UCS-2", `value="k9"`)
-		admin.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Your code is 7</p>")
+		admin.submit("/console/send/preview", "template_id", "1", "params", "code=7").has(t, "Your code is 7</p>")
 	})
 	t.Run("says that it would be sent if it would", func(t *testing.T) {
 		s.Post("/api/v1/admin/blocked-words", `{"word":"lottery"}`)
@@ -119,7 +135,7 @@ func TestOperatorSendsAMessage(t *testing.T) {
 	b.logIn(s.User, s.Password)
 	b.open("/console/send")
 	b.fill(`form.stack`, "phone_number", "13800138000", "params", "code=1234")
-	b.run(chromedp.SendKeys(`select[name=template_name]`, "login", chromedp.ByQuery), chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"1234")]`))
+	b.run(chromedp.SendKeys(`select[name=template_id]`, "login", chromedp.ByQuery), chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"1234")]`))
 	b.shot("send-preview")
 	b.click(`form.stack button.primary`, `.wrong`)
 	b.shot("send-refused")
