@@ -116,6 +116,9 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	response := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
+		if e.CallerName != "" && !readsAll(c) {
+			response.Timeline[i].CallerName, response.Timeline[i].CallerID = "", nil
+		}
 	}
 	return response, err
 }
@@ -235,7 +238,7 @@ func adminTask(t tasks.Detail) api.AdminTask {
 func taskEvent(e tasks.Event) api.TaskEvent {
 	return api.TaskEvent{
 		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: (*api.ID)(e.CallerID),
-		Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,
+		CallerName: e.CallerName, State: e.State, Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,
 		RequestID: e.RequestID, SourceIP: e.SourceIP, UserAgent: e.UserAgent,
 	}
 }

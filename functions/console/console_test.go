@@ -382,7 +382,32 @@ func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1","sending":true}`).Status)
 	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1"}`).Status)
 	b := logIn(t, s, s.User, s.Password)
-	b.get("/console/tasks/"+id).has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+")
+	got := b.get("/console/tasks/" + id)
+	got.has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+", "in 9 min")
+	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is a time")
+}
+
+// The timeline says who decided, and what. Submitters see that it was an operator, not who.
+func TestTimelineShowsWhoDecided(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop := s.NewCaller("shop", "submitter")
+	id := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","on_unknown":"hold"}`).Data("task_id").(string)
+	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
+	s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","outcome":"unknown"}`)
+	admin, submitter := logIn(t, s, s.User, s.Password), logIn(t, s, shop.User, shop.Password)
+	admin.submit("/console/tasks/"+id+"/resolve", "outcome", "resend", "reason", "asked <b>")
+	got := admin.get("/console/tasks/" + id)
+	got.has(t, `<span class="verdict">resolved</span>`, `→ <span class="state pending">pending</span>`, "by <b>"+s.User+"</b>", "asked &lt;b&gt;")
+	got = submitter.get("/console/tasks/" + id)
+	got.has(t, `→ <span class="state pending">pending</span>`, "by an operator", "asked &lt;b&gt;")
+	require.NotContains(t, got.text, s.User)
+	require.NotContains(t, shop.Get("/api/v1/admin/tasks/"+id).Text, s.User)
+	shop.Post("/api/v1/sms/task/"+id+"/cancel", "")
+	got = admin.get("/console/tasks/" + id)
+	got.has(t, "by the submitter", `<dd class="text">cancelled</dd>`)
+	require.NotContains(t, got.text, "已取消")
+	admin.get("/console/tasks").has(t, `<td class="text">cancelled</td>`)
 }
 
 // One address that floods the login, with wrong passwords and with forms that never end, keeps nobody else from it.

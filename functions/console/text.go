@@ -70,8 +70,10 @@ func templateFuncs(language string) template.FuncMap {
 		"join":     strings.Join,
 		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
 		"short":    shortEvent,
+		"result":   func(result string) string { return resultText(language, result) },
 		"lastTry":  lastTry,
 		"isPast":   isPast,
+		"timeIn":   parsedTime,
 
 		"alertValue":  alertValue,
 		"pretty":      pretty,
@@ -179,6 +181,15 @@ var english = map[string]string{
 	"timeout_retry": "lease ended, retried", "timeout_held": "lease ended, held", "timeout_failed": "lease ended, failed",
 	"failure_rate": "many failures", "stream_full": "stream almost full",
 	"cloudevents": "CloudEvents, signed", "slack": "Slack robot", "dingtalk": "DingTalk robot", "wecom": "WeCom robot", "feishu": "Feishu or Lark robot",
+}
+
+// parsedTime reads a time that the API gives as text; nil if it is none.
+func parsedTime(text string) *time.Time {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil
+	}
+	return &at
 }
 
 // isPast reports whether a time has passed.

@@ -85,7 +85,7 @@ var emptyFields = map[string][]string{
 	inGet:      {"reason", "archived"},
 	inArchive:  {"reason"},
 	inAdmin:    {"reason", "archived", "lease_until"},
-	inTimeline: nil,
+	inTimeline: {"caller_name", "state"}, // of an operator's decision
 	inEvent:    {"reason"},
 }
 

@@ -181,6 +181,8 @@ type TaskEvent struct {
 	AppID      string    `json:"app_id,omitempty"`
 	ClaimID    ID        `json:"claim_id,omitempty"`
 	CallerID   *ID       `json:"caller_id,omitempty"`
+	CallerName string    `json:"caller_name,omitempty"` // of the operator who decided
+	State      string    `json:"state,omitempty"`       // of the task after the operator's decision
 	Status     int       `json:"status,omitempty"`      // what an app reported: 2 = SUCCESS, 3 = FAILED
 	StatusCode int       `json:"status_code,omitempty"` // the HTTP status of a submission
 	Verdict    string    `json:"verdict,omitempty"`     // what became of a report, a lease, or a decision by hand

@@ -240,6 +240,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	}, events[3])
 	require.Equal(t, "the tower is back", events[4].Message)
 	require.Equal(t, "retried", events[4].Verdict)
+	require.Equal(t, "tester pending r", events[4].CallerName+" "+events[4].State+" "+events[4].RequestID)
 	require.Zero(t, next)
 
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 1)

@@ -21,6 +21,8 @@ type Event struct {
 	AppID      string `json:"app_id"`
 	ClaimID    int64  `json:"claim_id"`
 	CallerID   *int64 `json:"caller_id"`
+	CallerName string `json:"caller_name"` // of the operator who decided
+	State      string `json:"state"`       // of the task after an operator's decision
 	Status     int    `json:"status"`      // what a sender reported: 2, 3, or 0 for neither
 	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
 	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
@@ -45,7 +47,8 @@ const (
 )
 
 // timelineSQL reads the newest lines of each log before a place, in turns, so that many lines
-// of one log do not hide those of the others: n counts the lines of a log.
+// of one log do not hide those of the others: n counts the lines of a log. A decision of an operator
+// and its audit entry were written by one transaction, so they have the same time.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((
@@ -60,10 +63,17 @@ from ((
             case when jsonb_typeof(request_data -> 'request_id') = 'string' then request_data ->> 'request_id' end)
     from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
 ) union all (
-    select 3, id, row_number() over (order by id desc), created_at, case when verdict in ('extended', 'sending') then 'extended' when request_data is null then 'verdict' else 'report' end,
-        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'caller_id', caller_id, 'status', status, 'verdict', verdict,
-            'error_code', error_code, 'message', error_message)
-    from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2
+    select 3, l.id, row_number() over (order by l.id desc), l.created_at,
+        case when verdict in ('extended', 'sending') then 'extended' when request_data is null then 'verdict' else 'report' end,
+        jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'caller_id', coalesce(l.caller_id, operator.id), 'caller_name', operator.name,
+            'request_id', operator.request_id, 'state', operator.state, 'status', status, 'verdict', verdict, 'error_code', error_code, 'message', error_message)
+    from (select * from report_logs where task_id = $1 and ($5::bigint = 0 or id < $5) order by id desc limit $2) l
+    left join lateral (
+        select a.caller_id, a.caller_name, a.request_id, a.after ->> 'state'
+        from operator_actions a
+        where l.verdict in ('cancelled', 'resolved', 'retried') and a.created_at = l.created_at and a.subject = $1::text
+        limit 1
+    ) operator (id, name, request_id, state) on true
 )) e
 order by n, log`
 
