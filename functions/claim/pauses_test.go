@@ -83,17 +83,6 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 	require.Equal(t, "it is up", actions[0].(map[string]any)["reason"])
 }
 
-func TestEmptyQueueCanBePaused(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	pauseQueue(s, "bulk", time.Now().Add(time.Hour))
-	line := queueInfo(s, "bulk")
-	require.EqualValues(t, 0, line["pending_new_tasks"])
-	require.NotEmpty(t, line["pause"].(map[string]any)["until"])
-	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"bulk"}`)
-	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&queue=bulk").List())
-}
-
 func TestBadPauseIsNamed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -196,26 +196,6 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
-func TestHangingReceiverDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
-	hang := make(chan struct{})
-	stuck := cluster.NewReceiver(t, func(int, http.ResponseWriter, *http.Request) { <-hang })
-	t.Cleanup(func() { close(hang) }) // before the server waits for its calls
-	healthy := cluster.NewReceiver(t, nil)
-	stuckID := w.AddEndpoint(stuck.URL).ID
-	w.AddEndpoint(healthy.URL)
-	const n = 30
-	for range n {
-		w.FinishTask()
-	}
-	cluster.Eventually(t, func() bool { return healthy.Calls() >= n })
-	require.Positive(t, stuck.Calls())
-	require.Zero(t, w.Admin.Count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, stuckID),
-		"the first call to it still hangs")
-	cluster.WaitDeliveries(w, "delivered", n)
-}
-
 func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)

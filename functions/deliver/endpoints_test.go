@@ -43,11 +43,7 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 		w.Admin.Exec(`update webhook_endpoints set ` + value + ` where url is null and caller_id = (select id from callers where name = 'shop')`)
 	}
 	setSecret(`description = secret, secret = 'enc2.00000000.AAAA'`)
-	w.Admin.Exec(`with m as (
-			insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
-			select gen_random_uuid(), gen_random_uuid(), c.id, 'shop', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
-			from callers c, generate_series(1, $2) where name = 'shop' returning id, caller_id)
-		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, locked.URL, n)
+	insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'shop'`), locked.URL, n)
 
 	w.Save(other.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return other.Calls() == 1 })

@@ -71,11 +71,8 @@ func TestMessageOfUnknownCallerStopsNoOther(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, nil)
-	w.Admin.Exec(`with m as (
-			insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
-			select gen_random_uuid(), gen_random_uuid(), c, 'x', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
-			from unnest(array[0, 4711]) c returning id, caller_id)
-		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, shop.URL)
+	insertPosts(w.Admin, 0, shop.URL, 1)
+	insertPosts(w.Admin, 4711, shop.URL, 1)
 	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_done`) == 1 })
 	require.Equal(t, 1, shop.Calls())

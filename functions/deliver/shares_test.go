@@ -11,6 +11,16 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
+// insertPosts inserts n messages of a caller that are due to be posted to a URL.
+func insertPosts(s *cluster.Client, caller int, url string, n int) {
+	s.T.Helper()
+	s.Exec(`with m as (
+			insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), $1, 'x', gen_random_uuid(), gen_random_uuid(), 1, $2, 't', '1', false, 5, 1
+			from generate_series(1, $3) returning id, caller_id)
+		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($2, 8), 5 from m`, caller, url, n)
+}
+
 func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
@@ -21,11 +31,7 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	for i := range hosts {
 		hosts[i] = cluster.NewReceiver(t, slow)
 		require.Equal(t, 200, mallory.Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).Status)
-		w.Admin.Exec(`with m as (
-				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
-				select gen_random_uuid(), gen_random_uuid(), c.id, 'mallory', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
-				from callers c, generate_series(1, 20) where name = 'mallory' returning id, caller_id)
-			insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
+		insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'mallory'`), hosts[i].URL, 20)
 	}
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
 	w.Admin.Exec(`with e as (insert into webhook_events (id, payload) select n::text, '{}' from generate_series(1, 20) n returning id)
@@ -51,32 +57,4 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	webhooks, messages := inFlight()
 	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
 	require.Equal(t, 32, messages)
-}
-
-// What one caller has waiting for the stream of events, and for being recorded, keeps
-// no other one waiting, and is more than the stream has room for at a time.
-func TestManyEventsDoNotDelayOtherCallers(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
-	mallory := w.Admin.NewCaller("mallory", "submitter")
-	require.Equal(t, 200, mallory.Post(cluster.EndpointsPath, `{"url":"http://127.0.0.1:1/"}`).Status)
-	well := cluster.NewReceiver(t, nil)
-	w.AddEndpoint(well.URL)
-	const flood = 3000
-	w.Admin.Exec(`with t as (
-			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, metadata)
-			select gen_random_uuid(), c.id, 'default', 5, 3, 0, '13800138000', 'x', jsonb_build_object('m', repeat('x', 1000))
-			from callers c, generate_series(1, $1) where name = 'mallory' returning id, caller_id
-		), f as (
-			insert into event_outbox (kind, caller_id, ids)
-			select 'task.failed', caller_id, array_agg(id) from (select *, row_number() over () / 500 as n from t) t group by caller_id, n
-		), v as (
-			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-			values (gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x') returning id
-		)
-		insert into event_outbox (kind, ids) select 'task.failed', array[id] from v`, flood)
-	cluster.Eventually(t, func() bool { return well.Calls() == 1 })
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from webhook_deliveries`) == flood+1 })
-	ahead := w.Admin.Count(`select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 0)`)
-	require.Less(t, ahead, 500)
 }

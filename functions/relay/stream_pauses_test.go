@@ -72,27 +72,6 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
 }
 
-func TestFullEventStreamDelaysNoInboxes(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	limits := createLimited(o, "EVENTS", "evt.>", 1)
-	removeLimit(o, createLimited(o, "USERS", "inbox.>", 1))
-	o.Admin.Exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array[gen_random_uuid()] from generate_series(1, 20)`)
-	relay := o.At(o.Start("relay"))
-	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Equal(t, 19, o.Admin.Count(`select count(*) from event_outbox`))
-	insertAcks(o.Admin, "ann", 20)
-	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Equal(t, 20, o.MessagesIn("USERS"))
-	require.Equal(t, 19, o.Admin.Count(`select count(*) from event_outbox where stream = 'EVENTS'`))
-
-	removeLimit(o, limits)
-	o.Admin.Exec(`update stream_pauses set until = now()`)
-	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Zero(t, o.Admin.Count(`select count(*) from event_outbox`))
-	require.Equal(t, 20, o.MessagesIn("EVENTS"))
-}
-
 func TestFullInboxDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
