@@ -52,15 +52,3 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 	slices.Sort(refusing)
 	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, refusing, "only these read the row of the cursor")
 }
-
-func TestCallsWithoutCredentialsAreRefused(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	for _, who := range []cluster.Client{{User: "admin", Password: "wrong"}, {User: "nobody", Password: "secret"}, {}, {User: "\x00", Password: "'; --"}} {
-		stranger := &cluster.Client{T: t, URL: s.URL, User: who.User, Password: who.Password}
-		got := stranger.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-		require.Equal(t, 401, got.Status)
-		require.Contains(t, got.Header.Get("WWW-Authenticate"), "Basic")
-	}
-	require.Zero(t, s.Count(`select count(*) from receive_logs`), "nothing is stored")
-}

@@ -239,26 +239,6 @@ func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	require.Equal(t, 2, w.SavedMessages())
 }
 
-func TestDeliveryBeforeSavedHappensOnceWithoutPostgres(t *testing.T) {
-	t.Parallel()
-	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	proxy := sandbox.NewProxy(t, w.DatabaseURL)
-	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
-	w.Restart()
-	w.StartTrigger(w.Client.BaseURL)
-	l := startAcceptLoad(w, 4)
-	l.acknowledged(20, "accepted")
-	proxy.Cut()
-	acknowledged := l.Acknowledged("accepted")
-	l.acknowledged(40, "accepted")
-	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) >= acknowledged+40 }, "bob has them")
-	require.Less(t, w.SavedMessages(), acknowledged+40, "and they are not saved")
-	proxy.Restore()
-	l.acknowledged(20, "accepted")
-	require.Zero(t, l.finish())
-	require.Zero(t, l.Acknowledged("saved")+l.Acknowledged("best-effort"))
-}
-
 func TestClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()

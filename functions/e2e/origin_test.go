@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -40,22 +39,4 @@ func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 		}
 	}
 	require.Greater(t, tried, 30)
-}
-
-func TestFormsAndImagesCannotCallRoutes(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	made := s.Post("/api/v1/admin/callers", `{"name":"ann","roles":["sender"]}`)
-	require.Equal(t, 200, made.Status, made.Text)
-	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 200, sent.Status, sent.Text)
-
-	revoke := fmt.Sprintf("/api/v1/admin/callers/%s/revoke", made.Data("id"))
-	require.Equal(t, 403, s.Do("POST", revoke, "", "Origin", "https://evil.example", "Content-Type", "application/x-www-form-urlencoded").Status)
-	require.Zero(t, s.Count(`select count(*) from callers where revoked_at is not null`))
-	require.Equal(t, 403, s.Do("GET", "/api/v1/sms/tasks/pending?app_id=evil", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors").Status)
-
-	ann := &cluster.Client{T: t, URL: s.URL, User: "ann", Password: made.Data("token").(string)}
-	require.Len(t, ann.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
-	require.Equal(t, 200, s.Post(revoke, "").Status)
 }

@@ -36,12 +36,6 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	lease, err := time.Parse(time.RFC3339, claimed[0]["lease_until"].(string))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
-
-	typo := cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submitt"))
-	cluster.WaitExit(t, typo)
-	require.NotZero(t, typo.ExitCode())
-	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
-	require.Contains(t, typo.Output(), "sweep")
 }
 
 // `make run` and the tests compile as binary does.
@@ -56,41 +50,6 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	got, err := exec.CommandContext(t.Context(), cluster.Binary(t), "version").Output()
 	require.NoError(t, err)
 	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
-}
-
-func TestWrongSettingsAreAllNamed(t *testing.T) {
-	t.Parallel()
-	bin := cluster.Binary(t)
-	p := cluster.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
-	cluster.WaitExit(t, p)
-	require.NotZero(t, p.ExitCode())
-	for _, name := range []string{"DEBUG", "MAX_RETRY_COUNT", "SENDONCE_TYPO", "APP_PORT"} {
-		require.Contains(t, p.Output(), name)
-	}
-	empty := cluster.StartProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
-	cluster.WaitExit(t, empty)
-	require.NotZero(t, empty.ExitCode())
-	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
-}
-
-func TestBadRetryBackoffStopsTheStart(t *testing.T) {
-	t.Parallel()
-	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
-	cluster.WaitExit(t, p)
-	require.Equal(t, 2, p.ExitCode())
-	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)
-}
-
-func TestProcessStartsWithoutDatabase(t *testing.T) {
-	t.Parallel()
-	bin := cluster.Binary(t)
-	s := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings("postgres://nobody@127.0.0.1:1/none"))))
-	require.Equal(t, 200, s.Get("/healthz").Status)
-	require.Equal(t, 503, s.Get("/readyz").Status)
-	away := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 503, away.Status)
-	require.Equal(t, "server_busy", away.Body["error"])
-	require.NotEmpty(t, away.Header.Get("Retry-After"))
 }
 
 // Two processes are killed in turn while clients submit, and repeat with their keys what

@@ -44,29 +44,3 @@ func TestPollEndsBeforeFrameworkDeadline(t *testing.T) {
 	require.Empty(t, poll.List())
 	require.Less(t, time.Since(began), 10*time.Second)
 }
-
-func TestFrameworkReadsTheSameSettings(t *testing.T) {
-	t.Parallel()
-	_, url := cluster.ServeByFramework(t, cluster.Settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET=claim", "SENDONCE_SAFETY_TICK=1m")...)
-	s := cluster.NewClient(t, url)
-	require.Equal(t, 503, s.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
-	require.Equal(t, 404, s.Post("/api/v1/sms/send", "{}").Status)
-}
-
-func TestFrameworkBoundsCallsAndDrains(t *testing.T) {
-	t.Parallel()
-	database := sandbox.NewDatabase(t)
-	p, url := cluster.ServeByFramework(t, cluster.Settings(database, "SENDONCE_MAX_WAITING=1")...)
-	s := cluster.NewClient(t, url).Connect(database)
-	poll := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	refused := s.Get("/api/v1/sms/tasks/pending?app_id=b&wait=30")
-	require.Equal(t, 429, refused.Status, refused.Text)
-	require.Equal(t, 200, s.Get("/healthz").Status)
-	code, err := p.Terminate(20 * time.Second)
-	require.NoError(t, err)
-	require.Zero(t, code, p.Output())
-	response := <-poll
-	require.Equal(t, 200, response.Status)
-	require.Empty(t, response.List())
-	require.Contains(t, p.Output(), `"msg":"drained"`)
-}

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
@@ -14,55 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// A caller whose polls take all that it may have is stopped there: others claim, submit
-// and poll, its own reports have places, and the admin revokes it.
-func TestPollsOfOneCallerLeaveRoomForOthers(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
-	admin := cluster.ServeHandler(t, h).Connect(url)
-	greedy, honest, shop := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender"), admin.NewCaller("shop", "submitter")
-	const path = "/api/v1/sms/tasks/pending?limit=1&wait=30&app_id=app"
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	statuses := make(chan int, 100)
-	for range 100 {
-		go func() {
-			req, _ := http.NewRequestWithContext(ctx, "GET", greedy.URL+path, nil)
-			req.SetBasicAuth(greedy.User, greedy.Password)
-			res, err := http.DefaultClient.Do(req)
-			if err == nil {
-				res.Body.Close()
-				statuses <- res.StatusCode
-			}
-		}()
-	}
-	for range 96 {
-		require.Equal(t, 429, <-statuses, "a quarter of 16 waits")
-	}
-	require.Empty(t, statuses)
-
-	got := honest.StartWaiting(path)
-	require.Equal(t, 200, shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)
-	for range 4 { // those of the greedy caller have waited for longer
-		require.Equal(t, 200, shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)
-	}
-	select {
-	case r := <-got:
-		require.Len(t, r.List(), 1)
-	case <-time.After(cluster.WaitLimit):
-		require.Fail(t, "the honest caller was not woken")
-	}
-	for range 4 {
-		require.Equal(t, 200, <-statuses)
-	}
-	full := greedy.Get("/api/v1/sms/tasks/pending?limit=1&app_id=app")
-	require.Equal(t, 200, full.Status, "who does not wait needs no place to wait in")
-	revoked := admin.Post(fmt.Sprintf("/api/v1/admin/callers/%d/revoke", admin.Count(`select id from callers where name = 'greedy'`)), "")
-	require.Equal(t, 200, revoked.Status, revoked.Text)
-	require.Equal(t, 401, greedy.Get(path).Status)
-}
 
 // Calls of one caller that wait for a lock hold half of the connections to Postgres at most.
 func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
