@@ -1,20 +1,17 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/sendonce/sendonce/shared/api"
 )
 
 // refusedInput reports whether the API refused what the visitor entered, and keeps why: the handler then shows the
 // page with the form again, which has the entered values and what is wrong with them.
 func (p *page) refusedInput(err error) bool {
-	var refused *api.Error
-	if !errors.As(err, &refused) {
+	refused := p.refusalOf(err)
+	if refused == nil {
 		return false
 	}
 	switch refused.Status {
@@ -82,7 +79,7 @@ func (p *page) Problem(field string) string {
 			problems = append(problems, f.Message)
 		}
 	}
-	return strings.Join(problems, "; ")
+	return strings.Join(problems, p.T("; "))
 }
 
 // Entered is what a field of a form shows: what was entered if that was refused, else the given value.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions"
@@ -36,7 +37,9 @@ func TestPagesRefuseGarbage(t *testing.T) {
 	ids := []string{"1", task, "%00", "%FF", "..%2F..%2Fapi", "99999999999999999999", url.PathEscape(hostile)}
 	wildcard := regexp.MustCompile(`\{[^}]*\}`)
 	b := logIn(t, s, s.User, s.Password)
-	tried := 0
+	b.submit("/console/language", "language", "zh") // what is wrong is said in Chinese
+	problem := regexp.MustCompile(`<(?:span class="wrong"|p class="problem"[^>]*|div class="problem"[^>]*><p)>([^<]*)<`)
+	tried, problems := 0, map[string]bool{}
 	for _, pattern := range patterns {
 		method, path, _ := strings.Cut(pattern, " ")
 		if !strings.HasPrefix(path, "/console/") || path == "/console/login" || path == "/console/logout" {
@@ -75,9 +78,16 @@ func TestPagesRefuseGarbage(t *testing.T) {
 				got := b.do(method, address, form)
 				tried++
 				require.Less(t, got.status, 500, "%s %s with %.20q:\n%s", method, address, value, got.text)
+				for _, found := range problem.FindAllStringSubmatch(got.text, -1) {
+					problems[found[1]] = true
+				}
 			}
 		}
 	}
 	require.Greater(t, tried, 300)
 	require.Zero(t, s.Count(`select count(*) from callers where revoked_at is not null`))
+	require.Greater(t, len(problems), 20)
+	for text := range problems {
+		assert.Regexp(t, `\p{Han}`, text)
+	}
 }

@@ -15,6 +15,9 @@ const (
 	conversationsPage = "/console/messages/conversations"
 )
 
+// messageStates are the states of a message.
+var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
+
 // readsAll reports whether the visitor reads what belongs to all callers, as fn.Call.ReadsAll does.
 func (p *page) readsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
 

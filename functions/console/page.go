@@ -87,10 +87,10 @@ type errorPage struct {
 
 func (s *site) showError(p *page, err error) {
 	shown := errorPage{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
-	var refused *api.Error
+	refused := p.refusalOf(err)
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &refused):
+	case refused != nil:
 		shown = errorPage{Status: refused.Status, Message: refused.Message, Fields: refused.Fields}
 	case errors.As(err, &tooLarge):
 		shown = errorPage{Status: http.StatusRequestEntityTooLarge, Message: p.T("The form is too large.")}

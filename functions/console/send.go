@@ -51,8 +51,7 @@ func (f sendPage) preview(p *page) (*textPreview, error) {
 	if p.Refusal != nil || strings.TrimSpace(p.PostFormValue("phone_number")) == "" {
 		shown.Sendable = false
 	}
-	var refused *api.Error
-	if err := p.checkMessage(); errors.As(err, &refused) {
+	if refused := p.refusalOf(p.checkMessage()); refused != nil {
 		shown.Sendable = false
 		for _, field := range refused.Fields {
 			shown.Problem = field.Field + " " + field.Message

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -71,7 +70,7 @@ func (s *site) smsTemplate(p *page) error {
 func (p *page) preview(content string) (*textPreview, error) {
 	params, err := p.typedParams("params")
 	if err != nil {
-		return refusedPreview(err)
+		return p.refusedPreview(err)
 	}
 	return p.previewParams(content, params)
 }
@@ -79,15 +78,15 @@ func (p *page) preview(content string) (*textPreview, error) {
 func (p *page) previewParams(content string, params map[string]any) (*textPreview, error) {
 	preview, err := post[api.PreviewResponse](p, templatesPath+"/preview", api.PreviewRequest{TemplateContent: content, Params: params})
 	if err != nil {
-		return refusedPreview(err)
+		return p.refusedPreview(err)
 	}
 	return &textPreview{PreviewResponse: preview}, nil
 }
 
 // refusedPreview shows why there is no preview of what was entered.
-func refusedPreview(err error) (*textPreview, error) {
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest {
+func (p *page) refusedPreview(err error) (*textPreview, error) {
+	refused := p.refusalOf(err)
+	if refused == nil || refused.Status != http.StatusBadRequest {
 		return nil, err
 	}
 	text := refused.Message

@@ -70,6 +70,7 @@ func templateFuncs(language string) template.FuncMap {
 		"join":     strings.Join,
 		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
 		"short":    shortEvent,
+		"ofAPI":    func(message string) string { return ofAPI(language, message) },
 		"result":   func(result string) string { return resultText(language, result) },
 		"lastTry":  lastTry,
 		"isPast":   isPast,
@@ -196,7 +197,7 @@ func parsedTime(text string) *time.Time {
 func isPast(at *time.Time) bool { return at != nil && at.Before(time.Now()) }
 
 // valueTexts are values of the API that pages show translated.
-var valueTexts = slices.Concat(taskStates, taskReasons, []string{
+var valueTexts = slices.Concat(taskStates, taskReasons, messageStates, []string{
 	"task", "message", "delivery", "subscribe", "caller", // what a search finds
 	"failure_rate", "backlog", "stream_full", // kinds of alerts
 	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
@@ -205,9 +206,8 @@ var valueTexts = slices.Concat(taskStates, taskReasons, []string{
 	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
 	"paused",             // queues
 	"active", "inactive", // templates
-	"accepted", "sending", "sent", "abandoned", "stuck", // messages
+	"stuck",                                                          // messages
 	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
 	"cloudevents", "slack", "dingtalk", "wecom", "feishu", // formats of endpoints
 	"revoked", "open", "cleared", // callers and alerts
-	"the request has invalid fields", // the message of an error
 })

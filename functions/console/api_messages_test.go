@@ -1,0 +1,167 @@
+package console
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestMessagesOfTheAPIInChinese(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		"must be at most 50 characters":                             "最多 50 个字符",
+		"is required: it " + task.UserRule:                          "必填：必须是 1 到 50 个字符，只能使用 A-Z a-z 0-9 . _ -",
+		"the task is processing; only a failed task can be retried": "任务的状态是：处理中；只有失败的任务可以重试",
+		"queue processed is not paused":                             "队列 processed 没有暂停",
+		"has 2 digits after 00; it must be 3":                       "在 00 之后有 2 位数字；必须是 3",
+		"must be at most 100 queues; leave it empty for all":        "最多 100 个",
+		"is missing: template %[2]s %d needs it":                    "缺少：模板 %[2]s %d 需要它",
+		"must be one or more of webhook.disabled, alert.raised and alert.cleared for the format slack, and no others": "Slack 机器人只能选择 webhook.disabled、alert.raised 和 alert.cleared，且至少选择一个",
+		"the request has invalid fields: content must not be blank":                                                   "content 不能为空白",
+		"an unknown message": "an unknown message", "": "",
+	} {
+		require.Equal(t, want, ofAPI("zh", message))
+		require.Equal(t, message, ofAPI("en", message))
+	}
+}
+
+// messageSources are the packages whose refusals a visitor of the console can meet.
+var messageSources = []string{
+	"functions/admin", "functions/messages", "functions/submit", "functions/subscribe", "functions/webhooks", "shared/decode", "shared/task", "shared/store",
+	"shared/store/admin", "shared/store/callers", "shared/store/messages", "shared/store/subscribe", "shared/store/tasks", "shared/store/webhooks",
+}
+
+// unseen are files whose refusals no form, filter or button of the console can cause.
+var unseen = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscribe/(record|request))\.go$|store/messages/confirm\.go$|store/tasks/claim\.go$|task/(id|key|subscribe_data|alert|backoff)\.go$`)
+
+// unseenMessages are single ones.
+var unseenMessages = map[string]bool{
+	"no such secret": true, "differs from the header Idempotency-Key; send one of them": true, "must be unknown": true,
+	"must not be sent with a batch; give each item its own idempotency_key": true, "a newer order takes its place": true,
+	"the message has a newer send, task %s; retry that one": true,
+}
+
+func TestEveryMessageOfTheAPIHasATranslation(t *testing.T) {
+	t.Parallel()
+	s := sources{constants: map[string]ast.Expr{}}
+	for _, directory := range messageSources {
+		s.read(t, directory)
+	}
+	s.read(t, "shared/message") // for its constants
+	found := s.messages()
+	require.Greater(t, len(found), 120)
+	for _, message := range found {
+		sample := strings.ReplaceAll(message, "%s", "7")
+		if !unseenMessages[message] && message != "no such %s" {
+			assert.NotEqual(t, sample, ofAPI("zh", sample), "without a translation in api_messages.go")
+		}
+	}
+	for message, translated := range apiMessages {
+		assert.LessOrEqual(t, len(valueInMessage.FindAllString(translated, -1)), strings.Count(message, "%s"), "the translation has more values: %s", message)
+	}
+}
+
+// sources are parsed files of Go, and the constants of their packages.
+type sources struct {
+	files     []*ast.File
+	constants map[string]ast.Expr // by package.name
+}
+
+func (s *sources) read(t *testing.T, directory string) {
+	paths, err := filepath.Glob("../../" + directory + "/*.go")
+	require.NoError(t, err)
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") || unseen.MatchString(path) {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		s.files = append(s.files, file)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.ValueSpec); ok {
+				for i, name := range spec.Names {
+					if i < len(spec.Values) {
+						s.constants[file.Name.Name+"."+name.Name] = spec.Values[i]
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+// messageArguments says which argument of a function is a message.
+var messageArguments = map[string]int{"When": 2, "addf": 1, "Refuse": 1, "NotFound": 0, "note": 1, "failAt": 1}
+
+// messages returns the messages of all refusals, with %s for each value.
+func (s *sources) messages() (found []string) {
+	for _, file := range s.files {
+		add := func(e ast.Expr, prefix string) {
+			if text := prefix + s.text(e, file.Name.Name); strings.Trim(strings.ReplaceAll(text, "%s", ""), " ;:") != "" {
+				found = append(found, text)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch node := n.(type) {
+			case *ast.CallExpr:
+				name := nameOf(node.Fun)
+				if at, ok := messageArguments[name]; ok && at < len(node.Args) {
+					add(node.Args[at], map[bool]string{true: "no such "}[name == "NotFound"])
+				}
+			case *ast.KeyValueExpr:
+				if nameOf(node.Key) == "Message" {
+					add(node.Value, "")
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+var verb = regexp.MustCompile(`%[.\d]*[a-z]`)
+
+// text is the value of an expression, with %s for what is not constant.
+func (s *sources) text(e ast.Expr, pkg string) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); err == nil {
+			return verb.ReplaceAllString(text, "%s")
+		}
+	case *ast.BinaryExpr:
+		return s.text(e.X, pkg) + s.text(e.Y, pkg)
+	case *ast.Ident:
+		if constant := s.constants[pkg+"."+e.Name]; constant != nil {
+			return s.text(constant, pkg)
+		}
+	case *ast.SelectorExpr:
+		if constant := s.constants[nameOf(e.X)+"."+e.Sel.Name]; constant != nil {
+			return s.text(constant, nameOf(e.X))
+		}
+	case *ast.CallExpr:
+		if nameOf(e.Fun) == "Sprintf" {
+			return s.text(e.Args[0], pkg)
+		}
+	}
+	return "%s"
+}
