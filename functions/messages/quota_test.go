@@ -3,7 +3,6 @@ package messages_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,38 +53,6 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 		require.Equal(t, 200, s.Post(fmt.Sprint(cluster.MessagesPath, "/", id, "/abandon"), `{"reason":"x"}`).Status)
 	}
 	cluster.Eventually(t, func() bool { return cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
-}
-
-// A stream that one caller alone fills takes the messages of others all the time.
-func TestOneCallerCannotFillInboxStream(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
-	o.StartAll()
-	s := o.Admin
-	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
-	large := strings.Repeat("x", 60_000)
-	inbox := cluster.OpenStream(s, cluster.StreamsPath+"bob")
-	refused := 0
-	for n := range 300 { // 18 MB to as many inboxes
-		r := cluster.SendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
-		if r.Status == 200 {
-			o.WaitMessage(r.Data("server_msg_id").(string), "sent") // the relay keeps up
-			continue
-		}
-		require.Equal(t, 429, r.Status, r.Text)
-		require.Equal(t, "60", r.Header.Get("Retry-After"))
-		if refused++; refused == 3 {
-			break
-		}
-	}
-	require.Equal(t, 3, refused)
-	for n := range 5 {
-		sent := cluster.SendTo(modest, n, "user:bob", "x")
-		require.Equal(t, 200, sent.Status, sent.Text)
-		require.Equal(t, sent.Data("server_msg_id"), inbox.NextMessage())
-	}
-	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`), "it was never full")
 }
 
 // One sender floods an inbox. What others sent to it stays, and they send on.

@@ -269,7 +269,7 @@ func (m *memoryTokens) Token(context.Context) (token, error) {
 	return m.current(), nil
 }
 
-func (m *memoryTokens) current() token { return token{m.value, time.Until(m.expires)} }
+func (m *memoryTokens) current() token { return token{Value: m.value, Left: time.Until(m.expires)} }
 
 func (m *memoryTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
 	m.mu.Lock()

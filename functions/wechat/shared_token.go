@@ -17,15 +17,10 @@ type sharedTokens struct {
 
 // Token implements tokens.
 func (s sharedTokens) Token(ctx context.Context) (token, error) {
-	t, err := s.subscribe.ProviderToken(ctx, provider, s.appID)
-	return token(t), err
+	return s.subscribe.ProviderToken(ctx, provider, s.appID)
 }
 
 // Refresh implements tokens.
 func (s sharedTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
-	t, err := s.subscribe.RefreshProviderToken(ctx, provider, s.appID, subscribe.ProviderToken(stale), func(ctx context.Context) (subscribe.ProviderToken, error) {
-		t, err := fetch(ctx)
-		return subscribe.ProviderToken(t), err
-	})
-	return token(t), err
+	return s.subscribe.RefreshProviderToken(ctx, provider, s.appID, stale, fetch)
 }

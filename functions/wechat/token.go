@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/store/subscribe"
 )
 
 // renewBefore is how long before it expires a token is replaced. WeChat issues a new token in the last
@@ -17,16 +18,7 @@ const renewBefore = 4 * time.Minute
 const maxTokenLife = 24 * time.Hour
 
 // token is an access token. Printing or logging it does not show its value.
-type token struct {
-	Value string
-	Left  time.Duration // until it expires, from when it was returned
-}
-
-// Format implements fmt.Formatter without the value.
-func (token) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[access token]")) }
-
-// LogValue implements slog.LogValuer without the value.
-func (token) LogValue() slog.Value { return slog.StringValue("[access token]") }
+type token = subscribe.ProviderToken
 
 // tokens stores the one access token that all instances share.
 type tokens interface {
@@ -93,7 +85,7 @@ func (c *client) fetchToken(ctx context.Context) (token, error) {
 		err = errors.New(c.clean(err.Error(), ""))
 	case a.AccessToken != "" && a.ExpiresIn > 0:
 		life := time.Duration(min(a.ExpiresIn, int64(maxTokenLife/time.Second))) * time.Second
-		return token{a.AccessToken, life - time.Since(started)}, nil
+		return token{Value: a.AccessToken, Left: life - time.Since(started)}, nil
 	case a.Errcode != nil && *a.Errcode != 0:
 		err = &refusal{*a.Errcode, c.clean(a.Errmsg, a.AccessToken)}
 	default:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -212,17 +211,4 @@ func TestTokenIsFetchedWithoutForceRefresh(t *testing.T) {
 	require.InDelta(t, maxTokenLife, got.Left, float64(time.Minute))
 	require.Equal(t, fmt.Sprintf("/cgi-bin/stable_token {\"grant_type\":\"client_credential\",\"appid\":%q,\"secret\":%q}\n",
 		sandbox.WeChatAppID, sandbox.WeChatSecret), <-requests)
-}
-
-func TestTokenIsNotPrinted(t *testing.T) {
-	t.Parallel()
-	secret := token{Value: "the-access-token", Left: time.Hour}
-	var log bytes.Buffer
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("got", "token", secret)
-	slog.New(slog.NewTextHandler(&log, nil)).Info("got", "token", secret)
-	for _, text := range []string{fmt.Sprint(secret), fmt.Sprintf("%+v %#v %x %s", secret, secret, secret, &secret), log.String()} {
-		require.Contains(t, text, "[access token]")
-		require.NotContains(t, text, secret.Value)
-		require.NotContains(t, text, fmt.Sprintf("%x", secret.Value))
-	}
 }

@@ -65,13 +65,6 @@ func OrZero(t *time.Time) time.Time {
 	return *t
 }
 
-func OrEmpty(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 func IDOrNull(id task.ID) *task.ID {
 	if id.IsZero() {
 		return nil
