@@ -31,6 +31,7 @@ var apiMessages = map[string]string{
 	"is required with force: why the message may be sent twice": "再发一次已发送的消息时必填：请说明原因",
 	"is required: %s to %s characters, not only white space":    "必填：%s 到 %s 个字符，不能全是空白",
 	"is required: it %s":                                        "必填：%s",
+	"is required, or name, but not both":                        "必须给出 ID 或名称之一",
 	"is required; it %s":                                        "必填；%s",
 	"must be %s to %s characters of %s":                         "必须是 %s 到 %s 个字符，只能使用 %s",
 	"must be a JSON value":                                      "必须是 JSON 值",

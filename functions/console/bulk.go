@@ -20,7 +20,7 @@ func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
 	}
-	return "/console/bulk/new?" + p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to").Encode()
+	return "/console/bulk/new?" + p.query("state", "reason", "phone_number", "source", "queue", "caller", "caller_id", "from", "to").Encode()
 }
 
 type bulkForm struct {
@@ -52,8 +52,10 @@ func (s *site) newBulk(p *page) error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	query := p.query("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
-	pastTimes(query, "from", "to") // once, so that the change begins with what was counted
+	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to") // once: the change begins with what was counted
+	if err != nil {
+		return form, err
+	}
 	filter, err := p.bulkFilter(query)
 	if err != nil {
 		return form, err
@@ -127,6 +129,21 @@ func (s *site) bulks(p *page) error {
 	return p.show("bulks", p.T("Bulk changes"), found)
 }
 
+// shownFilter is the filter of a bulk change for the template "bulk_filter".
+type shownFilter struct {
+	api.BulkFilter
+	Caller callerLink
+}
+
+// ShowFilter names the caller of a filter.
+func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
+	shown := shownFilter{BulkFilter: f}
+	if f.CallerID != nil {
+		shown.Caller = p.LinkCaller(*f.CallerID)
+	}
+	return shown
+}
+
 type bulkProgress struct{ api.BulkResponse }
 
 // Tasks is where the tasks of the filter are listed. They have left its state if they were changed.
@@ -148,6 +165,11 @@ func (s *site) bulk(p *page) error {
 	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+url.PathEscape(p.PathValue("id")), nil)
 	if err != nil {
 		return err
+	}
+	if found.Filter.CallerID != nil {
+		if err := p.nameCallers(*found.Filter.CallerID); err != nil {
+			return err
+		}
 	}
 	return p.show("bulk", p.T("Bulk change"), bulkProgress{found})
 }

@@ -66,6 +66,11 @@ func (s *site) caller(p *page) error {
 	if err != nil {
 		return err
 	}
+	if found.MadeBy != nil {
+		if err := p.nameCallers(*found.MadeBy); err != nil {
+			return err
+		}
+	}
 	return p.show("caller", p.T("Caller"), callerPage{found, "/console/callers/" + id})
 }
 

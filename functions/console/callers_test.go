@@ -133,3 +133,34 @@ func TestOperatorAddsACaller(t *testing.T) {
 	b.checkProblems()
 	require.True(t, strings.Contains(b.text(), "调用方"))
 }
+
+// Pages show callers by their names, and lists are filtered by them.
+func TestCallersAreShownByName(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop := s.NewCaller("shop", "submitter") // id 1
+	of := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	own := s.Post("/api/v1/sms/send", `{"phone_number":"13800138001","content":"hi"}`).Data("task_id").(string)
+	shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://shop.example.com/a"}`)
+	eye := s.NewCaller("eye", "viewer")
+	b := logIn(t, s, eye.User, eye.Password)
+	b.get("/console/tasks/"+of).has(t, `<a href="/console/callers/1">shop</a>`)
+	b.get("/console/tasks/"+own).has(t, "<dd>"+s.User+" ·")
+	b.get("/console/webhooks").has(t, `<a href="/console/callers/1">shop</a>`)
+	logIn(t, shop, shop.User, shop.Password).get("/console/tasks/"+of).has(t, "<dd>shop</dd>")
+
+	for _, query := range []string{"caller=shop", "caller_id=1"} {
+		got := b.get("/console/tasks?" + query)
+		got.has(t, of, `name="caller" value="shop"`)
+		require.NotContains(t, got.text, own)
+	}
+	b.get("/console/tasks?caller="+s.User).has(t, own)
+	b.get("/console/tasks?caller=1").has(t, of)
+	for _, list := range []string{"tasks", "webhooks/deliveries", "subscribe"} {
+		got := b.get("/console/" + list + "?caller=%3Cb%3E")
+		require.Equal(t, 400, got.status)
+		got.has(t, "there is no caller of this name", `value="&lt;b&gt;"`)
+		require.NotContains(t, logIn(t, shop, shop.User, shop.Password).get("/console/"+list).text, `name="caller"`, "a submitter sees its own alone")
+	}
+	logIn(t, s, s.User, s.Password).get("/console/bulk/new?state=pending&caller=shop").has(t, `caller_id=1`, `<a href="/console/callers/1">shop</a>`, "1 tasks match")
+}

@@ -36,6 +36,8 @@ type page struct {
 	Language string     // en or zh
 	Refusal  *api.Error // why the API refused what was entered; nil = it did not
 	entered  bool       // forms have what was entered
+
+	callerNames map[api.ID]string // that the page shows
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.

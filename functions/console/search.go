@@ -14,7 +14,7 @@ var pagesOfKinds = map[string]string{
 // hit is something that was found, and its page.
 type hit struct {
 	api.SearchHit
-	Path string
+	Path, Text string
 }
 
 type searchPage struct {
@@ -35,7 +35,11 @@ func (s *site) search(p *page) error {
 	}
 	shown := searchPage{Complete: found.Complete}
 	for _, one := range found.Found {
-		shown.Hits = append(shown.Hits, hit{one, pagesOfKinds[one.Kind] + url.PathEscape(one.ID)})
+		text := one.ID
+		if one.Kind == "caller" {
+			text = query.Get("q") // it was found by its name
+		}
+		shown.Hits = append(shown.Hits, hit{one, pagesOfKinds[one.Kind] + url.PathEscape(one.ID), text})
 	}
 	if found.PhoneNumber != "" {
 		shown.Phone = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()

@@ -22,9 +22,11 @@ type subscribePage struct {
 }
 
 func (s *site) subscribeMessages(p *page) error {
-	query := p.query("send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
-	pastTimes(query, "from", "to")
-	found, err := get[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages", query)
+	query, err := p.filter("send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
+	var found api.Page[api.SubscribeLogResponse]
+	if err == nil {
+		found, err = get[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages", query)
+	}
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}
@@ -45,7 +47,11 @@ func (s *site) subscribeMessage(p *page) error {
 }
 
 func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
-	return get[api.SubscribeDetailResponse](p, subscribePath+url.PathEscape(p.PathValue("id")), p.query("after"))
+	found, err := get[api.SubscribeDetailResponse](p, subscribePath+url.PathEscape(p.PathValue("id")), p.query("after"))
+	if err != nil {
+		return found, err
+	}
+	return found, p.nameCallers(found.CallerID)
 }
 
 // revealSubscribe shows what the sends of a message say. Each is recorded as the reveal of its task.
@@ -92,6 +98,13 @@ func (s *site) subscribeStatistics(p *page) error {
 func (s *site) subscribeTemplates(p *page) error {
 	found, err := get[api.SubscribeTemplatesResponse](p, "/api/v1/admin/subscribe-templates", p.query("limit", "after"))
 	if err != nil {
+		return err
+	}
+	var callers []api.ID
+	for _, template := range found.Templates {
+		callers = append(callers, template.CallerID)
+	}
+	if err := p.nameCallers(callers...); err != nil {
 		return err
 	}
 	return p.show("subscribe_templates", p.T("Templates with errors"), found)

@@ -44,6 +44,15 @@ func (p *page) showTask(revealed bool) error {
 	if err != nil {
 		return err
 	}
+	callers := []api.ID{found.Task.CallerID}
+	for _, event := range found.Timeline {
+		if event.CallerID != nil {
+			callers = append(callers, *event.CallerID)
+		}
+	}
+	if err := p.nameCallers(callers...); err != nil {
+		return err
+	}
 	return p.show("task", p.T("Task"), taskPage{found, timeline(found.Timeline, webhooks), revealed})
 }
 

@@ -25,12 +25,14 @@ type tasksPage struct {
 }
 
 func (s *site) tasks(p *page) error {
-	query := p.query(taskFilters...)
-	pastTimes(query, "from", "to")
-	if p.Param("format") == "csv" {
+	query, err := p.filter(taskFilters...)
+	if err == nil && p.Param("format") == "csv" {
 		return p.writeTasks(query)
 	}
-	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	var found api.Page[api.AdminTask]
+	if err == nil {
+		found, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	}
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 )
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
@@ -26,20 +25,6 @@ func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }
 
-// callerLink is a caller by its id, with its page if the visitor may see it.
-type callerLink struct {
-	ID   api.ID
-	Path string
-}
-
-// LinkCaller is for the template "caller". The built-in admin has no page.
-func (p *page) LinkCaller(id api.ID) callerLink {
-	if id == 0 || !p.May(fn.Viewer) {
-		return callerLink{ID: id}
-	}
-	return callerLink{id, "/console/callers/" + id.String()}
-}
-
 type endpointsPage struct {
 	api.Page[api.EndpointResponse]
 	Events  []string // that a new endpoint may choose
@@ -50,6 +35,13 @@ type endpointsPage struct {
 func (s *site) endpoints(p *page) error {
 	found, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
 	if err != nil && !p.refusedInput(err) {
+		return err
+	}
+	var owners []api.ID
+	for _, e := range found.Items {
+		owners = append(owners, e.CallerID)
+	}
+	if err := p.nameCallers(owners...); err != nil {
 		return err
 	}
 	shown := endpointsPage{Page: found, Events: eventKinds, Formats: formats, MayAdd: p.MaySubmit()}
@@ -103,6 +95,9 @@ func (s *site) endpoint(p *page) error {
 	if err != nil {
 		return err
 	}
+	if err := p.nameCallers(found.CallerID); err != nil {
+		return err
+	}
 	return p.show("endpoint", p.T("Endpoint"), endpointPage{found, newest.Items, p.owns(found.CallerID)})
 }
 
@@ -142,9 +137,11 @@ type deliveriesPage struct {
 }
 
 func (s *site) deliveries(p *page) error {
-	query := p.query("state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
-	pastTimes(query, "from", "to")
-	found, err := get[api.Page[api.DeliveryResponse]](p, deliveriesPath, query)
+	query, err := p.filter("state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
+	var found api.Page[api.DeliveryResponse]
+	if err == nil {
+		found, err = get[api.Page[api.DeliveryResponse]](p, deliveriesPath, query)
+	}
 	if err != nil && !p.refusedInput(err) {
 		return err
 	}

@@ -329,6 +329,8 @@ func (s story) callersAndBlockedWords() {
 	theirs.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
 	at := fmt.Sprintf("%scallers/%v", cluster.AdminPath, made.Data("id"))
 	s.get(200, cluster.AdminPath+"callers?limit=1")
+	s.get(200, cluster.AdminPath+"callers/names?ids=0,1")
+	s.get(400, cluster.AdminPath+"callers/names?ids=x")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"queues":[]}`)
 	theirs.post(403, "/api/v1/subscribe/send", cluster.Booking(1, ""))

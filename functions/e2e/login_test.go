@@ -22,7 +22,7 @@ func TestColdStartLogsInOnce(t *testing.T) {
 	)
 	queries := map[string]string{
 		"/api/v1/messages": "?between=ann,bob", "/api/v1/messages/stuck": "?kind=sending", "/api/v1/sms/tasks/pending": "?app_id=a",
-		"/api/v1/admin/search":   "?q=" + anID,
+		"/api/v1/admin/search": "?q=" + anID, "/api/v1/admin/callers/names": "?ids=1",
 		"/api/v1/subscribe/logs": "?business_type=a&business_id=1",
 		"/api/v1/subscribe/sent": "?business_type=a&business_id=1&template_type=a&receiver_user_id=1",
 	}

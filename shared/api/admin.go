@@ -268,6 +268,23 @@ type CallerChange struct {
 	BestPriority *int64 `json:"best_priority,omitempty"`
 }
 
+// CallerNamesRequest asks for the names of callers, or for the id of one: GET /api/v1/admin/callers/names.
+type CallerNamesRequest struct {
+	IDs  string `json:"ids,omitempty"` // at most 200, separated by commas
+	Name string `json:"name,omitempty"`
+}
+
+// CallerNamesResponse has the callers that there are; id 0 is the built-in admin.
+type CallerNamesResponse struct {
+	Callers []NamedCaller `json:"callers"`
+}
+
+// NamedCaller is a caller's id and name.
+type NamedCaller struct {
+	ID   ID     `json:"id"`
+	Name string `json:"name"`
+}
+
 // CallerResponse is a caller. A change of it counts everywhere within 1 s with
 // NATS and 60 s without: that long an instance may remember the caller as it was.
 type CallerResponse struct {

@@ -88,7 +88,7 @@ func checkExamples(t *testing.T, c *Contract, body Place, what string) {
 func queryTypes() map[string]string {
 	return map[string]string{
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest", "taskHistory": "AdminTaskRequest",
-		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest", "search": "SearchRequest", "listBulk": "BulkListRequest",
+		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "callerNames": "CallerNamesRequest", "listActions": "ActionsRequest", "search": "SearchRequest", "listBulk": "BulkListRequest",
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest", "listPeers": "PeersRequest",
 		"stream":        "StreamRequest",
 		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeMessages": "SubscribeListRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",

@@ -361,6 +361,14 @@ func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 	return c, store.Wrap("caller", err)
 }
 
+const namedSQL = `select ` + callerColumns + ` from callers where id = any($1::bigint[]) or name = $2 order by id limit $3`
+
+// Named returns the callers of the ids and of the name, revoked ones too; "" is none.
+func (st *Store) Named(ctx context.Context, ids []int64, name string) ([]StoredCaller, error) {
+	found, _, err := store.QueryPage[StoredCaller](ctx, st.db.Read, len(ids)+1, namedSQL, ids, name)
+	return found, store.Wrap("names of callers", err)
+}
+
 const callersSQL = `
 select ` + callerColumns + ` from callers
 where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))

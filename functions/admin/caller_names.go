@@ -1,0 +1,61 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	maxCallerNames = 200
+	builtInAdmin   = 0 // the id of the admin of the settings, who has no row
+)
+
+// callerNamesRequest adds validation to api.CallerNamesRequest.
+type callerNamesRequest api.CallerNamesRequest
+
+func (r *callerNamesRequest) Validate() []task.Field {
+	var bad decode.Rules
+	_, ok := r.ids()
+	bad.When(!ok, "ids", "must be 1 to 200 ids of callers, separated by commas")
+	bad.When((r.IDs == "") == (r.Name == ""), "ids", "is required, or name, but not both")
+	bad.User("name", r.Name)
+	return bad
+}
+
+// ids reads the list of ids.
+func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
+	if r.IDs == "" {
+		return nil, true
+	}
+	for text := range strings.SplitSeq(r.IDs, ",") {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || id < 0 || len(ids) == maxCallerNames {
+			return nil, false
+		}
+		ids = append(ids, id)
+	}
+	return ids, true
+}
+
+// callerNames leaves out the callers that the operator does not manage, and for one with queues the built-in admin.
+func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
+	ids, _ := req.ids() // valid
+	rows, err := h.callerStore.Named(ctx, ids, req.Name)
+	response := api.CallerNamesResponse{Callers: []api.NamedCaller{}}
+	if (req.Name == h.username || slices.Contains(ids, builtInAdmin)) && !c.HasQueues() {
+		response.Callers = append(response.Callers, api.NamedCaller{Name: h.username})
+	}
+	for _, row := range rows {
+		if limits(c).Manages(row) {
+			response.Callers = append(response.Callers, api.NamedCaller{ID: api.ID(row.ID), Name: row.Name})
+		}
+	}
+	return response, err
+}
