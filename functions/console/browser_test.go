@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -32,29 +34,60 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
-// browsers limits how many run at once: each wants more than a core while it starts.
-var browsers = make(chan struct{}, 2)
+// chromium is the one browser of the package: to start one takes seconds of a core. Each tab has its own cookies.
+var chromium struct {
+	start sync.Once
+	ctx   context.Context
+	end   func()
+}
 
-// openTab starts a browser, and skips the test where there is none.
-func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorOption) *tab {
+func startChromium(program string) {
+	profile, err := os.MkdirTemp("", "console")
+	if err != nil {
+		panic(err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile),
+		// Otherwise each page that is opened starts several processes ahead.
+		chromedp.Flag("process-per-site", true), chromedp.Flag("renderer-process-limit", "1"), chromedp.DisableGPU,
+		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess,BackForwardCache,MediaRouter,OptimizationHints,Translate,site-per-process"))
+	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
+	chromium.ctx, _ = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // about events that it does not know
+	chromium.end = func() {
+		_ = chromedp.Cancel(chromium.ctx) // it closes by itself, so that nothing writes to the profile any more
+		end()
+		_ = os.RemoveAll(profile)
+	}
+	if err := chromedp.Run(chromium.ctx); err != nil {
+		panic(err)
+	}
+}
+
+func endChromium() {
+	if chromium.end != nil {
+		chromium.end()
+	}
+}
+
+// tabs limits how many are open at once: each wants a core while it loads a page.
+var tabs = make(chan struct{}, 4)
+
+// openTab opens a tab, and skips the test where there is no browser.
+func openTab(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("chromium is not installed (Debian: apt-get install chromium)")
 	}
-	profile, err := os.MkdirTemp("", "console")
-	require.NoError(t, err)
-	browsers <- struct{}{}
-	t.Cleanup(func() { <-browsers })
-	all := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile))
-	ctx, end := chromedp.NewExecAllocator(context.Background(), append(all, options...)...) // the cleanup below ends it
-	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))   // about events that it does not know
+	chromium.start.Do(func() { startChromium(program) })
+	tabs <- struct{}{}
+	window, profile := newWindow(t)
+	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithTargetID(window))
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(func() {
 		stop()
 		cancel()
-		end()
-		_ = os.RemoveAll(profile) // the browser may still write to it
+		_ = target.DisposeBrowserContext(profile).Do(chromiumItself())
+		<-tabs
 	})
 	b := &tab{t: t, ctx: ctx, url: s.URL, width: 1280}
 	chromedp.ListenTarget(ctx, func(event any) {
@@ -69,8 +102,24 @@ func openTab(t *testing.T, s *cluster.Client, options ...chromedp.ExecAllocatorO
 			}
 		}
 	})
-	b.run(log.Enable())
+	b.run(log.Enable(), emulation.SetFocusEmulationEnabled(true)) // the others may take the focus
 	return b
+}
+
+// newWindow opens a window with cookies of its own. The option of chromedp for that opens a tab, and there is no window
+// yet that it could be in.
+func newWindow(t *testing.T) (target.ID, cdp.BrowserContextID) {
+	t.Helper()
+	profile, err := target.CreateBrowserContext().Do(chromiumItself())
+	require.NoError(t, err)
+	window, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(chromiumItself())
+	require.NoError(t, err)
+	return window, profile
+}
+
+// chromiumItself has commands go to the browser, not to a page in it.
+func chromiumItself() context.Context {
+	return cdp.WithExecutor(chromium.ctx, chromedp.FromContext(chromium.ctx).Browser)
 }
 
 func (b *tab) run(actions ...chromedp.Action) {

@@ -6,4 +6,4 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestMain(m *testing.M) { sandbox.Main(m) }
+func TestMain(m *testing.M) { sandbox.Main(m, endChromium) }

@@ -77,8 +77,13 @@ var shared fixtures
 // Main runs the tests of a package and then removes what they shared:
 //
 //	func TestMain(m *testing.M) { sandbox.Main(m) }
-func Main(m *testing.M) {
+//
+// Before that it calls each of end.
+func Main(m *testing.M, end ...func()) {
 	code := m.Run()
+	for _, e := range end {
+		e()
+	}
 	if err := shared.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox:", err)
 		code = max(code, 1)
