@@ -13,6 +13,7 @@ const (
 	flushRows  = 500              // rows in one transaction
 	shortRows  = 50               // rows in a transaction of the flusher reserved for callers without a flush
 	flushers   = 2                // transactions at once beside that one; also the limit of one caller's flushes that run row by row
+	besideRows = 100              // fewer rows wait for the end of a transaction that is under way
 	maxQueued  = 10_000           // rows that wait; more are refused
 	flushLimit = 15 * time.Second // limit of a flush with all its tries
 )
@@ -93,7 +94,7 @@ func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 	}
 	done.Add(len(rows))
 	c.waiting.push(caller, rows...)
-	for c.running < flushers && c.waiting.total > 0 {
+	for c.running < flushers && c.isWorthFlush(c.running) {
 		c.running++
 		go c.run(false, c.next(false))
 	}
@@ -123,11 +124,21 @@ func (c *Coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 	if short {
 		batch = c.waiting.take(shortRows, c.isIdle)
 		c.short = batch != nil
-	} else if batch = c.waiting.take(flushRows, anyCaller); batch == nil {
+	} else if c.isWorthFlush(c.running - 1) {
+		batch = c.waiting.take(flushRows, anyCaller)
+	} else {
 		c.running--
 	}
 	c.count(batch, 1)
 	return batch
+}
+
+// isWorthFlush reports whether to start a flush of the waiting rows beside others under way. A flush
+// costs Postgres as much as about 20 rows more, so few rows are left to the flusher that ends first.
+// They do not wait while the reserved flusher is busy, because a caller without a flush would then wait for
+// others. mu must be held.
+func (c *Coalescer[In, Out]) isWorthFlush(others int) bool {
+	return c.waiting.total >= besideRows || c.waiting.total > 0 && (others == 0 || c.short)
 }
 
 func anyCaller(int64) bool { return true }

@@ -112,6 +112,23 @@ func TestARowWaitsForNoLargeFlushOfAnotherCaller(t *testing.T) {
 	}
 }
 
+func TestFewRowsWaitForTheFlushUnderWay(t *testing.T) {
+	t.Parallel()
+	f := newFlushes()
+	defer close(f.end)
+	f.queue(greedy, 1, false)
+	require.Equal(t, map[int64]int{greedy: 1}, f.next(t), "nothing is under way")
+	few := f.queue(greedy, besideRows-1, false)
+	require.Empty(t, f.begun)
+	more := f.queue(greedy, 1, false)
+	require.Equal(t, map[int64]int{greedy: besideRows}, f.next(t), "enough for a flush beside the first")
+	last := f.queue(greedy, 2, false)
+	require.NoError(t, f.endUntil(t, few))
+	require.NoError(t, f.endUntil(t, more))
+	require.Equal(t, map[int64]int{greedy: 2}, f.next(t), "taken by the flusher that ended last")
+	require.NoError(t, f.endUntil(t, last))
+}
+
 func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
 	t.Parallel()
 	var l callerQueues[int64]
