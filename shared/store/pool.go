@@ -152,6 +152,7 @@ func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	for _, many := range []any{[]task.ID(nil), []task.Hash(nil), []*task.Hash(nil), []*task.ID(nil)} {
 		m.RegisterDefaultPgType(many, "_uuid")
 	}
+	registerArrays(m)
 	return nil
 }
 
