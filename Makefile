@@ -76,6 +76,9 @@ rolling: ## the part of compose-test that replaces every service under load, twi
 bench: ## rates and latencies over HTTP, in rounds with pgbench and River, about 3 minutes; BENCH='-svg plot.svg' for a plot
 	@go build -o .sendonce/bin/rates ./scripts/bench/rates && exec .sendonce/bin/rates $(BENCH)
 
+bench-scale: ## 1, 2 and 4 processes; claims beside ten million tasks, an old transaction and changes of partitions: 30 minutes, 8 GB of disk
+	@go build -o .sendonce/bin/scale ./scripts/bench/scale && exec .sendonce/bin/scale $(BENCH)
+
 bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast accepted ones are saved
 	@go build -o .sendonce/bin/twophase ./scripts/bench/twophase && exec .sendonce/bin/twophase $(BENCH)
 

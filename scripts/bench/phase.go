@@ -50,13 +50,13 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 	return r, err
 }
 
-// Run returns the rate of rows and the latencies of the calls. All connections are
+// Run returns the rate of rows and the latencies of the calls. The connections go to the addresses in turn, and all are
 // open before the clock starts. With Offered, the latency of a call counts from its fixed time,
 // so that a call that had to wait for a free connection is as slow as it was to its sender.
-func (p Phase) Run(ctx context.Context, address string) (Result, error) {
+func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	clients := make([]*Client, p.Connections)
 	for i := range clients {
-		c, err := Dial(address)
+		c, err := Dial(addresses[i%len(addresses)])
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: %w", p.Name, err)
 		}

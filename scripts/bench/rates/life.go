@@ -14,7 +14,7 @@ const inFlight = 2000
 
 // life submits tasks one by one and, at the same time, claims and reports them in batches.
 type life struct {
-	*tasks
+	tasks
 	slots     chan struct{} // a submission takes one, a report frees it
 	batches   chan struct{} // one for each batchRows tasks that can be claimed
 	claimable atomic.Int64  // tasks that were ever added
@@ -22,7 +22,7 @@ type life struct {
 
 // measureLife measures a steady state: nothing waits but what is in flight. The rate is that of reported
 // tasks, the durations are those of submissions.
-func (t *tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
+func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
 	submissions := bench.Phase{
 		Name: wholeLife, Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
@@ -63,7 +63,7 @@ func (l *life) takeSlot(ctx context.Context) bool {
 }
 
 func (l *life) submit(c *bench.Client, _ int) (int, error) {
-	if _, err := l.submitOne(c, true); err != nil {
+	if _, err := l.SubmitOne(c, true); err != nil {
 		<-l.slots
 		return 0, err
 	}
@@ -90,7 +90,7 @@ func (l *life) takeBatch(ctx context.Context) bool {
 
 // send claims and reports a batch. What other claims had locked can be claimed again.
 func (l *life) send(c *bench.Client, n int) (int, error) {
-	sent, err := l.claimAndReport(c, n)
+	sent, err := l.ClaimAndReport(c, n)
 	for range sent {
 		<-l.slots
 	}

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/scripts/bench"
-	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 type options struct {
@@ -119,7 +118,7 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if err != nil {
 		return "", err
 	}
-	t, now := &tasks{ledger: load.NewLedger()}, o
+	t, now := tasks{bench.NewTasks(1)}, o
 	now.life = min(o.life, o.duration) // in the round that is not counted
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		err := t.round(ctx, now, s.Machine, river, address, table)
@@ -129,10 +128,10 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(t.ledger.CheckTasksDone(), t.ledger.CheckTasks(ctx, s.Conn)); err != nil {
+	if err := errors.Join(t.Ledger.CheckTasksDone(), t.Ledger.CheckTasks(ctx, s.Conn)); err != nil {
 		return "", err
 	}
-	submitted, _, reported := t.ledger.Tasks()
+	submitted, _, reported := t.Ledger.Tasks()
 	checked = fmt.Sprintf("Checked: %d tasks accepted, each once in the database, claimed once, and %d succeeded; no others.", submitted, reported)
 	if river == nil {
 		return checked + "\nRiver could not be downloaded: its ratios are missing.", nil
@@ -142,7 +141,7 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 }
 
 // round makes each measurement of tasks once.
-func (t *tasks) round(ctx context.Context, o options, m *bench.Machine, river *bench.River, address string, table *bench.Table) error {
+func (t tasks) round(ctx context.Context, o options, m *bench.Machine, river *bench.River, address string, table *bench.Table) error {
 	var submitted float64 // rate with a key and the most connections
 	for _, phase := range t.phases(o, m, river) {
 		p := phase()
@@ -158,7 +157,7 @@ func (t *tasks) round(ctx context.Context, o options, m *bench.Machine, river *b
 	}
 	fixed := bench.Phase{
 		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
-		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.submit(true),
+		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
 	}
 	r, err := fixed.Run(ctx, address)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/scripts/bench"
-	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 const (
@@ -36,12 +35,11 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	if err := s.Wait(ctx, idleSQL); err != nil {
 		return "", err
 	}
-	t, woken := &tasks{ledger: load.NewLedger()}, 0
-	t.number.Store(1 << 32) // no key of measureTasks
+	t, woken := tasks{bench.NewTasks(1 << 32)}, 0 // no key of measureTasks
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		r, err := bench.Sample(ctx, o.duration, "submit", func() (took, baseline time.Duration, err error) {
 			begun := time.Now()
-			id, err := t.submitOne(submit, true)
+			id, err := t.SubmitOne(submit, true)
 			baseline = time.Since(begun)
 			if err != nil {
 				return 0, 0, err
@@ -91,8 +89,8 @@ func poll(ctx context.Context, s *bench.Stack) (<-chan answered, error) {
 					claims <- answered{err: err}
 					return
 				}
-				for _, task := range claimedIn(answer) {
-					claims <- answered{id: task.id}
+				for _, task := range bench.ClaimedIn(answer) {
+					claims <- answered{id: task.ID}
 				}
 			}
 		}()

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+)
+
+const (
+	submitters  = 32
+	senders     = 8
+	batchRows   = 20 // of a claim, on average
+	mostRows    = 100
+	warmup      = 5 // part of a measurement that is not counted: a fifth
+	changeEvery = 200 * time.Millisecond
+)
+
+// claims measures the durations of claims while tasks are submitted, claimed and reported at a fixed rate.
+type claims struct {
+	options
+	*bench.Tasks
+	stack    *bench.Stack
+	address  string
+	table    strings.Builder
+	progress io.Writer
+}
+
+// measureClaims measures claims in small tables, in large ones, beside an old transaction, and while
+// partitions change. It returns a table and what was checked.
+func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.Writer) (table, checked string, err error) {
+	address, err := s.Start(ctx, "")
+	if err != nil {
+		return "", "", err
+	}
+	c := &claims{options: o, Tasks: bench.NewTasks(1), stack: s, address: address, progress: progress}
+	c.table.WriteString("| claims | tasks/s | p50 ms | p95 ms | p99 ms | slowest ms | p99 to the one before |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	before, err := c.measure(ctx, "in empty tables", o.duration, bench.Result{})
+	if err != nil {
+		return "", "", err
+	}
+	if err := fill(ctx, s.Conn, o.rows, progress); err != nil {
+		return "", "", err
+	}
+	if before, err = c.measure(ctx, fmt.Sprintf("beside %d finished tasks", o.rows), o.duration, before); err != nil {
+		return "", "", err
+	}
+	if _, err = c.measureWhile(ctx, "while partitions are made and dropped", o.duration, before, c.changePartitions); err != nil {
+		return "", "", err
+	}
+	if before, err = c.measure(ctx, "again, without", o.pin, before); err != nil {
+		return "", "", err
+	}
+	if err := c.measurePinned(ctx, before); err != nil {
+		return "", "", err
+	}
+	if err := c.finish(ctx); err != nil {
+		return "", "", err
+	}
+	if err := errors.Join(c.Ledger.CheckTasksDone(), c.checkTasks(ctx)); err != nil {
+		return "", "", err
+	}
+	_, _, reported := c.Ledger.Tasks()
+	return c.table.String(), fmt.Sprintf("Checked: %d tasks accepted, claimed once, and reported.", reported), nil
+}
+
+// checkTasks compares what was answered with the tables, without the tasks that fill made.
+func (c *claims) checkTasks(ctx context.Context) error {
+	for _, sql := range []string{
+		"create schema measured",
+		"create view measured.tasks as select * from public.tasks where id >= '" + firstMeasured + "'",
+		"create view measured.task_done as select * from public.task_done where id >= '" + firstMeasured + "'",
+		"create view measured.submission_keys as select * from public.submission_keys where id >= '" + firstMeasured + "'",
+		"set search_path = measured, public",
+	} {
+		if _, err := c.stack.Conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return c.Ledger.CheckTasks(ctx, c.stack.Conn)
+}
+
+// measurePinned measures claims while a transaction keeps what was replaced since.
+func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
+	pinned, err := pgx.Connect(ctx, c.stack.Machine.URL())
+	if err != nil {
+		return err
+	}
+	defer pinned.Close(context.WithoutCancel(ctx))
+	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
+		if _, err := pinned.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	_, err = c.measure(ctx, "beside a transaction open for "+c.pin.String(), c.pin, before)
+	return err
+}
+
+// measureWhile is measure while work is repeated.
+func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, before bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() {
+		tick := time.NewTicker(changeEvery)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			if err := work(ctx, n); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-working.Done():
+				ended <- nil
+				return
+			}
+		}
+	}()
+	r, err := c.measure(ctx, name, d, before)
+	stop()
+	return r, errors.Join(err, <-ended)
+}
+
+// changePartitions makes a partition of each log for another month, and drops one that is old, as sweep does.
+func (c *claims) changePartitions(ctx context.Context, n int) error {
+	if n < 20 {
+		if _, err := c.stack.Conn.Exec(ctx, "select make_log_partitions($1)", n+4); err != nil {
+			return err
+		}
+	}
+	month := time.Date(2001, time.Month(n+1), 1, 0, 0, 0, 0, time.UTC)
+	for _, log := range []string{"receive_logs", "send_logs", "report_logs"} {
+		name := log + month.Format("_200601")
+		sql := fmt.Sprintf(`create table %[1]s (like %[2]s including defaults including constraints);
+			alter table %[2]s attach partition %[1]s for values from ('%[3]s') to ('%[4]s')`,
+			name, log, month.Format(time.RFC3339), month.AddDate(0, 1, 0).Format(time.RFC3339))
+		if _, err := c.stack.Conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+		if _, err := c.stack.Conn.Exec(ctx, "select drop_log_partition($1, now() - interval '2 days')", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure runs the load for a time and adds the claims to the table.
+func (c *claims) measure(ctx context.Context, name string, d time.Duration, before bench.Result) (bench.Result, error) {
+	phase := func(name string, connections int, rows int, call func(*bench.Client, int) (int, error)) bench.Phase {
+		return bench.Phase{
+			Name: name, Connections: connections, Warmup: d / warmup, Duration: d, Rows: bench.NoLimit, Batch: mostRows,
+			Offered: c.rate / float64(rows), Call: call,
+		}
+	}
+	phases := []bench.Phase{
+		phase("submit", submitters, 1, c.Submit(true)),
+		phase("claim", senders, batchRows, c.Claim),
+		phase("report", senders, batchRows, c.ReportBatch),
+	}
+	results, errs := make([]bench.Result, len(phases)), make(chan error)
+	for i, p := range phases {
+		go func() {
+			var err error
+			results[i], err = p.Run(ctx, c.address)
+			errs <- errors.Join(err, results[i].Err())
+		}()
+	}
+	var err error
+	for range phases {
+		err = errors.Join(err, <-errs)
+	}
+	r := results[1]
+	p99, ratio := r.Latency(0.99), "-"
+	if last := before.Latency(0.99); last > 0 {
+		ratio = fmt.Sprintf("%.2f", p99.Seconds()/last.Seconds())
+	}
+	fmt.Fprintf(&c.table, "| %s | %.0f | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Rate, ms(r.Latency(0.5)), ms(r.Latency(0.95)), ms(p99), ms(r.Latency(1)), ratio)
+	fmt.Fprintf(c.progress, "claims %s: p50 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", name, ms(r.Latency(0.5)), ms(p99), ms(r.Latency(1)))
+	return r, err
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// finish claims and reports what is left.
+func (c *claims) finish(ctx context.Context) error {
+	rest := bench.Phase{Name: "claim the rest", Connections: senders, Duration: time.Minute, Batch: mostRows, Rows: c.Waiting(), Call: c.Claim}
+	claimed, err := rest.Run(ctx, c.address)
+	if err := errors.Join(err, claimed.Err()); err != nil {
+		return err
+	}
+	rest.Name, rest.Rows, rest.Call = "report the rest", c.Unreported(), c.ReportBatch
+	reported, err := rest.Run(ctx, c.address)
+	return errors.Join(err, reported.Err())
+}

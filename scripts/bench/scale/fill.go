@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// firstMeasured is more than the ids of the tasks that fill makes, and less than those of submissions, which
+// begin with the time.
+const firstMeasured = "00010000-0000-0000-0000-000000000000"
+
+// fillSQL makes the rows $1 to $2 of finished tasks with keys, as they are left when the logs of their month are dropped.
+const fillSQL = `
+with n as (
+    select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id, n from generate_series($1::bigint, $2::bigint) n
+), t as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at)
+    select id, 0, 'default', 5, 3, 0, (13000000000 + n)::text, 'Your verification code is 285713', now() - interval '1 day' from n
+), d as (
+    insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at, sent_at)
+    select id, 2, 0, 0, 5, n, 'bench', now() - interval '1 day', now() - interval '1 day' from n
+)
+insert into submission_keys (key, fingerprint, id)
+select gen_random_uuid(), gen_random_uuid(), id from n`
+
+const fillRows = 250_000 // of one statement
+
+// fill adds finished tasks to the tables.
+func fill(ctx context.Context, conn *pgx.Conn, rows int, progress io.Writer) error {
+	for first := 1; first <= rows; first += fillRows {
+		last := min(first+fillRows-1, rows)
+		if _, err := conn.Exec(ctx, fillSQL, first, last); err != nil {
+			return err
+		}
+		fmt.Fprintf(progress, "%d of %d finished tasks\n", last, rows)
+	}
+	for _, sql := range []string{"vacuum analyze tasks, task_done, submission_keys", "checkpoint"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// Command scale is `make bench-scale`: what becomes of the rates and latencies when there are more
+// processes, millions of finished tasks, a transaction that keeps old rows from being removed, and log
+// partitions that are made and dropped.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+)
+
+type options struct {
+	connections int
+	rounds      int
+	duration    time.Duration // of each measurement
+	rate        float64       // of tasks per second while claims are measured
+	rows        int           // finished tasks
+	pin         time.Duration // how long the old transaction stays open
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.connections, "connections", 256, "that submit, over all processes")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each number of processes is measured")
+	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long one measurement lasts")
+	flag.Float64Var(&o.rate, "rate", 1000, "tasks per second that are submitted, claimed and reported while claims are measured")
+	flag.IntVar(&o.rows, "rows", 10_000_000, "finished tasks that are in the tables before claims are measured again")
+	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long a transaction stays open that keeps old rows from being removed")
+	flag.Parse()
+	bench.Main("bench-scale", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
+}
+
+func run(ctx context.Context, o options, progress io.Writer) (report string, err error) {
+	if o.connections < 1 || o.rounds < 1 || o.duration <= 0 || o.rate <= 0 || o.rows < 0 || o.pin < o.duration {
+		return "", errors.New("-connections, -rounds, -duration and -rate must be more than 0, -rows not less than 0, -pin at least -duration")
+	}
+	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
+		s, err := bench.NewStack(ctx, m, "NATS_URL=")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		processes, err := measureProcesses(ctx, o, s, progress)
+		if err != nil {
+			return err
+		}
+		if err := s.Drain(); err != nil {
+			return err
+		}
+		claims, checked, err := measureClaims(ctx, o, s, progress)
+		report = strings.Join([]string{processes, claims, m.String(), fmt.Sprintf(text, o.connections, o.rate), checked, ""}, "\n")
+		return err
+	})
+	return report, err
+}
+
+const text = `Processes: as many submit functions on one Postgres, one after the other in each round, with %d connections over all of them; the load
+generator and all processes share this machine. The ratio is to one process in the same round.
+Claims: %.0f tasks a second are submitted one by one with keys, and as many claimed and reported in batches, at times that are fixed before.
+The durations of claims count from these times. The pinned transaction is one that is open and has a snapshot, so that no row that was
+replaced or deleted since can be removed. Partitions of all logs are made and dropped every 200 ms.
+`

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// It does not run beside other tests: it measures a Postgres of its own, whatever DATABASE_URL is.
+func TestShortRun(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	var progress bytes.Buffer
+	o := options{connections: 8, rounds: 1, duration: 100 * time.Millisecond, rate: 200, rows: 1000, pin: 100 * time.Millisecond}
+	report, err := run(t.Context(), o, &progress)
+	require.NoError(t, err, progress.String())
+	for _, row := range []string{
+		`\| 1 \| \d+ \| 1\.00 `, `\| 2 \| \d+ \| \d`, `\| 4 \| \d+ \| \d`, `\| in empty tables \| \d+ \| \d`, `\| beside 1000 finished tasks \| `,
+		`\| while partitions are made and dropped \| `, `\| beside a transaction open for 100ms \| `, `Checked: \d+ tasks accepted`,
+	} {
+		require.Regexp(t, row, report)
+	}
+}

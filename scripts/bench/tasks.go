@@ -1,0 +1,208 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+// Tasks makes the calls of a task's life for phases, and enters in Ledger what is answered.
+type Tasks struct {
+	Ledger *load.Ledger
+	number atomic.Int64 // of the newest submission
+
+	mu      sync.Mutex
+	claimed []Claimed // and not reported yet
+}
+
+// NewTasks numbers its submissions from first on. Those of one database need different numbers.
+func NewTasks(first int64) *Tasks {
+	t := &Tasks{Ledger: load.NewLedger()}
+	t.number.Store(first - 1)
+	return t
+}
+
+// Claimed is a task as a claim returned it.
+type Claimed struct{ ID, ClaimID string }
+
+// Waiting is how many tasks were accepted and not claimed.
+func (t *Tasks) Waiting() int {
+	submitted, claimed, _ := t.Ledger.Tasks()
+	return submitted - claimed
+}
+
+// Unreported is how many tasks were claimed and not reported.
+func (t *Tasks) Unreported() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.claimed)
+}
+
+// Submit sends one message, with an idempotency key of its own if keyed.
+func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
+	return func(c *Client, _ int) (int, error) {
+		_, err := t.SubmitOne(c, keyed)
+		if err != nil {
+			return 0, err
+		}
+		return 1, nil
+	}
+}
+
+// SubmitOne sends one message and returns the id of its task.
+func (t *Tasks) SubmitOne(c *Client, keyed bool) (id string, err error) {
+	number := t.number.Add(1)
+	var header []byte
+	if keyed {
+		header = appendKey(nil, number)
+	}
+	answer, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
+	if err != nil {
+		return "", err
+	}
+	if id = Text(answer, "task_id"); id == "" {
+		return "", errors.New("a submission was answered without a task_id")
+	}
+	return id, t.Ledger.Submitted(string(appendKey(nil, number)), id)
+}
+
+// SubmitBatch sends n messages, each with an idempotency key of its own, in one call.
+func (t *Tasks) SubmitBatch(c *Client, n int) (int, error) {
+	last := t.number.Add(int64(n))
+	first := last - int64(n) + 1
+	body := append(make([]byte, 0, n*128), `{"items":[`...)
+	for number := first; number <= last; number++ {
+		body = append(appendMessage(body, number), `,"idempotency_key":"`...)
+		body = append(appendKey(body, number), `"},`...)
+	}
+	body[len(body)-1] = ']'
+	answer, err := c.Post("/api/v1/sms/send/batch", nil, append(body, '}'))
+	if err != nil {
+		return 0, err
+	}
+	if accepted := bytes.Count(answer, []byte(`"task_id":"`)); accepted != n {
+		return 0, fmt.Errorf("%d of %d submissions in a batch were refused", n-accepted, n)
+	}
+	for number := first; number <= last; number++ {
+		_, answer, _ = bytes.Cut(answer, []byte(`"task_id":"`))
+		if err := t.Ledger.Submitted(string(appendKey(nil, number)), string(answer[:36])); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+func appendKey(b []byte, number int64) []byte {
+	return strconv.AppendInt(append(b, "bench-"...), number, 10)
+}
+
+// appendMessage appends a submission without its last brace.
+func appendMessage(body []byte, number int64) []byte {
+	body = append(body, `{"phone_number":"`...)
+	body = strconv.AppendInt(body, 13_000_000_000+number%1_000_000_000, 10)
+	return append(body, `","content":"Your verification code is 285713"`...)
+}
+
+// Claim claims up to n tasks. An empty response is no failure: other claims may have locked
+// the rest.
+func (t *Tasks) Claim(c *Client, n int) (int, error) {
+	answer, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	got := ClaimedIn(answer)
+	for _, one := range got {
+		t.Ledger.Claimed(one.ID, one.ClaimID)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.claimed = append(t.claimed, got...)
+	return len(got), nil
+}
+
+// ClaimedIn returns the tasks in the response to a claim.
+func ClaimedIn(answer []byte) (got []Claimed) {
+	for part := range bytes.SplitSeq(answer, []byte(`{"task_id"`)) {
+		if _, _, found := bytes.Cut(part, []byte(`"claim_id":`)); found {
+			got = append(got, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")})
+		}
+	}
+	return got
+}
+
+// Report reports the success of one task, if one is claimed.
+func (t *Tasks) Report(c *Client, _ int) (int, error) {
+	batch := t.take(1)
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	if _, err := c.Post("/api/v1/sms/report", nil, appendReport([]byte(`{"app_id":"bench",`), batch[0])); err != nil {
+		t.putBack(batch)
+		return 0, err
+	}
+	t.Ledger.Reported(batch[0].ID)
+	return 1, nil
+}
+
+// ReportBatch reports the success of up to n claimed tasks in one call.
+func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
+	batch := t.take(n)
+	if n = len(batch); n == 0 {
+		return 0, nil
+	}
+	body := []byte(`{"app_id":"bench","items":[`)
+	for i, one := range batch {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = appendReport(append(body, '{'), one)
+	}
+	answer, err := c.Post("/api/v1/sms/report/batch", nil, append(body, "]}"...))
+	if err != nil {
+		t.putBack(batch)
+		return 0, err
+	}
+	if good := bytes.Count(answer, []byte(`{"code":200,`)) - 1; good != n {
+		return 0, fmt.Errorf("%d of %d reports in a batch were refused", n-good, n)
+	}
+	for _, one := range batch {
+		t.Ledger.Reported(one.ID)
+	}
+	return n, nil
+}
+
+// ClaimAndReport claims up to n tasks and reports the success of as many.
+func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
+	got, err := t.Claim(c, n)
+	if err != nil || got == 0 {
+		return 0, err
+	}
+	return t.ReportBatch(c, got)
+}
+
+func appendReport(body []byte, one Claimed) []byte {
+	body = append(append(body, `"task_id":"`...), one.ID...)
+	body = append(append(body, `","claim_id":"`...), one.ClaimID...)
+	return append(body, `","status":2}`...)
+}
+
+// take takes up to n claimed tasks.
+func (t *Tasks) take(n int) []Claimed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n = min(n, len(t.claimed))
+	batch := t.claimed[:n:n]
+	t.claimed = t.claimed[n:]
+	return batch
+}
+
+func (t *Tasks) putBack(batch []Claimed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.claimed = append(t.claimed, batch...)
+}
