@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,11 +33,15 @@ type testRun struct {
 	home string
 	port int
 	bin  string
+	env  []string
 }
 
 func newTestRun(t *testing.T) testRun {
 	t.Helper()
 	h := newEmptyTestRun(t)
+	if h.env = sandbox.SharedEnv(); len(h.env) > 0 {
+		return h
+	}
 	// With the binary in place, the run's build has nothing to link.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
 	built, err := os.ReadFile(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce"))
@@ -45,7 +50,7 @@ func newTestRun(t *testing.T) testRun {
 	return h
 }
 
-// newEmptyTestRun is one whose home is empty.
+// newEmptyTestRun is one whose home is empty: it builds the functions and runs initdb.
 func newEmptyTestRun(t *testing.T) testRun {
 	t.Helper()
 	home, err := os.MkdirTemp("", "so-run-")
@@ -54,7 +59,7 @@ func newEmptyTestRun(t *testing.T) testRun {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run")}
+	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run"), nil}
 }
 
 func (h testRun) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
@@ -77,7 +82,7 @@ func (h testRun) start(t *testing.T, env ...string) *sandbox.Process {
 			whole = append(whole, pair)
 		}
 	}
-	p := sandbox.StartProcess(t, h.bin, append(whole, env...))
+	p := sandbox.StartProcess(t, h.bin, slices.Concat(whole, h.env, env))
 	t.Cleanup(func() {
 		// Terminate waits, so that nothing writes into the home while it is removed.
 		_, err := p.Terminate(time.Minute)

@@ -287,8 +287,14 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 
 // Compile builds packages as `make build` does, commit included, so that what is tested
 // and measured is what is released. output is the binary, or the directory of the
-// binaries when it ends with a slash; what is there and up to date is left as it is.
+// binaries when it ends with a slash; what is there and up to date is left as it is. A binary
+// that RunShared has built is copied.
 func Compile(ctx context.Context, output string, pkgs ...string) error {
+	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
+		if copied, err := copyShared(output, pkgs[0]); copied {
+			return err
+		}
+	}
 	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
 	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", "-gcflags=all=-dwarf=false", stamp}, pkgs...)...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

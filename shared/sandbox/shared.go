@@ -99,6 +99,34 @@ func sharedSetting(name string) string {
 	return ""
 }
 
+// SharedEnv returns the settings with which a process that a test starts uses what RunShared made:
+// binaries and a data directory to begin with. It returns none in a package that is tested alone.
+func SharedEnv() (env []string) {
+	for _, name := range []string{binariesVariable, modelVariable} {
+		if value := sharedSetting(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// copyShared copies the binary of a package that RunShared has built. It returns false if it has not.
+func copyShared(output, pkg string) (bool, error) {
+	bin := sharedBinary(pkg)
+	if bin == "" {
+		return false, nil
+	}
+	content, err := os.ReadFile(bin)
+	if err != nil {
+		return true, err
+	}
+	// One that runs cannot be written to.
+	if err := os.Remove(output); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return true, err
+	}
+	return true, os.WriteFile(output, content, 0o755)
+}
+
 // sharedBinary returns the binary of a package that RunShared has built, or "". Looking at
 // it makes it an input of the test: go test runs it again when the binary has changed.
 func sharedBinary(pkg string) string {
