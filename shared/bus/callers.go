@@ -6,9 +6,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// SubjectCallers carries the name of each caller that was changed: revoked, given a new token or other
+// subjectCallers carries the name of each caller that was changed: revoked, given a new token or other
 // permissions. It is a core subject; no stream stores it.
-const SubjectCallers = "notify.callers"
+const subjectCallers = "notify.callers"
 
 // NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the
 // server has received the message or ctx ends. What cannot be sent counts as dropped and is sent after
@@ -21,7 +21,7 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	sent := make(chan struct{})
 	if !b.spawn(func() {
 		defer close(sent)
-		b.send(wakeUp{subject: SubjectCallers, caller: name}, []byte(name))
+		b.send(wakeUp{subject: subjectCallers, caller: name}, []byte(name))
 	}) {
 		b.dropped.Add(1)
 		return
@@ -36,5 +36,5 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 // until stop or Close. Changes that are published while the subscription does not exist are not
 // delivered; subscribed is called after each (re)subscription. Neither callback may block.
 func (b *Bus) OnCaller(changed func(name string), subscribed func()) (stop func()) {
-	return b.subscribe(SubjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
+	return b.subscribe(subjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
 }

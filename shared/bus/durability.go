@@ -48,8 +48,8 @@ func (d Durability) String() string {
 // Covers reports whether d survives everything that least survives.
 func (d Durability) Covers(least Durability) bool { return d&least == least }
 
-// ParseDurability reads a name of the API.
-func ParseDurability(word string) (Durability, error) {
+// parseDurability reads a name of the API.
+func parseDurability(word string) (Durability, error) {
 	for d, name := range durabilityNames {
 		if name == word {
 			return d, nil
@@ -61,7 +61,7 @@ func ParseDurability(word string) (Durability, error) {
 // Decode reads a setting; "" leaves the zero value.
 func (d *Durability) Decode(word string) (err error) {
 	if word != "" {
-		*d, err = ParseDurability(word)
+		*d, err = parseDurability(word)
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func TestDurabilityCovers(t *testing.T) {
 		"replicated-host": {"process", "host", "replicated", "replicated-host"},
 	}
 	for word, covered := range covers {
-		d, err := ParseDurability(word)
+		d, err := parseDurability(word)
 		require.NoError(t, err)
 		require.Equal(t, word, d.String())
 		var all []string
@@ -65,7 +65,7 @@ func TestDurabilityCovers(t *testing.T) {
 	}
 	require.Equal(t, "nothing", Durability(0).String())
 	for _, bad := range []string{"", "nothing", "Host", "host,replicated"} {
-		_, err := ParseDurability(bad)
+		_, err := parseDurability(bad)
 		require.Error(t, err, bad)
 	}
 	unset := Durability(0)

@@ -14,9 +14,9 @@ const (
 	UserAll      = "sendonce" // a process that serves all functions
 )
 
-// Account is the NATS account of the streams and of all users except receivers, which have one account
+// account is the NATS account of the streams and of all users except receivers, which have one account
 // each.
-const Account = "SENDONCE"
+const account = "SENDONCE"
 
 // Limits of nats-server that ServerConfig sets. A user with a password can make the server keep
 // MaxPending for each connection that it does not read from.
@@ -57,7 +57,7 @@ func Users(accepted string, subjects ...string) []User {
 		return User{
 			Name:      name,
 			Publish:   slices.Concat(append([][]string{{wakePrefix + ">", schedPrefix + ">"}, api("STREAM.INFO", accepted)}, publish...)...),
-			Subscribe: []string{SubjectCallers},
+			Subscribe: []string{subjectCallers},
 		}
 	}
 	accept := slices.Concat([]string{AcceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
@@ -79,8 +79,8 @@ func Users(accepted string, subjects ...string) []User {
 		function("messages", accept),
 		stream,
 		function("webhooks"),
-		function("admin", []string{SubjectCallers}),
-		function("console", []string{SubjectCallers}, api("STREAM.MSG.GET", accepted)), // it also calls admin and messages in its process
+		function("admin", []string{subjectCallers}),
+		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted)), // it also calls admin and messages in its process
 		function("sweep"),
 		function("relay", publish, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
@@ -207,7 +207,7 @@ accounts {
       {service: "$JS.ACK.%[2]s.>"}
     ]
     users: [
-`, Account, StreamMessages, MaxPending, accountConnections)
+`, account, StreamMessages, MaxPending, accountConnections)
 	for _, u := range users {
 		fmt.Fprintf(&b, "      {user: %s, password: $%s, permissions: {\n        publish: [%s]\n        subscribe: [%s]\n      }}\n",
 			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{ReplyPrefix(u.Name) + ".>"}, u.Subscribe...)))
@@ -241,5 +241,5 @@ func ReceiverConfig(name string) string {
       {service: {account: %[3]s, subject: "$JS.ACK.%[4]s.%[1]s.>"}}
     ]
   }
-`, name, PasswordVariable(name), Account, StreamMessages, Domain, receiverConnections)
+`, name, PasswordVariable(name), account, StreamMessages, Domain, receiverConnections)
 }

@@ -403,7 +403,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	require.NoError(t, old.Stop())
 
 	kept := filepath.Join(dir, "jetstream")
-	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, Account)))
+	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, account)))
 	now := sandbox.NATSIn(t, guardedOptions(dir))
 	g := &guarded{t: t, server: now}
 	nc, err := nats.Connect(now.URL())

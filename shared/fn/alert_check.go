@@ -18,13 +18,13 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
-// ScheduleAlertCheck wakes sweep to check the queues at the end of the current interval
+// scheduleAlertCheck wakes sweep to check the queues at the end of the current interval
 // (see task.AlertRules.CheckInterval). Intervals are the same in all processes, so sweep is woken
 // once, however many call this. It never blocks.
 //
 // For half of the time that is left, this process does not schedule the check again. After
 // that it does, as the check came too early where the clock of NATS is ahead.
-func (e *Env) ScheduleAlertCheck() {
+func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
 	trusted := now.Add(max(time.Second, next.Sub(now)/2))

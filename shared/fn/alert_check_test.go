@@ -20,7 +20,7 @@ func TestProcessesShareAlertIntervals(t *testing.T) {
 		require.Equal(t, at.Add(30*time.Second), env.nextAlertCheck(at.Add(after)))
 	}
 	before := time.Now()
-	env.ScheduleAlertCheck()
+	env.scheduleAlertCheck()
 	asked := env.alertCheckUntil.Load()
 	require.Greater(t, asked, before.UnixNano())
 	require.LessOrEqual(t, asked, time.Now().Add(30*time.Second).UnixNano())

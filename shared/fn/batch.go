@@ -17,13 +17,13 @@ const (
 	maxItemErrors = 10
 )
 
-// Chunks splits the items of a batch into chunks of at most ChunkBytes; a larger item is a
+// Chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a
 // chunk of its own. It yields each chunk with the index of its first item.
 func Chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	return func(yield func(int, []json.RawMessage) bool) {
 		for start := 0; start < len(items); {
 			end, size := start+1, len(items[start])
-			for end < len(items) && size+len(items[end]) <= ChunkBytes {
+			for end < len(items) && size+len(items[end]) <= chunkBytes {
 				size += len(items[end])
 				end++
 			}

@@ -35,7 +35,7 @@ type Env struct {
 
 	db               *store.DB
 	bus              *bus.Bus // nil without NATS_URL
-	waiters          *Waiters
+	waiters          *waiterList
 	subscribeQueues  sync.Once
 	subscribeCallers sync.Once
 	limiter          *callLimiter
@@ -85,7 +85,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	tables.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
 	tables.OnAlert = env.logAlert
 	if env.alerts.FailureRate.On() {
-		tables.OnFailed = env.ScheduleAlertCheck
+		tables.OnFailed = env.scheduleAlertCheck
 	}
 	db, all, err := stores.Open(tables)
 	if err != nil {
@@ -127,9 +127,9 @@ func (e *Env) Bus() *bus.Bus { return e.bus }
 // once.
 func (e *Env) RegisterWaiter(queue string) *Waiter {
 	e.subscribeQueues.Do(func() {
-		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
+		e.bus.OnQueue(func(queue string, n int) { e.waiters.notify(queue, n) }, e.waiters.notifyEach)
 	})
-	return e.waiters.Register(queue)
+	return e.waiters.register(queue)
 }
 
 // WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of
@@ -137,9 +137,9 @@ func (e *Env) RegisterWaiter(queue string) *Waiter {
 // commit; it never blocks.
 func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
-		e.ScheduleAlertCheck()
+		e.scheduleAlertCheck()
 	}
-	if n -= e.waiters.Notify(queue, n); n > 0 {
+	if n -= e.waiters.notify(queue, n); n > 0 {
 		e.bus.Wake(bus.QueueSubject(queue), n)
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ChunkBytes is how many bytes of a batch are decoded and worked on at a time.
-const ChunkBytes = 512 << 10
+// chunkBytes is how many bytes of a batch are decoded and worked on at a time.
+const chunkBytes = 512 << 10
 
 // The memory that is counted for a call, in bytes. The factors are measured (see
 // TestMemoryStaysBoundedUnderAttack in package functions/e2e).
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
-	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to ChunkBytes
+	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to chunkBytes
 	eventFactor = 4        // the same for a batch of events, which is decoded as a whole
 	rowFactor   = 4        // a row of a page is read, converted and encoded
 )
@@ -36,7 +36,7 @@ const (
 )
 
 // chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
-func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, ChunkBytes) }
+func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 
 // memoryBudget shares out the memory that calls hold. A call takes the memory of its body
 // before it reads it, and what it will need beside that before it works on it, or at once

@@ -159,7 +159,7 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 func TestChunksHoldAllItemsInOrder(t *testing.T) {
 	t.Parallel()
 	var items []json.RawMessage
-	for _, size := range []int{10, ChunkBytes, ChunkBytes + 1, ChunkBytes / 2, ChunkBytes / 2, 1} {
+	for _, size := range []int{10, chunkBytes, chunkBytes + 1, chunkBytes / 2, chunkBytes / 2, 1} {
 		items = append(items, make([]byte, size))
 	}
 	var firsts, lengths []int

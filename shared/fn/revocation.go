@@ -15,7 +15,7 @@ import (
 )
 
 // How a revoked caller is shut out. A change of a caller is published to every
-// process that is connected to NATS (bus.SubjectCallers), which then looks the caller
+// process that is connected to NATS (bus.OnCaller), which then looks the caller
 // up anew. Without NATS, and for what NATS lost, auth.CallerTTL ends what is remembered.
 // Calls that last look again themselves: any call after its body has arrived, a stream or
 // socket before each event and every recheckInterval, a poll before it claims, and streams,

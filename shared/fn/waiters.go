@@ -5,29 +5,29 @@ import (
 	"sync"
 )
 
-// Waiters has the waiting long polls of this process by queue. Notify wakes them when work
+// waiterList has the waiting long polls of this process by queue. notify wakes them when work
 // became due, here or in another process. A wake-up is a hint: the poll may find nothing.
-type Waiters struct {
+type waiterList struct {
 	mu     sync.Mutex
 	queues map[string]*list.List // of *Waiter, oldest first; no entry if empty
 }
 
-// A Waiter is one long poll in line. It is woken at most once: to wait again,
+// A waiter is one long poll in line. It is woken at most once: to wait again,
 // register again.
 type Waiter struct {
 	C <-chan struct{} // receives once when woken
 
 	woken   chan struct{}
-	hub     *Waiters
+	hub     *waiterList
 	queue   string
 	element *list.Element // nil once out of line
 }
 
-func newWaiters() *Waiters { return &Waiters{queues: map[string]*list.List{}} }
+func newWaiters() *waiterList { return &waiterList{queues: map[string]*list.List{}} }
 
-// Register puts a waiter in line. Do so before looking at the database: what
+// register puts a waiter in line. Do so before looking at the database: what
 // is committed after the look then finds the waiter. Close must follow.
-func (h *Waiters) Register(queue string) *Waiter {
+func (h *waiterList) register(queue string) *Waiter {
 	woken := make(chan struct{}, 1)
 	w := &Waiter{C: woken, woken: woken, hub: h, queue: queue}
 	h.mu.Lock()
@@ -41,8 +41,8 @@ func (h *Waiters) Register(queue string) *Waiter {
 	return w
 }
 
-// Notify wakes at most n waiters of the queue, oldest first, each once.
-func (h *Waiters) Notify(queue string, n int) (woken int) {
+// notify wakes at most n waiters of the queue, oldest first, each once.
+func (h *waiterList) notify(queue string, n int) (woken int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for woken < n && h.queues[queue] != nil {
@@ -52,8 +52,8 @@ func (h *Waiters) Notify(queue string, n int) (woken int) {
 	return woken
 }
 
-// NotifyEach wakes the oldest waiter of every queue.
-func (h *Waiters) NotifyEach() {
+// notifyEach wakes the oldest waiter of every queue.
+func (h *waiterList) notifyEach() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for queue := range h.queues {
@@ -62,7 +62,7 @@ func (h *Waiters) NotifyEach() {
 }
 
 // wake wakes the oldest waiter of a queue that has some; mu is held.
-func (h *Waiters) wake(queue string) {
+func (h *waiterList) wake(queue string) {
 	w := h.queues[queue].Front().Value.(*Waiter)
 	h.leave(w)
 	w.woken <- struct{}{} // never blocks: the buffer has room for the one value
@@ -78,13 +78,13 @@ func (w *Waiter) Close() {
 	w.hub.mu.Unlock()
 	select {
 	case <-w.woken:
-		w.hub.Notify(w.queue, 1)
+		w.hub.notify(w.queue, 1)
 	default:
 	}
 }
 
 // leave takes w out of line; mu is held.
-func (h *Waiters) leave(w *Waiter) {
+func (h *waiterList) leave(w *Waiter) {
 	line := h.queues[w.queue]
 	line.Remove(w.element)
 	w.element = nil

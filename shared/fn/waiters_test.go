@@ -20,13 +20,13 @@ func woken(w *Waiter) bool {
 func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
-	first, second, third, other := h.Register("q"), h.Register("q"), h.Register("q"), h.Register("other")
-	h.Notify("q", 2)
+	first, second, third, other := h.register("q"), h.register("q"), h.register("q"), h.register("other")
+	h.notify("q", 2)
 	require.True(t, woken(first))
 	require.True(t, woken(second))
 	require.False(t, woken(third))
 	require.False(t, woken(other))
-	h.Notify("q", 5)
+	h.notify("q", 5)
 	require.True(t, woken(third))
 	require.False(t, woken(first), "a waiter is woken once")
 	for _, w := range []*Waiter{first, second, third, other} {
@@ -39,39 +39,39 @@ func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
-	first, second, other := h.Register("q"), h.Register("q"), h.Register("other")
-	h.NotifyEach()
+	first, second, other := h.register("q"), h.register("q"), h.register("other")
+	h.notifyEach()
 	require.True(t, woken(first))
 	require.False(t, woken(second))
 	require.True(t, woken(other))
-	h.NotifyEach()
+	h.notifyEach()
 	require.True(t, woken(second))
-	h.NotifyEach()
+	h.notifyEach()
 	require.Empty(t, h.queues)
 }
 
 func TestWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
-	w := h.Register("q")
+	w := h.register("q")
 	defer w.Close()
-	h.Notify("q", 1)
+	h.notify("q", 1)
 	<-w.C
 }
 
 func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
-	leaving, staying := h.Register("q"), h.Register("q")
-	h.Notify("q", 1)
+	leaving, staying := h.register("q"), h.register("q")
+	h.notify("q", 1)
 	leaving.Close()
 	require.True(t, woken(staying))
 
 	t.Run("but not one that was used", func(t *testing.T) {
 		t.Parallel()
 		h := newWaiters()
-		used, staying := h.Register("q"), h.Register("q")
-		h.Notify("q", 1)
+		used, staying := h.register("q"), h.register("q")
+		h.notify("q", 1)
 		<-used.C
 		used.Close()
 		require.False(t, woken(staying))
@@ -79,10 +79,10 @@ func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Run("nor one that never came", func(t *testing.T) {
 		t.Parallel()
 		h := newWaiters()
-		gone, staying := h.Register("q"), h.Register("q")
+		gone, staying := h.register("q"), h.register("q")
 		gone.Close()
 		require.False(t, woken(staying))
-		h.Notify("q", 1)
+		h.notify("q", 1)
 		require.True(t, woken(staying))
 	})
 }
@@ -113,7 +113,7 @@ func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 	for range consumers {
 		all.Go(func() {
 			for {
-				w := h.Register("q")
+				w := h.register("q")
 				if !take() {
 					select {
 					case <-w.C:
@@ -131,7 +131,7 @@ func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 		all.Go(func() {
 			for range 100 {
 				ready.Add(1)
-				h.Notify("q", 1)
+				h.notify("q", 1)
 			}
 		})
 	}

@@ -35,8 +35,8 @@ type PostResult struct {
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
 func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 
-// Gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
-func (r PostResult) Gone() bool { return r.Status == 410 }
+// gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
+func (r PostResult) gone() bool { return r.Status == 410 }
 
 // deliveryRetryDelays[n-1] is the wait after the n-th failed try. When all are used up, the delivery
 // has failed.
@@ -69,7 +69,7 @@ func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float6
 		return d
 	}
 	d.Attempts++
-	if r.Gone() || int(d.Attempts) > len(deliveryRetryDelays) {
+	if r.gone() || int(d.Attempts) > len(deliveryRetryDelays) {
 		d.State, d.NextAt = DeliveryFailed, time.Time{}
 		return d
 	}
@@ -111,7 +111,7 @@ func (h EndpointHealth) AfterAttempt(r PostResult, now time.Time, disableAfter t
 	}
 	switch {
 	case h.DisabledReason != "":
-	case r.Gone():
+	case r.gone():
 		h.DisabledReason = DisabledGone
 	case now.Sub(h.FailingSince) >= disableAfter:
 		h.DisabledReason = DisabledFailing

@@ -12,13 +12,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxParams is the highest number of template parameters in one request.
-const MaxParams = 100
+// maxParams is the highest number of template parameters in one request.
+const maxParams = 100
 
 // ParseParams reads template parameters from the form "code=123456&name=Ann".
 // Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated name the first counts; a pair
 // without a value, or with an empty one, is ignored. The error says what is invalid: a % escape, UTF-8, a NUL, or
-// more than MaxParams parameters.
+// more than maxParams parameters.
 func ParseParams(encoded string) (map[string]string, error) {
 	params := make(map[string]string)
 	for pair := range strings.SplitSeq(encoded, "&") {
@@ -34,8 +34,8 @@ func ParseParams(encoded string) (map[string]string, error) {
 		if _, repeated := params[name]; repeated || rawValue == "" {
 			continue
 		}
-		if len(params) == MaxParams {
-			return nil, fmt.Errorf("more than %d parameters", MaxParams)
+		if len(params) == maxParams {
+			return nil, fmt.Errorf("more than %d parameters", maxParams)
 		}
 		params[name] = value
 	}
@@ -69,8 +69,8 @@ func checkParam(text string) error {
 // digits (a json.Number as it was written), booleans as true or false, each of at most MaxEncoded characters. It returns
 // either the parameters or every bad field, sorted by name.
 func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
-	if len(object) > MaxParams {
-		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", MaxParams)}}
+	if len(object) > maxParams {
+		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", maxParams)}}
 	}
 	params := make(map[string]string, len(object))
 	var bad []Field

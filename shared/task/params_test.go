@@ -65,12 +65,12 @@ func TestParseParams(t *testing.T) {
 	t.Run("takes 100 parameters and no more", func(t *testing.T) {
 		t.Parallel()
 		var pairs []string
-		for i := range MaxParams {
+		for i := range maxParams {
 			pairs = append(pairs, fmt.Sprintf("p%d=1", i))
 		}
 		params, err := ParseParams(strings.Join(append(pairs, "p0=again", "empty="), "&"))
 		require.NoError(t, err)
-		require.Len(t, params, MaxParams)
+		require.Len(t, params, maxParams)
 
 		_, err = ParseParams(strings.Join(append(pairs, "more=1"), "&"))
 		require.EqualError(t, err, "more than 100 parameters")
@@ -114,12 +114,12 @@ func TestParamsFromJSON(t *testing.T) {
 	t.Run("takes 100 parameters and no more", func(t *testing.T) {
 		t.Parallel()
 		object := make(map[string]any)
-		for i := range MaxParams {
+		for i := range maxParams {
 			object[fmt.Sprint(i)] = "1"
 		}
 		params, bad := ParamsFromJSON(object)
 		require.Empty(t, bad)
-		require.Len(t, params, MaxParams)
+		require.Len(t, params, maxParams)
 
 		object["more"] = "1"
 		params, bad = ParamsFromJSON(object)
@@ -150,7 +150,7 @@ func FuzzParseParams(f *testing.F) {
 	f.Fuzz(func(t *testing.T, encoded string) {
 		params, err := ParseParams(encoded)
 		require.Equal(t, err != nil, params == nil)
-		require.LessOrEqual(t, len(params), MaxParams)
+		require.LessOrEqual(t, len(params), maxParams)
 		for name, value := range params {
 			require.NotEmpty(t, value)
 			require.True(t, utf8.ValidString(name+value))

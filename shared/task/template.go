@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// MaxRendered is the number of characters after which a rendered text is cut: far more than MaxContent, which is
+// maxRendered is the number of characters after which a rendered text is cut: far more than MaxContent, which is
 // accepted, so that the cut text is refused as the whole would be.
-const MaxRendered = 10 * MaxContent
+const maxRendered = 10 * MaxContent
 
 // Template is a parsed message text with placeholders. The zero value renders "". A Template is immutable and safe for
 // concurrent use.
@@ -54,7 +54,7 @@ func ParseTemplate(content string) Template {
 // Names returns the placeholders in order of first appearance, each once.
 func (t Template) Names() []string { return slices.Clone(t.names) }
 
-// Render replaces the placeholders by params, in a single pass: braces in a value are text. text is cut at MaxRendered
+// Render replaces the placeholders by params, in a single pass: braces in a value are text. text is cut at maxRendered
 // characters. missing has the placeholders without a parameter, in order of first appearance; they stay in the text.
 // unused has the parameters without a placeholder, sorted.
 func (t Template) Render(params map[string]string) (text string, missing, unused []string) {
@@ -69,15 +69,15 @@ func (t Template) Render(params map[string]string) (text string, missing, unused
 		}
 	}
 	slices.Sort(unused)
-	return Cut(t.fill(params), MaxRendered), missing, unused
+	return Cut(t.fill(params), maxRendered), missing, unused
 }
 
-// fill returns the text, without most of what follows the first MaxRendered characters: a long value in many
+// fill returns the text, without most of what follows the first maxRendered characters: a long value in many
 // placeholders would take much memory.
 func (t Template) fill(params map[string]string) string {
 	var b strings.Builder
 	for _, p := range t.parts {
-		if b.Len() >= MaxRendered*utf8.UTFMax {
+		if b.Len() >= maxRendered*utf8.UTFMax {
 			break
 		}
 		b.WriteString(p.literal)

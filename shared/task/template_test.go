@@ -50,7 +50,7 @@ func TestRenderIsBounded(t *testing.T) {
 	params := map[string]string{"v": strings.Repeat("\u2028", MaxEncoded), "x": "1"}
 	template := ParseTemplate("a" + strings.Repeat("{v}", 64) + "{missing}")
 	text, missing, unused := template.Render(params)
-	require.Equal(t, "a"+strings.Repeat("\u2028", MaxRendered-1), text)
+	require.Equal(t, "a"+strings.Repeat("\u2028", maxRendered-1), text)
 	require.Equal(t, []string{"missing"}, missing)
 	require.Equal(t, []string{"x"}, unused)
 	require.LessOrEqual(t, len(template.fill(params)), 2*len(params["v"]), "most of the text is never made")
@@ -73,7 +73,7 @@ func FuzzRender(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content, value string) {
 		template := ParseTemplate(content)
 		unfilled, missing, unused := template.Render(nil)
-		require.Equal(t, Cut(content, MaxRendered), unfilled)
+		require.Equal(t, Cut(content, maxRendered), unfilled)
 		require.Equal(t, template.Names(), missing)
 		require.Empty(t, unused)
 
@@ -86,7 +86,7 @@ func FuzzRender(f *testing.F) {
 			pairs = append(pairs, "{"+name+"}", value)
 		}
 		text, missing, unused := template.Render(params)
-		require.Equal(t, Cut(strings.NewReplacer(pairs...).Replace(content), MaxRendered), text)
+		require.Equal(t, Cut(strings.NewReplacer(pairs...).Replace(content), maxRendered), text)
 		require.Empty(t, missing)
 		require.Empty(t, unused)
 	})

@@ -91,9 +91,9 @@ const (
 	reasonStarting     = "starting"
 )
 
-// ReasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
+// reasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
 // for nil.
-func ReasonOf(err error) string {
+func reasonOf(err error) string {
 	var cannot *bus.StreamError
 	switch {
 	case err == nil:

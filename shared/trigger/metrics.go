@@ -27,7 +27,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 		for stream, err := range t.Streams() {
 			if err != nil {
 				s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
-					"reason", ReasonOf(err), "stream", stream)
+					"reason", reasonOf(err), "stream", stream)
 			}
 		}
 		if backlog.Routes != nil {
@@ -42,7 +42,7 @@ func (r *RouteState) show(s *metrics.Scrape, backlog Backlog) {
 	s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
 	if r.Stopped != nil {
 		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
-			"durable", r.Durable, "function", r.Function, "reason", ReasonOf(r.Stopped))
+			"durable", r.Durable, "function", r.Function, "reason", reasonOf(r.Stopped))
 	}
 	s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
 	s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)

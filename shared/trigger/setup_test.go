@@ -27,12 +27,12 @@ func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	acceptAll(t, b, 1, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "what is accepted is saved")
 	bustest.Eventually(t, func() bool {
-		return trigger.Routes()[0].Stopped != nil && ReasonOf(trigger.Routes()[0].Stopped) == bus.ReasonNoRoom
+		return trigger.Routes()[0].Stopped != nil && reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonNoRoom
 	}, "the reason is known")
 	require.EqualError(t, trigger.Ready(), "these routes do not run: d (stream EVENTS cannot be made: nats: API error: code=500 err_code=10047 "+
 		"description=insufficient storage resources available: it reserves 400 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_EVENTS_MB)")
 	require.Equal(t, []bool{false, true, true}, []bool{trigger.Routes()[0].Pulling, trigger.Routes()[1].Pulling, trigger.Routes()[2].Pulling})
-	bustest.Eventually(t, func() bool { return ReasonOf(trigger.Streams()[bus.StreamMessages]) == bus.ReasonNoRoom }, "of streams without routes too")
+	bustest.Eventually(t, func() bool { return reasonOf(trigger.Streams()[bus.StreamMessages]) == bus.ReasonNoRoom }, "of streams without routes too")
 	backlog, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Contains(t, backlog.Routes, "sweep")
@@ -51,7 +51,7 @@ func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	route.Stream = "OTHER"
 	trigger := runTrigger(t, b, testConfig(f), route, testRoute(), sweepRoute())
 	bustest.Eventually(t, func() bool { return trigger.Routes()[1].Pulling && trigger.Routes()[2].Pulling }, "the others run")
-	bustest.Eventually(t, func() bool { return ReasonOf(trigger.Routes()[0].Stopped) == bus.ReasonSubjectsTaken }, "the reason is known")
+	bustest.Eventually(t, func() bool { return reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonSubjectsTaken }, "the reason is known")
 	require.ErrorContains(t, trigger.Ready(), "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "x", "1"))
 	require.ErrorIs(t, err, bus.ErrStreamUnavailable, "nothing is accepted into a stream that nobody saves")

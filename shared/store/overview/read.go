@@ -335,7 +335,7 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 		})
 		return err
 	})
-	first := s.At.Truncate(Interval).Add(-(Intervals - 1) * Interval)
+	first := s.At.Truncate(interval).Add(-(Intervals - 1) * interval)
 	batch.Queue(throughputSQL, queueNames, first.Add(-1)).Query(func(rows pgx.Rows) error {
 		var name string
 		var one Throughput
@@ -349,14 +349,14 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (q *Queue) addThroughput(first time.Time, one Throughput) {
-	i := int(one.Since.Sub(first) / Interval)
+	i := int(one.Since.Sub(first) / interval)
 	if i < 0 || i >= Intervals {
 		return
 	}
 	if q.Throughput == nil {
 		q.Throughput = make([]Throughput, Intervals)
 		for i := range q.Throughput {
-			q.Throughput[i].Since = first.Add(time.Duration(i) * Interval)
+			q.Throughput[i].Since = first.Add(time.Duration(i) * interval)
 		}
 	}
 	one.Since = q.Throughput[i].Since

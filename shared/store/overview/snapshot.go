@@ -10,9 +10,9 @@ import (
 // these names, so there may be very many.
 const MaxNames = 200
 
-// Interval is the length of one Throughput, Intervals how many of them a Snapshot has.
+// interval is the length of one Throughput, Intervals how many of them a Snapshot has.
 const (
-	Interval  = 5 * time.Minute
+	interval  = 5 * time.Minute
 	Intervals = 72 // 6 hours
 )
 
