@@ -83,7 +83,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 		"POST " + root + "callers":             fn.JSON(fn.Admin, h.addCaller).WithinQueues(),
 		"GET " + root + "callers":              fn.List(fn.Admin, h.callers).Or(fn.Viewer).WithinQueues(),
-		"GET " + root + "callers/names":        fn.Query(fn.Admin, h.callerNames).Or(fn.Viewer).WithinQueues(),
+		"GET " + root + "callers/names":        fn.List(fn.Admin, h.callerNames).Or(fn.Viewer).WithinQueues(),
 		"GET " + root + "callers/{id}":         fn.List(fn.Admin, withID("caller", h.caller)).Or(fn.Viewer).WithinQueues(),
 		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, withID("caller", h.updateCaller)).WithinQueues(),
 		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, withID("caller", h.rotateCaller)).WithinQueues(),

@@ -77,15 +77,15 @@ func showHistogram(s *metrics.Scrape, name, help string, h overview.Histogram, q
 
 func showSender(s *metrics.Scrape, app overview.Sender, name string) {
 	s.Gauge("sender_tasks", "Tasks that a sender app has claimed and not reported.", float64(app.Processing.N), "app", name)
-	const finished = "Tasks that a sender app was the last to claim, without expired and cancelled ones."
-	s.Counter("sender_tasks_finished_total", finished, float64(app.Succeeded), "app", name, "outcome", succeeded)
-	s.Counter("sender_tasks_finished_total", finished, float64(app.Failed), "app", name, "outcome", failed)
+	const reports = "Reports of a sender app that were applied, those of tasks that were retried since included."
+	s.Counter("sender_reports_total", reports, float64(app.Succeeded), "app", name, "outcome", succeeded)
+	s.Counter("sender_reports_total", reports, float64(app.Failed), "app", name, "outcome", failed)
 	s.Counter("sender_lease_timeouts_total", "Leases of a sender app that expired.", float64(app.Timeouts), "app", name)
 	if !app.LastClaim.IsZero() {
 		s.Gauge("sender_last_claim_timestamp_seconds", "When a sender app last claimed a task that it still has or that is finished.", timestamp(app.LastClaim), "app", name)
 	}
 	if !app.LastReport.IsZero() {
-		s.Gauge("sender_last_report_timestamp_seconds", "When a sender app last finished a task.", timestamp(app.LastReport), "app", name)
+		s.Gauge("sender_last_report_timestamp_seconds", "When a sender app last reported a result.", timestamp(app.LastReport), "app", name)
 	}
 }
 

@@ -58,8 +58,8 @@ type Throughput struct {
 type SenderOverview struct {
 	AppID      string     `json:"app_id"`
 	Processing Count      `json:"processing"` // tasks that it has claimed and not reported
-	Succeeded  int64      `json:"succeeded"`  // tasks that it was the last to claim; this and the next ones are counters
-	Failed     int64      `json:"failed"`     // likewise, without expired and cancelled tasks
+	Succeeded  int64      `json:"succeeded"`  // reports of success; this and the next ones are counters
+	Failed     int64      `json:"failed"`     // reports of failure, also of tasks that were retried since
 	Timeouts   int64      `json:"timeouts"`
 	LastClaim  *time.Time `json:"last_claim,omitempty"`
 	LastReport *time.Time `json:"last_report,omitempty"`

@@ -34,7 +34,7 @@ const (
 	kindTimeouts           // by queue
 	kindWaits              // by queue; key is the bucket
 	kindDeliveries         // key is the state
-	kindAppFinished        // by app; key is the status
+	kindAppReports         // by app; key is the status: each report that was applied, also of a task that was retried since
 	kindAppTimeouts        // by app
 	kindAppClaimed         // by app; only the time of the newest claim
 )
@@ -67,15 +67,14 @@ with counted (class, name, kind, key, since, n, seconds, last_at) as (
     group by queue, 5
     union all
     select case when grouping(app_id) = 0 then 1 else 0 end, coalesce(app_id, queue),
-        case when grouping(reason) = 0 then 3 when grouping(duration) = 0 then 4 when grouping(wait) = 0 then 6 when grouping(status) = 0 then 8
-            when grouping(app_id) = 0 then 10 else 2 end,
-        coalesce(reason, duration, wait, status, 0), since,
+        case when grouping(reason) = 0 then 3 when grouping(duration) = 0 then 4 when grouping(wait) = 0 then 6 when grouping(app_id) = 0 then 10 else 2 end,
+        coalesce(reason, duration, wait, 0), since,
         case when grouping(app_id, reason, duration, wait) = 15 then coalesce(sum(claims), 0) else count(*) end,
         case when grouping(duration) = 0 then sum(lasted) when grouping(wait) = 0 then sum(waited) else 0 end,
-        case when grouping(status) = 0 then max(reported_at) when grouping(app_id) = 0 then max(last_claim) end
+        case when grouping(app_id) = 0 then max(last_claim) end
     from (
         select t.queue, d.reason, d.reported_at, date_bin('5 minutes', d.reported_at, 'epoch') as since, d.app_id, s.claims, s.last_claim,
-            case when d.reason not in (5, 6) then d.status end as status, w.lasted, w.waited,
+            w.lasted, w.waited,
             case when d.reason not in (5, 6) then width_bucket(w.lasted, ` + bounds + `) end as duration, width_bucket(w.waited, ` + bounds + `) as wait
         from task_done d
         cross join lateral (select queue, created_at, greatest(created_at, send_at) as begun from tasks where id = d.id offset 0) t
@@ -89,9 +88,9 @@ with counted (class, name, kind, key, since, n, seconds, last_at) as (
         ) w
         where d.reported_at >= $1::timestamptz and d.reported_at < $2::timestamptz
     ) d
-    group by grouping sets ((queue), (queue, reason, since), (queue, duration), (queue, wait), (app_id, status), (app_id))
+    group by grouping sets ((queue), (queue, reason, since), (queue, duration), (queue, wait), (app_id))
     having (grouping(duration) = 1 or duration is not null) and (grouping(wait) = 1 or wait is not null)
-        and (grouping(status) = 1 or status is not null) and (grouping(app_id) = 1 or app_id is not null)
+        and (grouping(app_id) = 1 or app_id is not null)
     union all
     select case when grouping(app_id) = 0 then 1 else 0 end, coalesce(app_id, queue), case when grouping(app_id) = 0 then 9 else 5 end, 0, null,
         count(*), 0, null
@@ -102,6 +101,11 @@ with counted (class, name, kind, key, since, n, seconds, last_at) as (
     ) r
     group by grouping sets ((queue), (app_id))
     having grouping(app_id) = 1 or app_id is not null
+    union all
+    select 1, app_id, 8, status, null, count(*), 0, max(created_at)
+    from report_logs
+    where created_at >= $1::timestamptz and created_at < $2::timestamptz and verdict = 'applied' and status in (2, 3) and app_id is not null
+    group by app_id, status
     union all
     select 2, '', 7, state, null, count(*), 0, null
     from webhook_deliveries where state <> 0 and finished_at >= $1::timestamptz and finished_at < $2::timestamptz
@@ -255,7 +259,7 @@ func (c counter) addToSender(s *Sender) {
 		s.LastClaim = later(s.LastClaim, c.last)
 	case c.kind == kindAppTimeouts:
 		s.Timeouts += c.n
-	case c.kind == kindAppFinished:
+	case c.kind == kindAppReports:
 		s.LastReport = later(s.LastReport, c.last)
 		switch int(c.key) {
 		case task.Succeeded.Status():

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/overview"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -84,12 +85,16 @@ func TestCountAddsResultsOnce(t *testing.T) {
 	}
 	report(task.SentOK, false)
 	report(task.SentFailed, false)
+	failed := db.MustClaim(t, "phone", 1)[0] // it is retried before it is counted
+	db.MustReport(t, task.Report{TaskID: failed.ID, AppID: "phone", Outcome: task.SentFailed})
+	_, err := db.Tasks.RetryFailed(t.Context(), failed.ID, store.Operator{Name: "tester"})
+	require.NoError(t, err)
 	report(task.SentFailed, true)
 	report(task.SentOK, false)
 	db.MustSubmit(t, storetest.Submission())
 	db.MustClaim(t, "phone", 1)
 	db.ExpireLeases(t)
-	_, err := db.Tasks.Sweep(t.Context(), 10)
+	_, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 
 	for range 3 { // counting again adds nothing
@@ -97,7 +102,7 @@ func TestCountAddsResultsOnce(t *testing.T) {
 		q := queue(t, s, "default")
 		totals := q.Totals
 		totals.Wait, totals.Duration = overview.Histogram{}, overview.Histogram{}
-		require.Equal(t, overview.Totals{Submitted: 4, Claims: 4, LeaseTimeouts: 1, Succeeded: 2, Failed: map[task.Reason]int64{task.Rejected: 1}}, totals)
+		require.Equal(t, overview.Totals{Submitted: 4, Claims: 5, LeaseTimeouts: 1, Succeeded: 2, Failed: map[task.Reason]int64{task.Rejected: 1}}, totals)
 		require.EqualValues(t, 3, sum(q.Totals.Wait))
 		require.EqualValues(t, 3, sum(q.Totals.Duration))
 		require.Positive(t, q.Totals.Duration.Seconds)
@@ -111,7 +116,7 @@ func TestCountAddsResultsOnce(t *testing.T) {
 		require.WithinDuration(t, time.Now(), sender.LastReport, time.Minute)
 		require.WithinDuration(t, time.Now(), sender.LastClaim, time.Minute)
 		sender.LastClaim, sender.LastReport = time.Time{}, time.Time{}
-		require.Equal(t, overview.Sender{App: "phone", Succeeded: 2, Failed: 1, Timeouts: 1}, sender)
+		require.Equal(t, overview.Sender{App: "phone", Succeeded: 2, Failed: 3, Timeouts: 1}, sender)
 	}
 }
 

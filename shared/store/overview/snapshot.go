@@ -114,11 +114,11 @@ type Throughput struct {
 type Sender struct {
 	App        string
 	Processing Count // tasks that it has claimed and not reported
-	Succeeded  int64 // tasks that it was the last to claim; this and the next ones are counters, as Totals
-	Failed     int64 // likewise, without expired and cancelled tasks
+	Succeeded  int64 // reports of success; this and the next ones are counters, as Totals
+	Failed     int64 // reports of failure, also of tasks that were retried since
 	Timeouts   int64 // leases that expired
 	LastClaim  time.Time
-	LastReport time.Time // that finished a task; zero = never, or over 30 days ago
+	LastReport time.Time // of a result; zero = never, or over 30 days ago
 }
 
 // Alert is an open alert.
