@@ -29,7 +29,9 @@ var staticFiles embed.FS
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	s := &site{log: env.Log}
 	routes := fn.Routes{
-		"GET /{$}":                      fn.Page(redirectToConsole),
+		"GET /{$}":                      fn.Page(redirectTo("/console")),
+		"GET /console/{$}":              fn.Page(redirectTo("/console")),
+		"GET /docs/{$}":                 fn.Page(redirectTo("/docs")),
 		"GET /console/static/{file}":    fn.Page(serveStatic),
 		"GET /console/login":            s.public(s.loginForm),
 		"POST /console/login":           s.public(s.logIn),
@@ -114,8 +116,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	return routes
 }
 
-func redirectToConsole(w http.ResponseWriter, v *fn.Visit) {
-	http.Redirect(w, v.Request, "/console", http.StatusSeeOther)
+func redirectTo(path string) func(http.ResponseWriter, *fn.Visit) {
+	return func(w http.ResponseWriter, v *fn.Visit) { http.Redirect(w, v.Request, path, http.StatusSeeOther) }
 }
 
 // serveStatic serves the style sheet and the script. Their paths have the version, so that a new release is

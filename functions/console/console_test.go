@@ -260,6 +260,8 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"later","queue":"promo","send_at":"`+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"}`)
 	b.get("/console/queues").has(t, `state=pending">3</a>`, `state=scheduled">1</a>`)
 	require.Equal(t, "/console", b.get("/").path)
+	require.Equal(t, "/console", b.get("/console/").path)
+	require.Equal(t, "/docs", newBrowser(t, s).get("/docs/").path)
 
 	viewer := s.Post("/api/v1/admin/callers", `{"name":"watcher","roles":["viewer"]}`)
 	watcher := logIn(t, s, "watcher", viewer.Data("token").(string))
@@ -330,6 +332,18 @@ func TestBulkChangeShowsItsFilter(t *testing.T) {
 	list := html.UnescapeString(between(t, got.text, `<a href="/console/tasks?`, `"`))
 	require.NotContains(t, list, "state=")
 	b.get("/console/tasks?"+list).has(t, task)
+}
+
+func TestBulkChangeOfARevokedCallerSaysSo(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	ops := s.NewCaller("ops", "admin")
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
+	began := ops.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"x"}`)
+	s.Post("/api/v1/admin/callers/1/revoke", "")
+	require.Equal(t, 204, s.Tick("sweep").Status)
+	b := logIn(t, s, s.User, s.Password)
+	b.get("/console/bulk/"+began.Data("id").(string)).has(t, "because the caller who began it was revoked")
 }
 
 func TestExportHasAllTasksAndNoFormulas(t *testing.T) {

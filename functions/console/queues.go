@@ -39,6 +39,18 @@ func (q shownQueue) Pending() int64 {
 
 func (q shownQueue) Processing() int64 { return q.ProcessingTasks - q.HeldTasks }
 
+// pauseForm is what the form that pauses a queue shows: the pause that there is, unless a form was refused.
+type pauseForm struct{ Reason, Until, ReasonProblem, UntilProblem string }
+
+// PauseForm is for the template "pause"; pause is nil for a queue that is not paused.
+func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
+	var shown api.QueuePause
+	if pause != nil {
+		shown = *pause
+	}
+	return pauseForm{p.Entered("reason", shown.Reason), p.Entered("until", instant(shown.Until)), p.Problem("reason"), p.Problem("until")}
+}
+
 // pauseQueue pauses the queue that the form names, which need not have tasks.
 func (s *site) pauseQueue(p *page) error {
 	until, err := p.typedTime("until")

@@ -1,6 +1,8 @@
 package console_test
 
 import (
+	"html"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +43,15 @@ func TestQueues(t *testing.T) {
 		got.has(t, `name="queue" value="`+hostileShown+`"`, `name="reason" value="`+hostileShown+`"`, `name="until" value="`+hostileShown+`"`, "must be a time with its zone")
 		require.NotContains(t, got.text, "<script>alert")
 		b.submit("/console/queues/pause", "queue", "../x", "reason", "r").has(t, "A-Z a-z 0-9")
+	})
+	t.Run("are changed beginning with the pause that there is", func(t *testing.T) {
+		b.submit("/console/queues/pause", "queue", "later", "reason", "night <b>", "until", "2h")
+		got := b.get("/console/queues")
+		got.has(t, `name="reason" value="night &lt;b&gt;"`)
+		until := regexp.MustCompile(`name="until" value="(\d{4}-[^"]+)"`).FindStringSubmatch(got.text)
+		require.NotNil(t, until)
+		b.submit("/console/queues/pause", "queue", "later", "reason", "night", "until", html.UnescapeString(until[1])).has(t, "The queue is paused.")
+		b.submit("/console/queues/resume", "queue", "later", "reason", "morning")
 	})
 	t.Run("have no buttons for a viewer", func(t *testing.T) {
 		viewer := s.NewCaller("eye", "viewer")

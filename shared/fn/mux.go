@@ -144,7 +144,9 @@ func boundWrites(w http.ResponseWriter, r *http.Request) {
 // alone would redirect unclean paths, which loses the body of a POST, and let
 // HEAD in on GET routes, some of which change state.
 func (m *mux) find(r *http.Request, method string) *mountedRoute {
-	if method == http.MethodHead || path.Clean(r.URL.Path) != r.URL.Path {
+	clean := path.Clean(r.URL.Path)
+	slash := r.URL.Path == clean+"/" // which some people add to the address of a page
+	if method == http.MethodHead || clean != r.URL.Path && !slash {
 		return nil
 	}
 	if method != r.Method {
@@ -154,6 +156,9 @@ func (m *mux) find(r *http.Request, method string) *mountedRoute {
 	}
 	h, _ := m.patterns.Handler(r)
 	p, _ := h.(*mountedRoute)
+	if slash && p != nil && p.page == nil {
+		return nil
+	}
 	return p
 }
 

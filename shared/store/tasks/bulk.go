@@ -215,6 +215,9 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	return b, err
 }
 
+// stoppedByRevocation stands for the name of who stopped a bulk change. No caller can have it.
+const stoppedByRevocation = "its caller was revoked"
+
 // leaseBulkSQL takes the bulk change that has waited longest. One whose operator was revoked is stopped instead.
 const leaseBulkSQL = `
 with next as (
@@ -222,7 +225,7 @@ with next as (
     order by leased_to nulls first, id limit 1 for update skip locked
 )
 update bulk_changes b set leased_to = now() + $1::interval,
-    finished_at = case when c.revoked_at is not null then now() end, stopped_by = case when c.revoked_at is not null then 'revoked' end
+    finished_at = case when c.revoked_at is not null then now() end, stopped_by = case when c.revoked_at is not null then '` + stoppedByRevocation + `' end
 from next left join callers c on c.id = next.caller_id
 where b.id = next.id
 returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.created_at, b.finished_at`

@@ -156,7 +156,7 @@ func TestBulkStopsWhenItsOperatorIsRevoked(t *testing.T) {
 	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
 	runBulks(t, db, 10)
 	b = mustBulk(t, db, b.ID)
-	require.Equal(t, "revoked", *b.StoppedBy)
+	require.Equal(t, "its caller was revoked", *b.StoppedBy)
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live`))
 }
 
