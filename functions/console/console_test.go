@@ -164,6 +164,13 @@ func TestLogin(t *testing.T) {
 		s.Post("/api/v1/admin/callers/"+made.Data("id").(string)+"/rotate", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
+	t.Run("is found beside a cookie of another server on this machine", func(t *testing.T) {
+		b := logIn(t, s, "ann", token)
+		at, err := url.Parse(s.URL + "/console")
+		require.NoError(t, err)
+		b.http.Jar.SetCookies(at, []*http.Cookie{{Name: "sendonce", Value: "theirs", Path: "/console"}})
+		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
+	})
 	t.Run("needs a cookie that nobody changed", func(t *testing.T) {
 		b := logIn(t, s, "ann", token)
 		at, err := url.Parse(s.URL)

@@ -201,8 +201,9 @@ func (req *request) releaseSlot() {
 	}
 }
 
-// readBodyWithoutSlot reads the body. Meanwhile other calls may use the call's slot.
-func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute) error {
+// readBodyWithoutSlot reads the body. Meanwhile other calls may use the call's slot, and the caller may change: so
+// recheck is called after it.
+func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, recheck func(context.Context) error) error {
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)
 	}
@@ -214,7 +215,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute) er
 	if err := req.readBody(ctx, p); err != nil {
 		return err
 	}
-	if _, err := req.call.Recheck(ctx); err != nil { // the caller may have changed while its body arrived
+	if err := recheck(ctx); err != nil {
 		return err
 	}
 	if err := req.call.slot.endReading(); err != nil {
@@ -246,7 +247,11 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if req.call.memory, err = req.env.budget.enter(caller.SharesOf(), req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
-	if err := req.readBodyWithoutSlot(ctx, p); err != nil {
+	recheck := func(ctx context.Context) error {
+		_, err := req.call.Recheck(ctx)
+		return err
+	}
+	if err := req.readBodyWithoutSlot(ctx, p, recheck); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)

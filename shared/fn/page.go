@@ -122,25 +122,30 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// resumeSession returns the caller of the session's cookie, and the zero Caller without a valid one.
-func (req *request) resumeSession(ctx context.Context) (callers.Caller, error) {
-	cookie, err := req.r.Cookie(sessionCookie(req.r).Name)
-	if err != nil {
-		return callers.Caller{}, nil
+// resumeSession sets the caller of the call to that of the session's cookie, and to the zero Caller without a
+// valid one.
+func (req *request) resumeSession(ctx context.Context) (err error) {
+	req.call.Caller, err = req.callerOfSession(ctx)
+	return err
+}
+
+// callerOfSession tries each cookie of the name: a server on another port of this machine can set one, too.
+func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
+	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
+		text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
+		if err != nil {
+			continue // changed, or its key was removed from the settings
+		}
+		var s auth.Session
+		if err := json.Unmarshal([]byte(text), &s); err != nil {
+			return callers.Caller{}, fmt.Errorf("session: %w", err)
+		}
+		caller, err := req.env.auth.Resume(ctx, s)
+		if !errors.Is(err, auth.ErrCredentials) {
+			return caller, err
+		}
 	}
-	text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
-	if err != nil {
-		return callers.Caller{}, nil // changed, or its key was removed from the settings
-	}
-	var s auth.Session
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return callers.Caller{}, fmt.Errorf("session: %w", err)
-	}
-	caller, err := req.env.auth.Resume(ctx, s)
-	if errors.Is(err, auth.ErrCredentials) {
-		return callers.Caller{}, nil
-	}
-	return caller, err
+	return callers.Caller{}, nil
 }
 
 // parseSessionKeys returns the keys that encrypt sessions.
@@ -151,64 +156,74 @@ func parseSessionKeys(text string) store.Keys {
 
 // page handles a request for a page. Errors before the page's handler are responses in JSON, as of all routes.
 func (req *request) page(p *mountedRoute) error {
-	ctx, cancel := context.WithTimeout(req.r.Context(), p.timeout)
-	defer cancel()
 	if err := p.mux.pageOrigins.check(req.r, p.changesState); err != nil {
 		return err
 	}
-	caller, err := req.resumeSession(ctx)
+	ctx, cancel := context.WithTimeout(req.r.Context(), p.timeout+bodyTimeout)
+	defer cancel()
+	if err := req.resumeSession(ctx); err != nil {
+		return err
+	}
+	form, err := req.readForm(ctx, p)
 	if err != nil {
 		return err
 	}
-	req.call.Caller = caller
-	leave, err := req.enterPage(ctx, p)
+	leave, err := req.enterPage(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	maxBody := p.maxBody
-	if caller.Name == "" {
-		maxBody = min(maxBody, maxAnonymousForm)
-	}
-	if req.r.ContentLength > maxBody {
-		return tooLarge(maxBody)
-	}
-	if err := req.readWithin(req.start.Add(bodyTimeout)); err != nil {
-		return err
-	}
 	w := &pageWriter{ResponseWriter: req.w, req: req}
 	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
-	r := req.r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	p.page(w, &Visit{Request: r, Caller: caller, req: req, api: p.mux.api})
+	handling, end := context.WithTimeout(ctx, p.timeout)
+	defer end()
+	r := req.r.WithContext(handling)
+	r.Body = io.NopCloser(bytes.NewReader(form))
+	p.page(w, &Visit{Request: r, Caller: req.call.Caller, req: req, api: p.mux.api})
 	if req.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
 	return nil
 }
 
-// enterPage reserves what a page needs: of its caller's share, or of the few places for others.
-func (req *request) enterPage(ctx context.Context, p *mountedRoute) (leave func(), err error) {
+// readForm reads the body before the page takes a place, so that slow bodies keep nobody out. The session is
+// resumed again afterwards: its caller may have been revoked or changed meanwhile.
+func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, error) {
 	if req.call.Caller.Name == "" {
-		waiting, cancel := context.WithTimeout(ctx, anonymousWait)
-		defer cancel()
-		done, err := req.env.anonymousOf.acquire(waiting, network(req.call.SourceIP).String())
-		if err != nil {
-			return nil, Busy("too many requests of this address are in progress, try again")
-		}
-		if !req.env.anonymousPages.TryAcquire(1) {
-			done()
-			return nil, Busy("too many visitors who are not logged in, try again")
-		}
-		return func() { req.env.anonymousPages.Release(1); done() }, nil
+		anonymous := *p
+		anonymous.maxBody = min(p.maxBody, maxAnonymousForm)
+		body, err := req.readUncharged(&anonymous)
+		return body, err
 	}
 	if err := req.acquireSlot(p); err != nil {
 		return nil, err
 	}
+	var err error
 	if req.call.memory, err = req.env.budget.enter(req.call.Caller.SharesOf(), req.call.May(Admin), false); err != nil {
 		return nil, err
 	}
-	return func() {}, req.call.Reserve(ctx, pageMemory)
+	if err := req.readBodyWithoutSlot(ctx, p, req.resumeSession); err != nil {
+		return nil, err
+	}
+	return req.call.Body, nil
+}
+
+// enterPage reserves what a page needs: of its caller's share, or of the few places for others.
+func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
+	if req.call.Caller.Name != "" {
+		return func() {}, req.call.Reserve(ctx, pageMemory)
+	}
+	waiting, cancel := context.WithTimeout(ctx, anonymousWait)
+	defer cancel()
+	done, err := req.env.anonymousOf.acquire(waiting, network(req.call.SourceIP).String())
+	if err != nil {
+		return nil, Busy("too many requests of this address are in progress, try again")
+	}
+	if !req.env.anonymousPages.TryAcquire(1) {
+		done()
+		return nil, Busy("too many visitors who are not logged in, try again")
+	}
+	return func() { req.env.anonymousPages.Release(1); done() }, nil
 }
 
 // pageWriter notes what is written, for the log.

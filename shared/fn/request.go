@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -91,19 +92,8 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
 		return req.readWithin(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
 	})
-	var large *http.MaxBytesError
-	var refused *task.Error
-	switch {
-	case errors.As(err, &large):
-		return tooLarge(p.maxBody)
-	case errors.As(err, &refused):
-		return refused
-	case err != nil && p.event: // not a 4xx, which would make the event a dead letter
-		return errors.Join(Busy("the body did not arrive in full; repeat the same call later"), err)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
-	case err != nil:
-		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
+	if err != nil {
+		return bodyError(err, p)
 	}
 	req.bodyRead = true
 	if err := req.readWithin(time.Time{}); err != nil {
@@ -114,6 +104,40 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	}
 	req.call.Body = body
 	return checkContentType(req.r.Header, &p.Route)
+}
+
+// readUncharged reads a small body for which no memory is charged, within bodyTimeout.
+func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
+	if req.r.ContentLength > p.maxBody {
+		return nil, tooLarge(p.maxBody)
+	}
+	if err := req.readWithin(req.start.Add(bodyTimeout)); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(req.w, req.r.Body, p.maxBody))
+	if err != nil {
+		return nil, bodyError(err, p)
+	}
+	req.bodyRead = true
+	return body, req.readWithin(time.Time{})
+}
+
+// bodyError is the response to a body that could not be read.
+func bodyError(err error, p *mountedRoute) error {
+	var large *http.MaxBytesError
+	var refused *task.Error
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(p.maxBody)
+	case errors.As(err, &refused):
+		return refused
+	case p.event: // not a 4xx, which would make the event a dead letter
+		return errors.Join(Busy("the body did not arrive in full; repeat the same call later"), err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
+	default:
+		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
+	}
 }
 
 func (req *request) readWithin(deadline time.Time) error {
@@ -133,7 +157,11 @@ func discardBody(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// checkContentType checks the type of a body of JSON; the handlers of pages parse theirs.
 func checkContentType(h http.Header, r *Route) error {
+	if r.page != nil {
+		return nil
+	}
 	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
 	}

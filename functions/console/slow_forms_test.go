@@ -1,0 +1,100 @@
+package console_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
+)
+
+// slowForm submits a form whose body is sent only once read has returned. read is called when the service begins to
+// read the body; not if it responds without.
+func (b *browser) slowForm(path string, body io.Reader, read func()) (status int, location string) {
+	ctx := httptrace.WithClientTrace(b.t.Context(), &httptrace.ClientTrace{Got100Continue: read})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+path, body)
+	require.NoError(b.t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Expect", "100-continue")
+	if b.http.Jar != nil {
+		at, err := url.Parse(b.url)
+		require.NoError(b.t, err)
+		for _, cookie := range b.http.Jar.Cookies(at) {
+			req.AddCookie(cookie)
+		}
+	}
+	connection := &http.Transport{ExpectContinueTimeout: time.Minute}
+	defer connection.CloseIdleConnections()
+	res, err := connection.RoundTrip(req)
+	if err != nil {
+		return 0, "" // the test has ended
+	}
+	defer res.Body.Close()
+	return res.StatusCode, res.Header.Get("Location")
+}
+
+// holdForms submits n forms that do not end before the test, and returns once the service reads each or has
+// responded to it.
+func (b *browser) holdForms(n int, path string) {
+	b.t.Helper()
+	held := make(chan struct{}, 2*n)
+	for range n {
+		body, end := io.Pipe()
+		b.t.Cleanup(func() { _ = end.Close() })
+		go func() {
+			b.slowForm(path, body, func() { held <- struct{}{} })
+			held <- struct{}{}
+		}()
+	}
+	for range n {
+		<-held
+	}
+}
+
+// A caller that is revoked or changed while its form arrives may do with it only what it still may.
+func TestFormActsForWhatItsCallerIsAtItsEnd(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := func(c *cluster.Client) string {
+		return s.QueryText(`select id::text from callers where name = $1`, c.User)
+	}
+	const callers = "/api/v1/admin/callers/"
+	for name, change := range map[string]func(thief string) cluster.Reply{
+		"revoked": func(thief string) cluster.Reply { return s.Post(callers+thief+"/revoke", "") },
+		"rotated": func(thief string) cluster.Reply { return s.Post(callers+thief+"/rotate", "") },
+		"demoted": func(thief string) cluster.Reply { return s.Do("PUT", callers+thief, `{"roles":["receiver"]}`) },
+	} {
+		thief, victim := s.NewCaller("thief-"+name, "admin"), s.NewCaller("victim-"+name, "admin")
+		b := logIn(t, s, thief.User, thief.Password)
+		thiefID, victimID := id(thief), id(victim)
+		changed := 0
+		b.slowForm("/console/callers/"+victimID+"/rotate", strings.NewReader("a=b"), func() { changed = change(thiefID).Status })
+		require.Equal(t, 200, changed, name)
+		require.Equal(t, 200, victim.Get("/api/v1/admin/callers").Status, "%s: the victim's token was replaced", name)
+	}
+}
+
+func TestHalfSentFormsLeaveThePlacesToOthers(t *testing.T) {
+	t.Parallel()
+	dsn := sandbox.NewDatabase(t)
+	_, h := cluster.NewEnv(t, dsn, func(c *settings.Config) { c.MaxCalls, c.CallerShare = 16, 1 })
+	s := cluster.ServeHandler(t, h).Connect(dsn)
+	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
+	logIn(t, s, greedy.User, greedy.Password).holdForms(24, "/console/send")
+	require.Equal(t, 200, modest.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
+}
+
+func TestHalfSentLoginsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	newBrowser(t, s).holdForms(12, "/console/login")
+	logIn(t, s, s.User, s.Password)
+}
