@@ -98,7 +98,7 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 	if matched > req.Expected {
 		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match, more than the %d expected; look at them and begin again", matched, req.Expected))
 	}
-	b, err := h.taskStore.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, c.Operator(req.Reason))
+	b, err := h.taskStore.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +176,9 @@ func bulkResponse(b tasks.Bulk) api.BulkResponse {
 	}
 	if b.StoppedBy != nil {
 		wire.State, wire.StoppedBy = "stopped", *b.StoppedBy
+	}
+	if b.StopReason != nil {
+		wire.State, wire.StopReason = "stopped", *b.StopReason
 	}
 	if b.LastError != nil {
 		wire.LastError = *b.LastError

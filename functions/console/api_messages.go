@@ -78,6 +78,11 @@ var apiMessages = map[string]string{
 	"no such queue: a name %s":        "没有这个队列：队列名%s",
 
 	// tasks and bulk changes
+	"%s bulk changes of this caller are running; wait for one, or stop one": "此调用方已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
+	"its operator was revoked":                                                     "操作者已被吊销",
+	"its operator has another token":                                               "操作者的令牌已更换",
+	"its operator is not an admin any more":                                        "操作者不再是管理员",
+	"its operator may not use all of its queues any more":                          "操作者不再能使用其全部队列",
 	"%s bulk changes are running; wait for one, or stop one":                       "已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
 	"%s tasks match, more than the %s expected; look at them and begin again":      "匹配 %s 个任务，多于预期的 %s 个；请查看后重新开始",
 	"caller_id: a submitter may list only its own tasks":                           "提交方只能查看自己的任务",

@@ -407,7 +407,6 @@ var chinese = map[string]string{
 	"at":                               "数值",
 	"attempts":                         "尝试次数",
 	"backlog":                          "积压",
-	"because the caller who began it was revoked": "因为发起它的调用方已被吊销",
 	"bulk cancel":                      "取消任务",
 	"bulk failed":                      "判为失败",
 	"bulk resend":                      "重新发送",

@@ -341,16 +341,16 @@ func TestBulkChangeShowsItsFilter(t *testing.T) {
 	b.get("/console/tasks?"+list).has(t, task)
 }
 
-func TestBulkChangeOfARevokedCallerSaysSo(t *testing.T) {
+func TestBulkChangeShowsWhyItStopped(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ops := s.NewCaller("ops", "admin")
-	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
-	began := ops.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"x"}`)
-	s.Post("/api/v1/admin/callers/1/revoke", "")
+	s.SubmitTo("promo")
+	operator := s.NewCallerWith("ops", `"roles":["admin"],"queues":["promo"]`)
+	id := operator.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`).Data("id").(string)
+	require.Equal(t, 200, s.Do("PUT", "/api/v1/admin/callers/1", `{"roles":["viewer"]}`).Status)
 	require.Equal(t, 204, s.Tick("sweep").Status)
 	b := logIn(t, s, s.User, s.Password)
-	b.get("/console/bulk/"+began.Data("id").(string)).has(t, "because the caller who began it was revoked")
+	b.get("/console/bulk/"+id).has(t, `class="state stopped"`, "its operator is not an admin any more")
 }
 
 func TestExportHasAllTasksAndNoFormulas(t *testing.T) {

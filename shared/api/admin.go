@@ -424,7 +424,8 @@ type BulkResponse struct {
 	Changed    int        `json:"changed"`
 	Refused    int        `json:"refused"` // could not be changed any more, such as claimed ones
 	LastError  string     `json:"last_error,omitempty"`
-	StoppedBy  string     `json:"stopped_by,omitempty"` // a name, or "its caller was revoked"
+	StoppedBy  string     `json:"stopped_by,omitempty"`  // the operator who stopped it
+	StopReason string     `json:"stop_reason,omitempty"` // why it was stopped where nobody did, such as that its operator was revoked
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 }

@@ -30,8 +30,10 @@ const (
 	// MaxBulk is the most tasks of one bulk change.
 	MaxBulk = 1_000_000
 
-	bulkLease   = 30 * time.Second
-	bulkRunning = 20 // at once, of all operators
+	bulkLease        = 30 * time.Second
+	bulkRunning      = 20 // at once, of all operators
+	bulkRunningOfOne = 5  // of a caller, a limited operator and the callers that it made together
+	bulkStartLock    = 7310020
 )
 
 // BulkFilter says which tasks are changed. To must be set, so that tasks submitted later are not changed.
@@ -63,11 +65,12 @@ type Bulk struct {
 	Refused    int // could not be changed any more
 	LastError  *string
 	StoppedBy  *string // nil = nobody
+	StopReason *string // why it was stopped where nobody did
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = it is running
 }
 
-const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, created_at, finished_at`
+const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
 
 // list returns the filter of the tasks after the place.
 func (b *Bulk) list(limit int) Filter {
@@ -132,23 +135,51 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 	return n, store.Wrap("count tasks", err)
 }
 
+// TokenProof names the token with which a caller began a bulk change; see callers.Caller. The built-in admin has none.
+type TokenProof struct{ Salt, Proof []byte }
+
+// lockStartSQL makes those that begin bulk changes wait for each other: otherwise all would count the same ones.
+const lockStartSQL = `select pg_advisory_xact_lock($1)`
+
+const runningBulksSQL = `
+select count(*), count(*) filter (where coalesce(c.account_id, b.caller_id) = coalesce((select account_id from callers where id = $1), $1))
+from bulk_changes b left join callers c on c.id = b.caller_id
+where b.finished_at is null`
+
 const startBulkSQL = `
-insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched, finished_at)
-select $1, $2, $3, $4, $5, $6, $7, $8, case when $8 = 0 then now() end
-where (select count(*) from (select from bulk_changes where finished_at is null limit $9) r) < $9
+insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched, token_salt, token_proof, finished_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $8 = 0 then now() end)
 returning ` + bulkColumns
 
-// StartBulk records a bulk change, which RunBulk then makes.
-func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, by store.Operator) (b Bulk, err error) {
+// StartBulk records a bulk change, which RunBulk then makes while the operator has this token.
+func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, token TokenProof, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		filterText := store.MustJSON(filter)
-		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched, bulkRunning)
-		if task.CodeOf(err) == task.CodeNotFound {
-			err = task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", bulkRunning))
+		if err := mayStartBulk(ctx, tx, by); err != nil {
+			return store.AuditEntry{}, err
 		}
+		filterText := store.MustJSON(filter)
+		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched, token.Salt, token.Proof)
 		return store.AuditEntry{Action: "bulk." + string(action), Subject: "bulk/" + id.String(), After: filterText}, err
 	})
 	return b, store.Wrap("start bulk change", err)
+}
+
+// mayStartBulk refuses an operator when too many bulk changes are running.
+func mayStartBulk(ctx context.Context, tx pgx.Tx, by store.Operator) error {
+	if _, err := tx.Exec(ctx, lockStartSQL, bulkStartLock); err != nil {
+		return err
+	}
+	var all, own int
+	if err := tx.QueryRow(ctx, runningBulksSQL, by.CallerID).Scan(&all, &own); err != nil {
+		return err
+	}
+	switch {
+	case own >= bulkRunningOfOne:
+		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes of this caller are running; wait for one, or stop one", bulkRunningOfOne))
+	case all >= bulkRunning:
+		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", bulkRunning))
+	}
+	return nil
 }
 
 const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $2 where id = $1 and finished_at is null returning ` + bulkColumns
@@ -208,27 +239,38 @@ func oneBulk(ctx context.Context, from querier, sql string, args ...any) (Bulk, 
 
 func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	var filter []byte
-	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.CreatedAt, &b.FinishedAt)
+	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.StopReason, &b.CreatedAt, &b.FinishedAt)
 	if err == nil {
 		err = json.Unmarshal(filter, &b.Filter)
 	}
 	return b, err
 }
 
-// stoppedByRevocation stands for the name of who stopped a bulk change. No caller can have it.
-const stoppedByRevocation = "its caller was revoked"
-
-// leaseBulkSQL takes the bulk change that has waited longest. One whose operator was revoked is stopped instead.
+// leaseBulkSQL takes the bulk change that has waited longest. It is stopped instead if its operator could not begin it
+// now. The built-in admin has no row of callers.
 const leaseBulkSQL = `
 with next as (
-    select id, caller_id from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
+    select id, caller_id, token_salt, token_proof,
+        case when filter->>'queue' <> '' then array[filter->>'queue']
+             when json_typeof(filter->'queues') = 'array' then array(select json_array_elements_text(filter->'queues'))
+             else '{}' end as queues
+    from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
     order by leased_to nulls first, id limit 1 for update skip locked
+), judged as (
+    select next.id, case
+        when c.id is null then null
+        when c.revoked_at is not null then 'its operator was revoked'
+        when token_proof(c.id, next.token_salt) is distinct from next.token_proof then 'its operator has another token'
+        when not 'admin' = any(c.roles) then 'its operator is not an admin any more'
+        when c.queues <> '{}' and (next.queues = '{}' or not next.queues <@ c.queues) then 'its operator may not use all of its queues any more'
+    end as stop
+    from next left join callers c on c.id = next.caller_id
 )
 update bulk_changes b set leased_to = now() + $1::interval,
-    finished_at = case when c.revoked_at is not null then now() end, stopped_by = case when c.revoked_at is not null then '` + stoppedByRevocation + `' end
-from next left join callers c on c.id = next.caller_id
-where b.id = next.id
-returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.created_at, b.finished_at`
+    finished_at = case when judged.stop is not null then now() end, stop_reason = judged.stop
+from judged
+where b.id = judged.id
+returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.stop_reason, b.created_at, b.finished_at`
 
 // progressSQL is the fence of a batch: it changes nothing if the bulk change was stopped, or another process was
 // faster.

@@ -33,7 +33,7 @@ func startBulk(t *testing.T, db *storetest.DB, action tasks.BulkAction, filter t
 	t.Helper()
 	n, err := db.Tasks.CountMatches(t.Context(), filter)
 	require.NoError(t, err)
-	b, err := db.Tasks.StartBulk(t.Context(), task.NewID(), action, filter, n, bulkOperator)
+	b, err := db.Tasks.StartBulk(t.Context(), task.NewID(), action, filter, n, tasks.TokenProof{}, bulkOperator)
 	require.NoError(t, err)
 	return b
 }
@@ -148,16 +148,97 @@ func TestBulkStops(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.stop'`))
 }
 
-func TestBulkStopsWhenItsOperatorIsRevoked(t *testing.T) {
+// begunByCaller begins a bulk change of a caller with these queues that has the role admin.
+func begunByCaller(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
+	t.Helper()
+	by := store.Operator{Name: name, RequestID: "r1", Reason: "the campaign was withdrawn"}
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `
+insert into callers (name, token_hash, roles, queues) values ($1, sha256('first'), '{admin}', $2::text::text[])
+on conflict (name) do update set name = excluded.name returning id`, name, queues).Scan(&by.CallerID))
+	token := tasks.TokenProof{Salt: []byte("salt")}
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select token_proof($1, $2)`, by.CallerID, token.Salt).Scan(&token.Proof))
+	n, err := db.Tasks.CountMatches(t.Context(), filter)
+	require.NoError(t, err)
+	return db.Tasks.StartBulk(t.Context(), task.NewID(), tasks.BulkCancel, filter, n, token, by)
+}
+
+// A bulk change goes on only while its operator could begin it.
+func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ queue, change, reason string }{
+		"revoked":              {"", `revoked_at = now()`, "its operator was revoked"},
+		"rotated":              {"", `token_hash = sha256('second'), rotated_at = now()`, "its operator has another token"},
+		"demoted":              {"", `roles = '{viewer,sender}'`, "its operator is not an admin any more"},
+		"narrowed":             {"", `queues = '{default}'`, "its operator may not use all of its queues any more"},
+		"narrowed to others":   {"promo", `queues = '{default}'`, "its operator may not use all of its queues any more"},
+		"narrowed to this one": {"promo", `queues = '{promo}'`, ""},
+		"widened":              {"", `queues = '{}'`, ""},
+		"renewed quota":        {"", `max_waiting_tasks = 5`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			submitMany(t, db, 5, func(s *tasks.Submission) { s.Queue = "promo" })
+			filter := pendingTasks()
+			filter.Queues, filter.Queue = []string{"default", "promo"}, c.queue
+			b, err := begunByCaller(t, db, "ann", "{default,promo}", filter)
+			require.NoError(t, err)
+			_, err = db.Tasks.RunBulk(t.Context(), 2)
+			require.NoError(t, err)
+			db.Exec(t, `update callers set `+c.change+` where name = 'ann'`)
+			runBulks(t, db, 2)
+			b = mustBulk(t, db, b.ID)
+			require.NotNil(t, b.FinishedAt)
+			if c.reason == "" {
+				require.Nil(t, b.StopReason)
+				require.Equal(t, 5, b.Changed)
+				return
+			}
+			require.NotNil(t, b.StopReason)
+			require.Equal(t, c.reason, *b.StopReason)
+			require.Equal(t, 2, b.Changed)
+			require.Equal(t, 3, db.Count(t, `select count(*) from task_live`))
+		})
+	}
+}
+
+func TestBulkOfAllQueuesStopsWhenItsOperatorIsLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 2)
-	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues, revoked_at) overriding system value values (7, 'ann', sha256('x'), '{admin}', '{}', now())`)
-	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	b, err := begunByCaller(t, db, "ann", "{}", pendingTasks())
+	require.NoError(t, err)
+	db.Exec(t, `update callers set queues = '{default}'`)
 	runBulks(t, db, 10)
-	b = mustBulk(t, db, b.ID)
-	require.Equal(t, "its caller was revoked", *b.StoppedBy)
+	require.NotNil(t, mustBulk(t, db, b.ID).StopReason)
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live`))
+}
+
+// A limited operator and the callers that it made begin at most 5 bulk changes at once, however many of them begin some at
+// the same time. Others are not kept out.
+func TestBulkChangesOfOneCallerLeavePlacesForOthers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 1)
+	_, err := begunByCaller(t, db, "ops", "{default}", pendingTasks())
+	require.NoError(t, err)
+	db.Exec(t, `insert into callers (name, token_hash, roles, queues, made_by, account_id) select 'ops.b', sha256('x'), '{admin}', '{default}', id, id from callers`)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() { _, _ = begunByCaller(t, db, []string{"ops", "ops.b"}[i%2], "{default}", pendingTasks()) })
+	}
+	all.Wait()
+	require.Equal(t, 5, db.Count(t, `select count(*) from bulk_changes`))
+	_, err = begunByCaller(t, db, "ops.b", "{default}", pendingTasks())
+	require.ErrorContains(t, err, "5 bulk changes of this caller are running; wait for one, or stop one")
+	_, err = begunByCaller(t, db, "neighbour", "{default}", pendingTasks())
+	require.NoError(t, err)
+	for i := range 14 {
+		_, err = begunByCaller(t, db, "other"+string(rune('a'+i)), "{default}", pendingTasks())
+		require.NoError(t, err)
+	}
+	_, err = begunByCaller(t, db, "last", "{default}", pendingTasks())
+	require.ErrorContains(t, err, "20 bulk changes are running")
 }
 
 // A row that the database refuses is counted, and its neighbours are changed.

@@ -1,0 +1,43 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+// A bulk change is made while its operator could begin it, and stops otherwise.
+func TestBulkChangeStopsWithTheRightsOfItsOperator(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const path = cluster.AdminPath + "bulk"
+	for name, c := range map[string]struct{ method, path, body, reason string }{
+		"kept":     {"PUT", "", `{"max_waiting_tasks":5}`, ""},
+		"rotated":  {"POST", "/rotate", "", "its operator has another token"},
+		"revoked":  {"POST", "/revoke", "", "its operator was revoked"},
+		"demoted":  {"PUT", "", `{"roles":["viewer"]}`, "its operator is not an admin any more"},
+		"narrowed": {"PUT", "", `{"queues":["other"]}`, "its operator may not use all of its queues any more"},
+	} {
+		s.SubmitTo(name)
+		operator := s.NewCallerWith(name, fmt.Sprintf(`"roles":["admin"],"queues":[%q,"other"]`, name))
+		began := operator.Post(path, `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`)
+		require.Equal(t, 200, began.Status, began.Text)
+		id := fmt.Sprint(began.Data("caller_id"))
+		changed := s.Do(c.method, cluster.AdminPath+"callers/"+id+c.path, c.body)
+		require.Equal(t, 200, changed.Status, changed.Text)
+		for range 2 {
+			require.Equal(t, 204, s.Tick("sweep").Status)
+		}
+		got := s.Get(path + "/" + began.Data("id").(string))
+		if c.reason == "" {
+			require.Equal(t, "finished", got.Data("state"))
+			continue
+		}
+		require.Equal(t, "stopped", got.Data("state"), name)
+		require.Equal(t, c.reason, got.Data("stop_reason"))
+		require.EqualValues(t, 0, got.Data("changed"))
+	}
+}
