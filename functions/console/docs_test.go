@@ -109,10 +109,13 @@ func TestSwaggerUITriesCallsOut(t *testing.T) {
 	b.open("/docs")
 	b.run(chromedp.WaitVisible(`#operations-submit-send, .opblock-tag`, chromedp.ByQuery))
 	b.shot("docs")
+	var headers string
 	b.run(
 		chromedp.Evaluate(`ui.preauthorizeBasic("basic", "`+s.User+`", "`+s.Password+`")`, nil),
 		chromedp.Click(`[data-tag="submit"]`, chromedp.ByQuery),
 		chromedp.Click(`#operations-submit-send .opblock-summary`, chromedp.ByQuery),
+		chromedp.WaitVisible(`#operations-submit-send tr[data-param-name="X-Request-Id"] input`, chromedp.ByQuery),
+		chromedp.Evaluate(`[...document.querySelectorAll('#operations-submit-send tr[data-param-in="header"] input')].map((input) => input.value || "empty").join()`, &headers),
 		chromedp.Click(`#operations-submit-send .execute`, chromedp.ByQuery),
 		chromedp.WaitVisible(`#operations-submit-send .live-responses-table .response-col_status`, chromedp.ByQuery),
 	)
@@ -120,6 +123,7 @@ func TestSwaggerUITriesCallsOut(t *testing.T) {
 	b.run(chromedp.Text(`#operations-submit-send .live-responses-table tbody .response-col_status`, &status, chromedp.ByQuery))
 	b.shot("docs-tried")
 	require.Contains(t, status, "200")
+	require.Equal(t, "empty,empty", headers, "request ids and keys of an example belong to no call")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 	b.checkProblems()
 }

@@ -2,8 +2,11 @@ package stream_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,8 +16,10 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 func TestStreamResumesAfterLastEventID(t *testing.T) {
@@ -178,6 +183,37 @@ func TestStreamReportsAGap(t *testing.T) {
 	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
 	fresh := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0").Event()
 	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
+}
+
+// A token that is as old as it may get is refused. The test writes the time into a token of its own, with the key of the server.
+func TestStreamTokenExpires(t *testing.T) {
+	t.Parallel()
+	s, _ := cluster.OwnServer.ServeWithNATS(t)
+	bob := s.NewCaller("bob", "receiver")
+	made := time.Now()
+	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
+	keys, err := store.ParseKeys(sandbox.EncryptionKey)
+	require.NoError(t, err)
+	const row = "token in an address " + cluster.StreamsPath + "bob"
+	text, err := keys.Decrypt(row, strings.NewReplacer("-", "+", "_", "/").Replace(token))
+	require.NoError(t, err)
+	var session auth.Session
+	require.NoError(t, json.Unmarshal([]byte(text), &session))
+	require.WithinDuration(t, made.Add(time.Minute), session.Expires, 10*time.Second)
+
+	for expires, want := range map[time.Time]int{time.Now().Add(time.Minute): 200, time.Now(): 401} {
+		session.Expires = expires
+		text, err := json.Marshal(session)
+		require.NoError(t, err)
+		token, err := keys.Encrypt(row, string(text))
+		require.NoError(t, err)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+cluster.StreamsPath+"bob?token="+url.QueryEscape(token), nil)
+		require.NoError(t, err)
+		res, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, want, res.StatusCode, "a token that expires %v", time.Until(expires))
+	}
 }
 
 func TestStreamTokenReplacesCredentials(t *testing.T) {
