@@ -39,7 +39,10 @@ func TestDeadLetters(t *testing.T) {
 	s.Exec(deadLetterSQL, "e-1", `{"text":"</pre><script>alert(1)</script>","n":[1]}`, hostile)
 	s.Exec(deadLetterSQL, "e-2", `not {json <b>`, "r")
 	got := b.get("/console/dead-letters")
-	got.has(t, "{\n  &#34;text&#34;: &#34;&lt;/pre&gt;&lt;script&gt;", hostileShown, "not {json &lt;b&gt;")
+	got.has(t, "{\n  &#34;text&#34;: &#34;&lt;/pre&gt;&lt;script&gt;", hostileShown, "not {json &lt;b&gt;", "<b>message</b>")
+	s.Exec(deadLetterSQL, "e-3", `{"specversion":"1.0","subject":"s-1","data":{"task_id":"t-1","caller_id":"0","from":"shop"}}`, "r")
+	b.get("/console/dead-letters").has(t, `<a href="/console/search?q=t-1"><code>t-1</code></a>`, "<dd>"+s.User+"</dd>", `<dd class="text">shop</dd>`)
+	s.Exec(`delete from dead_letters where event_id = 'e-3'`)
 	require.NotContains(t, got.text, "<script>alert")
 
 	for i := range 12 {

@@ -28,21 +28,37 @@ type difference struct {
 	Field, Before, After string
 }
 
-// differences compares the row before and after a change.
-func differences(before, after json.RawMessage) []difference {
+// differences compares the row before and after a change. What is sent to one person is hidden, as in lists.
+func differences(language string, before, after json.RawMessage) []difference {
 	was, is := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(was)
 	maps.Copy(all, is)
 	var changed []difference
 	for _, field := range slices.Sorted(maps.Keys(all)) {
-		if d := (difference{field, was[field], is[field]}); d.Before != d.After {
-			changed = append(changed, d)
+		d := difference{field, was[field], is[field]}
+		if d.Before == d.After {
+			continue
 		}
+		switch field {
+		case "phone_number":
+			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
+		case "content":
+			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
+		}
+		changed = append(changed, d)
 	}
 	return changed
 }
 
-// fieldsOf returns the fields of a JSON object as people read them, without phone numbers.
+// hiddenValue is hidden for a value of an audit entry, of which "" is none.
+func hiddenValue(language, value string) string {
+	if value == "" {
+		return ""
+	}
+	return hidden(language, value)
+}
+
+// fieldsOf returns the fields of a JSON object as people read them.
 func fieldsOf(object json.RawMessage) map[string]string {
 	var values map[string]json.RawMessage
 	shown := map[string]string{}
@@ -59,9 +75,6 @@ func fieldsOf(object json.RawMessage) map[string]string {
 			value = string(raw)
 		}
 		shown[field] = text.Cut(value, maxAuditValue)
-		if field == "phone_number" {
-			shown[field] = task.MaskPhone(shown[field])
-		}
 	}
 	return shown
 }

@@ -299,6 +299,8 @@ func TestHeldTasksAreDecided(t *testing.T) {
 		require.Equal(t, "/console/held?done=resolve", got.path)
 		got.has(t, "The task was resolved.")
 		require.NotContains(t, got.text, ids[i])
+		again := b.submit("/console/tasks/"+ids[i]+"/resolve", "outcome", outcome, "reason", "x", "back", got.path)
+		require.Equal(t, 409, again.status)
 	}
 	for i, state := range []string{"succeeded", "pending", "failed"} {
 		require.Equal(t, state, s.Get("/api/v1/sms/task/"+ids[i]).Data("state"))

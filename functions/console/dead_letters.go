@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -19,7 +20,52 @@ func (s *site) deadLetters(p *page) error {
 	if err != nil {
 		return err
 	}
-	return p.show("dead_letters", p.T("Dead letters"), found)
+	shown := api.Page[deadLetter]{NextAfter: found.NextAfter}
+	var callers []api.ID
+	for _, d := range found.Items {
+		one := readDeadLetter(d)
+		shown.Items = append(shown.Items, one)
+		if one.CallerID != nil {
+			callers = append(callers, *one.CallerID)
+		}
+	}
+	if err := p.nameCallers(callers...); err != nil {
+		return err
+	}
+	return p.show("dead_letters", p.T("Dead letters"), shown)
+}
+
+// deadLetter is an event with what could be read of it.
+type deadLetter struct {
+	api.DeadLetterResponse
+	Subject  string  // the id of a task, message or endpoint; "" if there is none
+	CallerID *api.ID // whose it is
+	Sender   string  // who sent the message that it is
+}
+
+// readDeadLetter reads an event of any kind: it may be a CloudEvent, the data of one, or no JSON at all.
+func readDeadLetter(d api.DeadLetterResponse) deadLetter {
+	type fields struct {
+		Subject     string  `json:"subject"`
+		TaskID      string  `json:"task_id"`
+		ServerMsgID string  `json:"server_msg_id"`
+		EndpointID  string  `json:"endpoint_id"`
+		From        string  `json:"from"`
+		CallerID    *api.ID `json:"caller_id"`
+	}
+	var event struct {
+		fields
+		Data json.RawMessage `json:"data"`
+	}
+	var data fields
+	_ = json.Unmarshal([]byte(d.Event), &event) // what is no event stays empty
+	_ = json.Unmarshal(event.Data, &data)
+	return deadLetter{
+		DeadLetterResponse: d,
+		Subject:            cmp.Or(event.TaskID, event.ServerMsgID, event.EndpointID, data.TaskID, data.ServerMsgID, data.EndpointID, event.Subject),
+		CallerID:           cmp.Or(event.CallerID, data.CallerID),
+		Sender:             cmp.Or(event.From, data.From),
+	}
 }
 
 func (s *site) dismissDeadLetter(p *page) error {

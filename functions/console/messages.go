@@ -47,8 +47,18 @@ func (s *site) messages(p *page) error {
 // messageByKey leads to the message that its sender gave a key.
 func (s *site) messageByKey(p *page) error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
+	if refused := p.refusalOf(err); refused != nil && refused.Status == http.StatusNotFound {
+		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
+		if err := p.at("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
+			return err
+		}
+		return s.messages(p)
+	}
 	if err != nil {
-		return err
+		if !p.refusedInput(err) {
+			return err
+		}
+		return s.messages(p)
 	}
 	p.redirect("/console/messages/" + found.ServerMsgID)
 	return nil

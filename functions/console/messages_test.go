@@ -34,6 +34,12 @@ func TestMessagePages(t *testing.T) {
 		require.NotContains(t, b.get("/console/messages?older_than_seconds=3600").text, one)
 		require.Equal(t, 400, b.get("/console/messages?older_than_seconds=x").status)
 	})
+	t.Run("find one by its key, or say that there is none", func(t *testing.T) {
+		require.Contains(t, b.get("/console/messages/by-key?client_msg_id=one&from="+s.User).path, one)
+		got := b.get("/console/messages/by-key?client_msg_id=none%3Cb%3E&from=shop")
+		require.Equal(t, 404, got.status)
+		got.has(t, "no message of this sender has this key", `value="none&lt;b&gt;"`, `value="shop"`, "Find a message")
+	})
 	t.Run("show one, and its data when it is revealed", func(t *testing.T) {
 		at := "/console/messages/" + one
 		got := b.get(at)

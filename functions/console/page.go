@@ -118,17 +118,34 @@ func (s *site) notFound(p *page) error {
 func (p *page) redirect(to string) { http.Redirect(p.w, p.Request, to, http.StatusSeeOther) }
 
 // done redirects to a page that shows the notice with this key.
-func (p *page) done(to, notice string) {
-	separator := "?"
-	if strings.Contains(to, "?") {
-		separator = "&"
-	}
-	p.redirect(to + separator + "done=" + notice)
-}
+func (p *page) done(to, notice string) { p.redirect(withNotice(to, "done", notice)) }
 
 // doneMany is done for a notice that says how many.
 func (p *page) doneMany(to, notice string, n int) {
-	p.done(to, notice+"&n="+strconv.Itoa(n))
+	p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
+}
+
+// withNotice returns the address of a page with a notice, given as name, value, name, value, in place of the notice that
+// it had.
+func withNotice(to string, notice ...string) string {
+	path, text, _ := strings.Cut(to, "?")
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		query = url.Values{}
+	}
+	query.Del("done")
+	query.Del("n")
+	var address strings.Builder
+	if address.WriteString(path + "?"); len(query) > 0 {
+		address.WriteString(query.Encode() + "&")
+	}
+	for i := 0; i < len(notice); i += 2 {
+		if i > 0 {
+			address.WriteString("&")
+		}
+		address.WriteString(notice[i] + "=" + url.QueryEscape(notice[i+1]))
+	}
+	return address.String()
 }
 
 // Notice is the sentence about what was just done, from the key in the address.

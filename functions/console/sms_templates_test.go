@@ -77,8 +77,10 @@ func TestDefaultSMS(t *testing.T) {
 	require.NotContains(t, got.text, "13800138000")
 	page, _, _ := strings.Cut(got.path, "?")
 	got = b.get("/console/default-sms?is_sent=false")
-	got.has(t, "138****8000", hostileShown)
+	got.has(t, "138****8000", "hidden, ")
 	require.NotContains(t, got.text, "13800138000")
+	require.NotContains(t, got.text, hostileShown)
+	require.NotContains(t, b.get("/console/audit").text, hostileShown)
 	b.get("/console/default-sms?phone_number=1").has(t, `<span class="wrong">`)
 
 	got = b.submit("/console/default-sms", "form", "add", "phone_number", "13800138000", "content", "again")
@@ -96,7 +98,7 @@ func TestDefaultSMS(t *testing.T) {
 
 	viewer := s.NewCaller("eye", "viewer")
 	v := logIn(t, s, viewer.User, viewer.Password)
-	v.get(page).has(t, "code=1")
+	v.get(page).has(t, "hidden, 6 characters")
 	require.NotContains(t, v.get(page).text, "Delete</button>")
 	require.Equal(t, 403, v.submit(page+"/delete").status)
 

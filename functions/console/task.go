@@ -16,6 +16,9 @@ type taskPage struct {
 	Revealed bool
 }
 
+// MayDecide reports whether there is a button for the state of the task.
+func (t taskPage) MayDecide() bool { return !t.Task.Archived && bulkActions[t.Task.State] != nil }
+
 // step is one line of a task's timeline: an event of the task, or one try of a webhook about it.
 type step struct {
 	At      time.Time

@@ -78,7 +78,7 @@ func templateFuncs(language string) template.FuncMap {
 
 		"alertValue":  alertValue,
 		"pretty":      pretty,
-		"differences": differences,
+		"differences": func(before, after json.RawMessage) []difference { return differences(language, before, after) },
 		"subjectPage": subjectPage,
 	}
 }

@@ -1,0 +1,17 @@
+package console
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWithNoticeReplacesTheNoticeBefore(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]string{
+		"/console/held": "/console/held?done=resolve", "/console/held?done=retry&n=3&queue=a%26b": "/console/held?queue=a%26b&done=resolve", "/console/held?%zz": "/console/held?done=resolve",
+	} {
+		require.Equal(t, want, withNotice(to, "done", "resolve"))
+	}
+	require.Equal(t, "/console/bulk?done=messages_redrive&n=3", withNotice("/console/bulk", "done", "messages_redrive", "n", "3"))
+}
