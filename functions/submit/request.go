@@ -61,7 +61,8 @@ func (r *sendRequest) validateText(bad *decode.Rules) {
 	bad.When(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
 	bad.When(templated && r.UseTemplate != nil && !*r.UseTemplate, "use_template", "must not be false when a template or params are given")
 	bad.When(r.Params != nil && r.Content != "", "params", "must not be given together with content")
-	if _, fields := task.ParamsFromJSON(r.Params); r.Params != nil {
+	if r.Params != nil {
+		_, fields := task.ParamsFromJSON(r.Params)
 		*bad = append(*bad, fields...)
 	}
 	switch {

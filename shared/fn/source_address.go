@@ -15,6 +15,9 @@ func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) 
 	if !ok {
 		return ""
 	}
+	if !trusted.Contains(addr) {
+		return addr.String()
+	}
 	hops := strings.Split(strings.Join(forwardedFor, ","), ",")
 	for i := len(hops) - 1; i >= 0 && trusted.Contains(addr); i-- {
 		hop, ok := parseAddr(strings.TrimSpace(hops[i]))

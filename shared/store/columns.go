@@ -48,14 +48,16 @@ func OrNull[V comparable](v V) *V {
 	if v == zero {
 		return nil
 	}
-	return &v
+	kept := v // v itself would be allocated for null, too
+	return &kept
 }
 
 func TimeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &t
+	kept := t
+	return &kept
 }
 
 func OrZero(t *time.Time) time.Time {

@@ -124,8 +124,7 @@ func missingPartition(err error) bool {
 }
 
 func SQLState(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""
@@ -139,11 +138,12 @@ func Violates(err error, constraint string) bool {
 // Wrap adds the failed operation to a database error. A transient error becomes server_busy and
 // keeps its cause for the log. nil and errors of type task.Error are returned unchanged.
 func Wrap(operation string, err error) error {
-	var own *task.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &own):
+	}
+	_, own := errors.AsType[*task.Error](err)
+	switch {
+	case own:
 		return err
 	case isTransient(err):
 		return fmt.Errorf("%s: %w (%w)", operation, Busy(), err)

@@ -65,8 +65,7 @@ func Invalid(fields []Field) *Error {
 
 // CodeOf returns the code of the Error in err's chain, or "".
 func CodeOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return ""
