@@ -64,7 +64,8 @@ postgres-matrix: ## the tests of the migrations, the store and the functions on 
 attack: ## 64 of the worst calls of each kind at once: memory of each function, and the calls of a neighbour
 	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
-lists: ## the cost of the lists and statistics of subscribe messages over a million rows
+lists: ## the cost of hot calls beside a million tasks, and of the lists and statistics of a million subscribe messages
+	SENDONCE_TASK_ROWS=1000000 go test -count=1 -timeout 600s -v -run HotCallsReadNoMoreBlocks ./functions/e2e
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run SubscribeQueriesReadFewBlocks ./shared/store/subscribe
 
 compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 const (
@@ -45,7 +46,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	if err != nil {
 		return "", "", err
 	}
-	if err := fill(ctx, s.Conn, o.rows, progress); err != nil {
+	if err := load.FillTasks(ctx, s.Conn, o.rows, progress); err != nil {
 		return "", "", err
 	}
 	if before, err = c.measure(ctx, fmt.Sprintf("beside %d finished tasks", o.rows), o.duration, before); err != nil {
@@ -70,13 +71,13 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	return c.table.String(), fmt.Sprintf("Checked: %d tasks accepted, claimed once, and reported.", reported), nil
 }
 
-// checkTasks compares what was answered with the tables, without the tasks that fill made.
+// checkTasks compares what was answered with the tables, without the tasks that load.FillTasks made.
 func (c *claims) checkTasks(ctx context.Context) error {
 	for _, sql := range []string{
 		"create schema measured",
-		"create view measured.tasks as select * from public.tasks where id >= '" + firstMeasured + "'",
-		"create view measured.task_done as select * from public.task_done where id >= '" + firstMeasured + "'",
-		"create view measured.submission_keys as select * from public.submission_keys where id >= '" + firstMeasured + "'",
+		"create view measured.tasks as select * from public.tasks where id >= '" + load.AfterFilled + "'",
+		"create view measured.task_done as select * from public.task_done where id >= '" + load.AfterFilled + "'",
+		"create view measured.submission_keys as select * from public.submission_keys where id >= '" + load.AfterFilled + "'",
 		"set search_path = measured, public",
 	} {
 		if _, err := c.stack.Conn.Exec(ctx, sql); err != nil {

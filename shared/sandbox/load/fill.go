@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// firstMeasured is more than the ids of the tasks that fill makes, and less than those of submissions, which
+// AfterFilled is more than the ids of the tasks that FillTasks makes, and less than those of submissions, which
 // begin with the time.
-const firstMeasured = "00010000-0000-0000-0000-000000000000"
+const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
 // fillSQL makes the rows $1 to $2 of finished tasks with keys, as they are left when the logs of their month are dropped.
 const fillSQL = `
@@ -28,8 +28,8 @@ select gen_random_uuid(), gen_random_uuid(), id from n`
 
 const fillRows = 250_000 // of one statement
 
-// fill adds finished tasks to the tables.
-func fill(ctx context.Context, conn *pgx.Conn, rows int, progress io.Writer) error {
+// FillTasks adds finished tasks to tables without any, and prints how far it is.
+func FillTasks(ctx context.Context, conn *pgx.Conn, rows int, progress io.Writer) error {
 	for first := 1; first <= rows; first += fillRows {
 		last := min(first+fillRows-1, rows)
 		if _, err := conn.Exec(ctx, fillSQL, first, last); err != nil {
