@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -76,12 +77,14 @@ func (p *page) writeTasks(query url.Values) error {
 	return nil // an error of writing means that the visitor has left
 }
 
-// csvSafe marks values that a spreadsheet would take for a formula as text (OWASP, CSV injection).
+// formulaStart is where a spreadsheet may take a value for a formula (OWASP, CSV injection): at its beginning, and after
+// what may separate cells there, since many countries use semicolons.
+var formulaStart = regexp.MustCompile(`(^|[;\t\r\n])([=+\-@＝＋－＠\t\r\n])`)
+
+// csvSafe marks values that a spreadsheet would take for a formula as text.
 func csvSafe(values ...string) []string {
 	for i, value := range values {
-		if value != "" && (value[0] == '=' || value[0] == '+' || value[0] == '-' || value[0] == '@' || value[0] == '\t' || value[0] == '\r') {
-			values[i] = "'" + value
-		}
+		values[i] = formulaStart.ReplaceAllString(value, "$1'$2")
 	}
 	return values
 }
