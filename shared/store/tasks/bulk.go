@@ -113,8 +113,8 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	}
 }
 
-// CountMatches counts the tasks that a bulk change would find, up to MaxBulk. The error is an invalid filter if that
-// takes too long, or if there are more.
+// CountMatches counts the tasks that a bulk change would find, up to MaxBulk. The error is an invalid filter if there are
+// more, or if Postgres ends the statement because it takes too long. Without an answer of Postgres it is busy.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
 	list := (&Bulk{Filter: filter}).list(MaxBulk)
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -129,7 +129,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 		}
 		return nil
 	})
-	if store.SQLState(err) == store.CodeQueryCanceled || errors.Is(err, context.DeadlineExceeded) || err == nil && n > MaxBulk {
+	if ctx.Err() == nil && store.SQLState(err) == store.CodeQueryCanceled || err == nil && n > MaxBulk {
 		return 0, task.Invalid([]task.Field{{Name: "from", Message: fmt.Sprintf("narrow the filter: more than %d tasks match, or counting them takes too long", MaxBulk)}})
 	}
 	return n, store.Wrap("count tasks", err)

@@ -1,6 +1,7 @@
 package tasks_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -255,4 +256,19 @@ func TestBulkPassesADamagedRow(t *testing.T) {
 	require.Equal(t, []int{4, 1}, []int{b.Changed, b.Refused})
 	require.Contains(t, *b.LastError, ids[2].String())
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+}
+
+// Nobody is told to narrow a filter because Postgres does not answer.
+func TestCountMatchesIsBusyWhilePostgresDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	locked, err := db.Owner(t).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = locked.Exec(t.Context(), `lock table task_live`)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = locked.Rollback(context.Background()) })
+	within, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = db.Tasks.CountMatches(within, pendingTasks())
+	require.Equal(t, task.CodeOf(store.Busy()), task.CodeOf(err), "%v", err)
 }
