@@ -36,9 +36,12 @@ func TestMessagePages(t *testing.T) {
 	})
 	t.Run("find one by its key, or say that there is none", func(t *testing.T) {
 		require.Contains(t, b.get("/console/messages/by-key?client_msg_id=one&from="+s.User).path, one)
-		got := b.get("/console/messages/by-key?client_msg_id=none%3Cb%3E&from=shop")
+		got := b.get("/console/messages/by-key?client_msg_id=none&from=shop")
 		require.Equal(t, 404, got.status)
-		got.has(t, "no message of this sender has this key", `value="none&lt;b&gt;"`, `value="shop"`, "Find a message")
+		got.has(t, "no message of this sender has this key", `value="none"`, `value="shop"`, "Find a message")
+		got = b.get("/console/messages/by-key?client_msg_id=none%3Cb%3E")
+		require.Equal(t, 400, got.status)
+		got.has(t, "must be 1 to 255 characters", `value="none&lt;b&gt;"`)
 	})
 	t.Run("show one, and its data when it is revealed", func(t *testing.T) {
 		at := "/console/messages/" + one
