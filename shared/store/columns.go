@@ -21,11 +21,9 @@ func Column[R, V any](rows []R, field func(R) V) []V {
 func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
-		_, err := pgx.ForEachRow(rows, []any{&k}, func() error {
+		return Each(rows, []any{&k}, func() {
 			set[k] = true
-			return nil
 		})
-		return err
 	}
 }
 
@@ -34,11 +32,9 @@ func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id task.ID
 		var at time.Time
-		_, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+		return Each(rows, []any{&id, &at}, func() {
 			times[id] = at
-			return nil
 		})
-		return err
 	}
 }
 

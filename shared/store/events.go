@@ -75,11 +75,9 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 // CollectIDs is CountRows for a statement that returns the subjects of its events.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, []any{ids}, func() error {
+		return Each(rows, []any{ids}, func() {
 			n.rows++
-			return nil
 		})
-		return err
 	})
 }
 

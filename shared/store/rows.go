@@ -155,6 +155,33 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// QueryRows reads all rows that sql returns.
+func QueryRows[T any](ctx context.Context, q Querier, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+// QueryEach is Each for the rows that sql returns.
+func QueryEach(ctx context.Context, q Querier, sql string, args, targets []any, each func()) error {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	return Each(rows, targets, each)
+}
+
+// Each scans each row into targets and then calls each.
+func Each(rows pgx.Rows, targets []any, each func()) error {
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		each()
+		return nil
+	})
+	return err
+}
+
 // QueryOne reads the one row that sql gives; task.CodeNotFound when there is none.
 func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
@@ -173,11 +200,16 @@ func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...a
 // which it adds one to learn whether there are more. It is planned for its very
 // parameters, as most of them are filters that may be absent.
 func QueryPage[T any](ctx context.Context, q Querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
-	rows, err := q.Query(ctx, sql, slices.Concat([]any{Unprepared}, args, []any{limit + 1})...)
+	return QueryPageBy(ctx, q, limit, pgx.RowToStructByPos[T], sql, slices.Concat([]any{Unprepared}, args, []any{limit + 1})...)
+}
+
+// QueryPageBy is CollectPage for the rows that sql returns. args must have the limit, if sql needs it.
+func QueryPageBy[T any](ctx context.Context, q Querier, limit int, scan pgx.RowToFunc[T], sql string, args ...any) (page []T, more bool, err error) {
+	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, false, err
 	}
-	return CollectPage(ctx, rows, limit, pgx.RowToStructByPos[T])
+	return CollectPage(ctx, rows, limit, scan)
 }
 
 // QueryTime reads one time, zero for null.

@@ -137,13 +137,11 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 		batch.Queue(pauseStreamsSQL, names, failures, reasons, pauses).Query(func(rows pgx.Rows) error {
 			var until time.Time
 			var paused bool
-			_, err := pgx.ForEachRow(rows, []any{&until, &paused}, func() error {
+			return Each(rows, []any{&until, &paused}, func() {
 				if paused {
 					relayed.Again = append(relayed.Again, until)
 				}
-				return nil
 			})
-			return err
 		})
 	}
 }

@@ -152,22 +152,16 @@ func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err er
 
 // readAlerts finds the open alerts, those of streams or those of queues.
 func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, streams bool) error {
-	rows, err := on.Query(ctx, openAlertsSQL, streams)
-	if err != nil {
-		return err
-	}
 	var id *task.ID // null in the one row that there is without open alerts
 	var kind *task.AlertKind
 	var queue *string
 	var threshold *float64
-	_, err = pgx.ForEachRow(rows, []any{&s.at, &id, &kind, &queue, &threshold}, func() error {
+	return store.QueryEach(ctx, on, openAlertsSQL, []any{streams}, []any{&s.at, &id, &kind, &queue, &threshold}, func() {
 		if id != nil {
 			a := task.Alert{Kind: *kind, Queue: *queue, Threshold: *threshold}
 			s.open, s.ids[a] = append(s.open, a), *id
 		}
-		return nil
 	})
-	return err
 }
 
 // always returns the queues whose loads a check needs in any case: those with an open alert, which
@@ -181,17 +175,11 @@ func (s *alertSnapshot) always(limits task.Limits) []string {
 }
 
 func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx, rules task.AlertRules) error {
-	rows, err := tx.Query(ctx, pendingSQL, store.Unprepared, s.always(rules.Backlog))
-	if err != nil {
-		return err
-	}
 	var queue string
 	var load task.QueueLoad
-	_, err = pgx.ForEachRow(rows, []any{&queue, &load.Pending}, func() error {
+	return store.QueryEach(ctx, tx, pendingSQL, []any{store.Unprepared, s.always(rules.Backlog)}, []any{&queue, &load.Pending}, func() {
 		s.queues[queue] = load
-		return nil
 	})
-	return err
 }
 
 func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.AlertRules) error {
@@ -200,19 +188,13 @@ func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.A
 	if err != nil || !s.failures {
 		return err // without a failure each rate is 0
 	}
-	rows, err := tx.Query(ctx, resultsSQL, store.Unprepared, since, s.always(rules.FailureRate), rules.MinFinished)
-	if err != nil {
-		return err
-	}
 	var queue string
 	var finished, failures int64
-	_, err = pgx.ForEachRow(rows, []any{&queue, &finished, &failures}, func() error {
+	return store.QueryEach(ctx, tx, resultsSQL, []any{store.Unprepared, since, s.always(rules.FailureRate), rules.MinFinished}, []any{&queue, &finished, &failures}, func() {
 		load := s.queues[queue]
 		load.Finished, load.Failed = finished, failures
 		s.queues[queue] = load
-		return nil
 	})
-	return err
 }
 
 const (

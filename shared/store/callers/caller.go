@@ -97,10 +97,6 @@ const existingCallersSQL = `select name from callers where name::text = any($1::
 // Existing picks the names that callers have, revoked ones too. A name must be
 // text that Postgres can hold.
 func (st *Store) Existing(ctx context.Context, names []string) ([]string, error) {
-	rows, err := st.db.Hot.Query(ctx, existingCallersSQL, store.Unprepared, names)
-	if err != nil {
-		return nil, store.Wrap("callers", err)
-	}
-	existing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	existing, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], existingCallersSQL, store.Unprepared, names)
 	return existing, store.Wrap("callers", err)
 }

@@ -289,11 +289,7 @@ select ` + callerColumns + ` from callers where id in (select id from made) and 
 // revoked. change returns a caller as it is afterwards, or as it is if it stays. Each change
 // is an audit entry.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
-	rows, err := tx.Query(ctx, lockMadeSQL, maker)
-	if err != nil {
-		return nil, err
-	}
-	made, err := pgx.CollectRows(rows, pgx.RowToStructByPos[StoredCaller])
+	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
 	if err != nil {
 		return nil, err
 	}

@@ -151,11 +151,7 @@ type eventRow struct {
 func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
 func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams store.StreamStates, err error) {
-	rows, err := tx.Query(ctx, lockEventsSQL, limit)
-	if err != nil {
-		return nil, nil, err
-	}
-	found, err := pgx.CollectRows(rows, store.RowByName[eventRow]())
+	found, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit)
 	streams = store.StreamStates{}
 	for _, row := range found {
 		e := row.Due
@@ -284,10 +280,6 @@ const pausedSQL = `select stream from stream_pauses where failures > 0 order by 
 
 // PausedStreams returns the streams that took nothing when they were last tried.
 func (st *Store) PausedStreams(ctx context.Context) ([]string, error) {
-	rows, err := st.db.Hot.Query(ctx, pausedSQL)
-	if err != nil {
-		return nil, store.Wrap("list paused streams", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], pausedSQL)
 	return names, store.Wrap("list paused streams", err)
 }

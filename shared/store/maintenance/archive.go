@@ -168,11 +168,7 @@ func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePla
 // dropLogs drops the old partitions of the logs, each in a transaction of its
 // own; goOn is what the last step returned.
 func (st *Store) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
-	rows, err := st.db.Retention.Query(ctx, oldPartitionsSQL, s.Before)
-	if err != nil {
-		return true, err
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := store.QueryRows(ctx, st.db.Retention, pgx.RowTo[string], oldPartitionsSQL, s.Before)
 	if err != nil {
 		return true, err
 	}

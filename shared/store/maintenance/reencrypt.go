@@ -67,14 +67,10 @@ func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.I
 	var ids []task.ID
 	var secrets []string
 	var olds []*string
-	rows, err := tx.Query(ctx, staleEndpointsSQL, st.db.Keys.NewestPrefix(), after, reencryptPage)
-	if err != nil {
-		return last, err
-	}
 	var caller int64
 	var url, secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&last, &caller, &url, &secret, &old}, func() error {
+	err = store.QueryEach(ctx, tx, staleEndpointsSQL, []any{st.db.Keys.NewestPrefix(), after, reencryptPage}, []any{&last, &caller, &url, &secret, &old}, func() {
 		row := webhooks.EndpointRow(last, caller, url)
 		again, err := st.reencrypt(row, secret)
 		var oldAgain *string
@@ -85,10 +81,9 @@ func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.I
 		}
 		if err != nil {
 			done.Failed = append(done.Failed, err)
-			return nil
+			return
 		}
 		ids, secrets, olds = append(ids, last), append(secrets, again), append(olds, oldAgain)
-		return nil
 	})
 	if err == nil && len(ids) > 0 {
 		_, err = tx.Exec(ctx, reencryptEndpointsSQL, ids, secrets, olds)
@@ -98,21 +93,16 @@ func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.I
 }
 
 func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypted) error {
-	rows, err := tx.Query(ctx, staleTokensSQL, st.db.Keys.NewestPrefix())
-	if err != nil {
-		return err
-	}
 	var batch pgx.Batch
 	var provider, appID, token string
-	_, err = pgx.ForEachRow(rows, []any{&provider, &appID, &token}, func() error {
+	err := store.QueryEach(ctx, tx, staleTokensSQL, []any{st.db.Keys.NewestPrefix()}, []any{&provider, &appID, &token}, func() {
 		again, err := st.reencrypt(subscribe.TokenRow(provider, appID), token)
 		if err != nil {
 			done.Failed = append(done.Failed, err)
-			return nil
+			return
 		}
 		batch.Queue(reencryptTokensSQL, provider, appID, again)
 		done.Tokens++
-		return nil
 	})
 	if err != nil {
 		return err

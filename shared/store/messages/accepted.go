@@ -143,16 +143,11 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted m
 	if len(before) == 0 {
 		return prints, seqs, nil
 	}
-	rows, err := tx.Query(ctx, savedBeforeSQL, before)
-	if err != nil {
-		return nil, nil, err
-	}
 	var id task.ID
 	var print task.Hash
 	var seq int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &print, &seq}, func() error {
+	err = store.QueryEach(ctx, tx, savedBeforeSQL, []any{before}, []any{&id, &print, &seq}, func() {
 		prints[id], seqs[id] = print, seq
-		return nil
 	})
 	return prints, seqs, err
 }
@@ -216,11 +211,7 @@ type AcceptedSeq struct {
 // PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved at least
 // window ago.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
-	rows, err := st.db.Hot.Query(ctx, purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
-	if err != nil {
-		return nil, store.Wrap("list purge candidates", err)
-	}
-	saved, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedSeq])
+	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	return saved, store.Wrap("list purge candidates", err)
 }
 
@@ -326,11 +317,7 @@ select event_id from dead_letters where dead and function = 'save' and event_id 
 
 // Buried returns those ids of accepted messages that are dead letters.
 func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
-	rows, err := st.db.Hot.Query(ctx, buriedSQL, ids)
-	if err != nil {
-		return nil, store.Wrap("buried messages", err)
-	}
-	buried, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	buried, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], buriedSQL, ids)
 	return buried, store.Wrap("buried messages", err)
 }
 

@@ -51,11 +51,9 @@ func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID
 	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(store.CollectTimes(inserted))
 	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *Submission) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
-		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+		return store.Each(rows, []any{&id}, func() {
 			delete(inserted, id)
-			return nil
 		})
-		return err
 	})
 }
 

@@ -27,13 +27,9 @@ type Recipient struct {
 // waits for no lock, so that its duration reveals nothing to a caller without a right to the
 // message.
 func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found bool, err error) {
-	rows, err := st.db.Hot.Query(ctx, recipientSQL, id)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&r.To.Kind, &r.To.Name, &r.Token}, func() error {
-			found = true
-			return nil
-		})
-	}
+	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id}, []any{&r.To.Kind, &r.To.Name, &r.Token}, func() {
+		found = true
+	})
 	return r, found, store.Wrap("recipient", err)
 }
 
@@ -56,15 +52,11 @@ func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID]
 		return nil, nil
 	}
 	tokens := make(map[task.ID][]byte, len(ids))
-	rows, err := st.db.Hot.Query(ctx, confirmTokensSQL, ids)
-	if err == nil {
-		var id task.ID
-		var token []byte
-		_, err = pgx.ForEachRow(rows, []any{&id, &token}, func() error {
-			tokens[id] = token
-			return nil
-		})
-	}
+	var id task.ID
+	var token []byte
+	err := store.QueryEach(ctx, st.db.Hot, confirmTokensSQL, []any{ids}, []any{&id, &token}, func() {
+		tokens[id] = token
+	})
 	return tokens, store.Wrap("confirm tokens", err)
 }
 

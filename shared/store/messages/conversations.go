@@ -164,10 +164,7 @@ func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit in
 		}
 		before = &found.At
 	}
-	rows, err := st.db.Hot.Query(ctx, peersSQL, user, before, store.IDOrNull(after), limit+1, MaxUnread)
-	if err == nil {
-		peers, more, err = store.CollectPage(ctx, rows, limit, scanPeer)
-	}
+	peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, before, store.IDOrNull(after), limit+1, MaxUnread)
 	return peers, more, store.Wrap("peers", err)
 }
 

@@ -166,9 +166,6 @@ limit $4`
 // olderThan. They have their receipts. after is the last id of the previous page, zero for the
 // first page.
 func (st *Store) ListStuck(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []Detail, more bool, err error) {
-	rows, err := st.db.Read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
-	if err == nil {
-		page, more, err = store.CollectPage(ctx, rows, limit, scanMessage)
-	}
+	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanMessage, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	return page, more, store.Wrap("stuck messages", err)
 }

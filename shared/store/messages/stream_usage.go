@@ -125,15 +125,10 @@ func (st *Store) sharesExceeded(sizes map[string]int64) func(context.Context) (m
 		if len(names) == 0 {
 			return nil, nil
 		}
-		rows, err := st.db.Hot.Query(ctx, sharesExceededSQL, store.Unprepared, names, bytes)
-		if err != nil {
-			return nil, err
-		}
 		over := map[usageKey]bool{}
 		var key usageKey
-		_, err = pgx.ForEachRow(rows, []any{&key.stream, &key.caller}, func() error {
+		err := store.QueryEach(ctx, st.db.Hot, sharesExceededSQL, []any{store.Unprepared, names, bytes}, []any{&key.stream, &key.caller}, func() {
 			over[key] = true
-			return nil
 		})
 		return over, err
 	}

@@ -264,14 +264,9 @@ func (st *Store) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]
 		if len(missing) == 0 {
 			break
 		}
-		rows, err := st.db.Hot.Query(ctx, from.sql, missing)
-		if err != nil {
-			return nil, err
-		}
 		m := knownMessage{archived: from.archived}
-		_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.status, &m.abandoned, &m.savedAt}, func() error {
+		err := store.QueryEach(ctx, st.db.Hot, from.sql, []any{missing}, []any{&m.id, &m.call, &m.fingerprint, &m.status, &m.abandoned, &m.savedAt}, func() {
 			known[m.id] = m
-			return nil
 		})
 		if err != nil {
 			return nil, err

@@ -119,16 +119,11 @@ select id, status = 2 or abandoned from archived_messages where id = any($1::uui
 // Finished returns the final ones of the messages: true where all consumers have confirmed or
 // the message was abandoned, false where it was final once a stream had stored it.
 func (st *Store) Finished(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
-	rows, err := st.db.Hot.Query(ctx, finishedMessagesSQL, ids)
-	if err != nil {
-		return nil, store.Wrap("finished messages", err)
-	}
 	finished := make(map[task.ID]bool, len(ids))
 	var id task.ID
 	var confirmed bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &confirmed}, func() error {
+	err := store.QueryEach(ctx, st.db.Hot, finishedMessagesSQL, []any{ids}, []any{&id, &confirmed}, func() {
 		finished[id] = confirmed
-		return nil
 	})
 	return finished, store.Wrap("finished messages", err)
 }

@@ -169,7 +169,7 @@ func (r *reader) addState(rows pgx.Rows, state task.State) error {
 	var n, retries int
 	var more bool
 	var age float64
-	_, err := pgx.ForEachRow(rows, []any{&name, &n, &more, &retries, &age}, func() error {
+	return store.Each(rows, []any{&name, &n, &more, &retries, &age}, func() {
 		q, count := r.queue(name), Count{n, more}
 		switch state {
 		case task.Scheduled:
@@ -179,9 +179,7 @@ func (r *reader) addState(rows pgx.Rows, state task.State) error {
 		case task.Held:
 			q.Held = Backlog{count, seconds(age)}
 		}
-		return nil
 	})
-	return err
 }
 
 func (r *reader) addLeases(rows pgx.Rows) error {
@@ -190,7 +188,7 @@ func (r *reader) addLeases(rows pgx.Rows) error {
 	var n, total int
 	var age float64
 	var last time.Time
-	_, err := pgx.ForEachRow(rows, []any{&queue, &app, &ofQueue, &n, &age, &last}, func() error {
+	err := store.Each(rows, []any{&queue, &app, &ofQueue, &n, &age, &last}, func() {
 		if ofQueue {
 			total += n
 			r.queue(queue).Processing = Backlog{Count{N: n}, seconds(age)}
@@ -198,7 +196,6 @@ func (r *reader) addLeases(rows pgx.Rows) error {
 			s := r.sender(app)
 			s.Processing, s.LastClaim = Count{N: n}, last
 		}
-		return nil
 	})
 	if total >= maxRows {
 		for _, q := range r.queues {
@@ -215,22 +212,18 @@ func (r *reader) addPauses(rows pgx.Rows) error {
 	var name string
 	var p Pause
 	var until *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&name, &p.Reason, &p.By, &p.Manual, &p.Since, &until}, func() error {
+	return store.Each(rows, []any{&name, &p.Reason, &p.By, &p.Manual, &p.Since, &until}, func() {
 		one := p
 		one.Until = store.OrZero(until)
 		r.queue(name).Pause = &one
-		return nil
 	})
-	return err
 }
 
 func (r *reader) addAlerts(rows pgx.Rows) (err error) {
 	var a Alert
-	_, err = pgx.ForEachRow(rows, []any{&a.ID, &a.Since, &a.Kind, &a.Queue, &a.Value, &a.Threshold}, func() error {
+	return store.Each(rows, []any{&a.ID, &a.Since, &a.Kind, &a.Queue, &a.Value, &a.Threshold}, func() {
 		r.snapshot.Alerts = append(r.snapshot.Alerts, a)
-		return nil
 	})
-	return err
 }
 
 func (r *reader) addOthers(row pgx.Row) error {
@@ -258,15 +251,13 @@ func (r *reader) addDeliveries(row pgx.Row) error {
 func (r *reader) addNames(rows pgx.Rows) error {
 	var key int16
 	var name string
-	_, err := pgx.ForEachRow(rows, []any{&key, &name}, func() error {
+	return store.Each(rows, []any{&key, &name}, func() {
 		if key == nameOfQueue {
 			r.countedQueues = append(r.countedQueues, name)
 		} else {
 			r.countedApps = append(r.countedApps, name)
 		}
-		return nil
 	})
-	return err
 }
 
 // chooseNames keeps the queues and senders that are shown by name, and adds the others up.
@@ -321,7 +312,7 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 	batch.Queue(totalsSQL, queueNames, apps).Query(func(rows pgx.Rows) error {
 		var c counter
 		var last *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&c.kind, &c.key, &c.name, &c.n, &c.seconds, &last}, func() error {
+		return store.Each(rows, []any{&c.kind, &c.key, &c.name, &c.n, &c.seconds, &last}, func() {
 			c.last = store.OrZero(last)
 			switch {
 			case c.kind == kindDeliveries:
@@ -331,19 +322,15 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 			default:
 				c.addToSender(senders[c.name])
 			}
-			return nil
 		})
-		return err
 	})
 	first := s.At.Truncate(interval).Add(-(Intervals - 1) * interval)
 	batch.Queue(throughputSQL, queueNames, first.Add(-1)).Query(func(rows pgx.Rows) error {
 		var name string
 		var one Throughput
-		_, err := pgx.ForEachRow(rows, []any{&one.Since, &name, &one.Submitted, &one.Succeeded, &one.Failed}, func() error {
+		return store.Each(rows, []any{&one.Since, &name, &one.Submitted, &one.Succeeded, &one.Failed}, func() {
 			queues[name].addThroughput(first, one)
-			return nil
 		})
-		return err
 	})
 	return tx.SendBatch(ctx, &batch).Close()
 }

@@ -65,10 +65,7 @@ func scanLog(row pgx.CollectableRow) (l Log, err error) {
 
 // logs reads a page of at most limit rows.
 func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []Log, more bool, err error) {
-	rows, err := st.db.Read.Query(ctx, sql, args...)
-	if err == nil {
-		page, more, err = store.CollectPage(ctx, rows, limit, scanLog)
-	}
+	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanLog, sql, args...)
 	return page, more, store.Wrap(doing, err)
 }
 
@@ -283,9 +280,6 @@ type SendCursor struct {
 
 // History pages the sends of a row, newest first.
 func (st *Store) History(ctx context.Context, id int64, after SendCursor, limit int) (page []Send, more bool, err error) {
-	rows, err := st.db.Read.Query(ctx, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
-	if err == nil {
-		page, more, err = store.CollectPage(ctx, rows, limit, scanSend)
-	}
+	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanSend, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
 	return page, more, store.Wrap("subscribe history", err)
 }

@@ -49,11 +49,7 @@ func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *i
 		if err := tx.QueryRow(ctx, tasks.FirstOpenDaySQL).Scan(&firstOpen); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, templateRatesSQL, append([]any{store.Unprepared}, ratesBetween(since.UTC(), firstOpen, callerID)...)...)
-		if err != nil {
-			return err
-		}
-		rates, err = pgx.CollectRows(rows, pgx.RowToStructByPos[TemplateRate])
+		rates, err = store.QueryRows(ctx, tx, pgx.RowToStructByPos[TemplateRate], templateRatesSQL, append([]any{store.Unprepared}, ratesBetween(since.UTC(), firstOpen, callerID)...)...)
 		return err
 	})
 	return rates, store.Wrap("template rates", err)

@@ -65,9 +65,8 @@ func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[
 	}
 	paused := map[CallerTemplate]bool{}
 	var t CallerTemplate
-	_, err = pgx.ForEachRow(rows, []any{&t.TemplateID, &t.CallerID}, func() error {
+	err = store.Each(rows, []any{&t.TemplateID, &t.CallerID}, func() {
 		paused[t] = true
-		return nil
 	})
 	return paused, store.Wrap("paused templates", err)
 }

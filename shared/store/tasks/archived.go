@@ -17,11 +17,7 @@ from archived_tasks d cross join lateral (select ` + BodyNames + `) t
 where d.id = any($1::uuid[])`
 
 func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error) {
-	rows, err := st.db.Hot.Query(ctx, archivedSQL, ids)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, store.RowByName[Detail]())
+	return store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), archivedSQL, ids)
 }
 
 // reportArchived sets the results of reports on archived tasks, which do not change. A report that would

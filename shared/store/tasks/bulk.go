@@ -213,10 +213,7 @@ order by id desc limit $3`
 
 // Bulks lists bulk changes, newest first: those of one caller, or all.
 func (st *Store) Bulks(ctx context.Context, callerID *int64, after task.ID, limit int) (page []Bulk, more bool, err error) {
-	rows, err := st.db.Read.Query(ctx, bulksSQL, store.OrNull(after), callerID, limit+1)
-	if err == nil {
-		page, more, err = store.CollectPage(ctx, rows, limit, scanBulk)
-	}
+	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanBulk, bulksSQL, store.OrNull(after), callerID, limit+1)
 	return page, more, store.Wrap("bulk changes", err)
 }
 

@@ -136,11 +136,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	case !errors.Is(err, pgx.ErrNoRows):
 		return Page{}, err
 	}
-	rows, err := tx.Query(ctx, list, f.args(low, high)...)
-	if err != nil {
-		return Page{}, err
-	}
-	found, more, err := store.CollectPage(ctx, rows, f.Limit, store.RowByName[Detail]())
+	found, more, err := store.QueryPageBy(ctx, tx, f.Limit, store.RowByName[Detail](), list, f.args(low, high)...)
 	if more {
 		next = found[len(found)-1].ID
 	}

@@ -127,11 +127,7 @@ const queuePausesSQL = `select ` + pauseColumns + ` from queue_pauses where unti
 
 // QueuePauses returns the pauses that are in force, by queue.
 func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
-	rows, err := st.db.Read.Query(ctx, queuePausesSQL)
-	if err != nil {
-		return nil, store.Wrap("queue pauses", err)
-	}
-	pauses, err := pgx.CollectRows(rows, scanPause)
+	pauses, err := store.QueryRows(ctx, st.db.Read, scanPause, queuePausesSQL)
 	return pauses, store.Wrap("queue pauses", err)
 }
 
@@ -143,17 +139,11 @@ returning queue, ` + pendingOf + `p.queue` + pendingLimit
 
 // endPauses lets the queues go on whose pause is over.
 func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) error {
-	rows, err := conn.Query(ctx, endedPausesSQL)
-	if err != nil {
-		return err
-	}
 	var queue string
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&queue, &n}, func() error {
+	return store.QueryEach(ctx, conn, endedPausesSQL, nil, []any{&queue, &n}, func() {
 		pending[queue] += n
-		return nil
 	})
-	return err
 }
 
 // pauseOf reads one pause or none.
@@ -211,11 +201,7 @@ limit $3`
 // queues, or of all if that is empty, the ones after the name after, which is "" for the first page.
 // more reports whether there is another page.
 func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
-	rows, err := st.db.Read.Query(ctx, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
-	if err != nil {
-		return nil, false, store.Wrap("queues", err)
-	}
-	page, more, err = store.CollectPage(ctx, rows, limit, scanQueue)
+	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanQueue, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
 	return page, more, store.Wrap("queues", err)
 }
 

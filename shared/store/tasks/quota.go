@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/store/quota"
@@ -31,16 +29,11 @@ const taskSample = 32 << 20
 // countTasks counts the tasks of all callers that have any, by a sample of so many
 // bytes.
 func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
-	rows, err := st.db.Hot.Query(ctx, countTasksSQL, store.Unprepared, sample)
-	if err != nil {
-		return nil, store.Wrap("count waiting tasks", err)
-	}
 	of := map[int64]quota.Waiting{}
 	var caller int64
 	var w quota.Waiting
-	_, err = pgx.ForEachRow(rows, []any{&caller, &w.Items}, func() error {
+	err := store.QueryEach(ctx, st.db.Hot, countTasksSQL, []any{store.Unprepared, sample}, []any{&caller, &w.Items}, func() {
 		of[caller] = w
-		return nil
 	})
 	return of, store.Wrap("count waiting tasks", err)
 }

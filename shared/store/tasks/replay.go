@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -97,14 +98,12 @@ func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []t
 func (k knownCalls) read(rows pgx.Rows, archived bool) error {
 	var key, fingerprint *task.Hash
 	first := firstCall{archived: archived}
-	_, err := pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
+	return store.Each(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() {
 		if key == nil {
 			k.byID[first.id] = first
-			return nil
+			return
 		}
 		first.fingerprint = *fingerprint
 		k.byKey[*key] = first
-		return nil
 	})
-	return err
 }

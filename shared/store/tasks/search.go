@@ -73,11 +73,7 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 
 // findByKey looks for the key under the ids of all callers, the built-in admin's included.
 func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
-	rows, err := st.db.Read.Query(ctx, searchCallersSQL, s.Caller, searchCallers)
-	if err != nil {
-		return nil, err
-	}
-	callers, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	callers, err := store.QueryRows(ctx, st.db.Read, pgx.RowTo[int64], searchCallersSQL, s.Caller, searchCallers)
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +109,5 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any) (foun
 
 // findIDs runs a query whose first parameter is what to look for, and the second how many to find.
 func (st *Store) findIDs(ctx context.Context, sql string, value any, more ...any) ([]task.ID, error) {
-	rows, err := st.db.Read.Query(ctx, sql, append([]any{value, searchLimit}, more...)...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	return store.QueryRows(ctx, st.db.Read, pgx.RowTo[task.ID], sql, append([]any{value, searchLimit}, more...)...)
 }

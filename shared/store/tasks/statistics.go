@@ -113,18 +113,14 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	if err := tx.QueryRow(ctx, FirstOpenDaySQL).Scan(&day); err != nil {
 		return s, err
 	}
-	rows, err := tx.Query(ctx, statisticsSQL, day)
-	if err != nil {
-		return s, err
-	}
 	var subscribe *bool // null in the one row that there is without live tasks
 	var queue *string   // null of all queues together
 	var scheduled, fresh, retry, processing, held *int64
 	var oldest *float64
 	into := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
-	_, err = pgx.ForEachRow(rows, into, func() error {
+	err := store.QueryEach(ctx, tx, statisticsSQL, []any{day}, into, func() {
 		if subscribe == nil {
-			return nil
+			return
 		}
 		of := &s.Counts
 		if *subscribe {
@@ -138,7 +134,6 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 		} else {
 			of.Queues = append(of.Queues, QueueCounts{*queue, live})
 		}
-		return nil
 	})
 	unlisted := s.Live.tasks()
 	for _, q := range s.Queues {

@@ -33,11 +33,7 @@ select ` + bodyColumns + `, ` + doneColumns + ` from tasks t join task_done d on
 
 // ByID finds a task by its id, live, final or archived; task.CodeNotFound when there is none.
 func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
-	rows, err := st.db.Hot.Query(ctx, detailSQL, id)
-	if err != nil {
-		return Detail{}, store.Wrap("task", err)
-	}
-	found, err := pgx.CollectRows(rows, store.RowByName[Detail]())
+	found, err := store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), detailSQL, id)
 	if err == nil && len(found) == 0 {
 		found, err = st.archived(ctx, id)
 	}

@@ -95,11 +95,8 @@ type timelineLine struct {
 // lines of each log, as far as logs are kept. The next page has older ones; next is zero on
 // the last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
-	rows, err := st.db.Read.Query(ctx, timelineSQL, id, limit+1, before[0], before[1], before[2])
-	if err != nil {
-		return nil, next, store.Wrap("timeline", err)
-	}
-	lines, more, err := store.CollectPage(ctx, rows, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine])
+	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
+		timelineSQL, id, limit+1, before[0], before[1], before[2])
 	if err != nil {
 		return nil, next, store.Wrap("timeline", err)
 	}

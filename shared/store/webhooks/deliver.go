@@ -166,10 +166,9 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	var owner int64
 	var endpointURL, secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() error {
+	err = store.Each(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() {
 		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)
-		return nil
 	})
 	if err != nil { // the rows that were read may not be claimed
 		return nil, store.Wrap("claim deliveries", err)
@@ -324,27 +323,23 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 		var held bool
 		var reason string
 		var failing *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&id, &held, &reason, &failing}, func() error {
+		return store.Each(rows, []any{&id, &held, &reason, &failing}, func() {
 			if s.locked[id] = !held; held {
 				s.health[id] = msg.EndpointHealth{DisabledReason: reason, FailingSince: store.OrZero(failing)}
 			}
-			return nil
 		})
-		return err
 	})
 	batch.Queue(lockDeliveriesSQL, store.Column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
 		var held bool
 		var d msg.Delivery
 		var next *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&id, &held, &d.State, &d.Attempts, &d.Claims, &next}, func() error {
+		return store.Each(rows, []any{&id, &held, &d.State, &d.Attempts, &d.Claims, &next}, func() {
 			if s.locked[id] = !held; held {
 				d.NextAt = store.OrZero(next)
 				s.deliveries[id] = d
 			}
-			return nil
 		})
-		return err
 	})
 	return s, tx.SendBatch(ctx, &batch).Close()
 }

@@ -339,17 +339,12 @@ from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
 // no such caller exists, is an error of that caller alone.
 func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
 	found := map[int64]Signing{}
-	rows, err := st.db.Hot.Query(ctx, knownSecretsSQL, callers)
-	if err != nil {
-		return nil, store.Wrap("signing secrets", err)
-	}
 	var id task.ID
 	var caller int64
 	var secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&id, &caller, &secret, &old}, func() error {
+	err := store.QueryEach(ctx, st.db.Hot, knownSecretsSQL, []any{callers}, []any{&id, &caller, &secret, &old}, func() {
 		found[caller] = st.signing(EndpointRow(id, caller, ""), secret, old)
-		return nil
 	})
 	for _, caller := range callers {
 		if err != nil {

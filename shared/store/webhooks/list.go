@@ -187,16 +187,11 @@ func (st *Store) ResendFailed(ctx context.Context, f FailedFilter, limit int, by
 }
 
 func lockFailed(ctx context.Context, tx pgx.Tx, f FailedFilter, limit int) (changes []resent, err error) {
-	rows, err := tx.Query(ctx, lockFailedSQL, f.Since, f.CallerID, store.IDOrNull(f.EndpointID), limit)
-	if err != nil {
-		return nil, err
-	}
 	var c resent
 	var now time.Time
-	_, err = pgx.ForEachRow(rows, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() error {
+	err = store.QueryEach(ctx, tx, lockFailedSQL, []any{f.Since, f.CallerID, store.IDOrNull(f.EndpointID), limit}, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() {
 		c.after = c.before.Resend(now.Add(time.Duration(len(changes)) * time.Microsecond)) // in the order in which they failed
 		changes = append(changes, c)
-		return nil
 	})
 	return changes, err
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
@@ -196,7 +194,7 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	var ordinal, caller int64
 	var own, url *string
 	var id *task.ID
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &caller, &own, &id, &url}, func() error {
+	err = store.Each(rows, []any{&ordinal, &caller, &own, &id, &url}, func() {
 		if own != nil && !known[ordinal-1] {
 			d.callbacks = append(d.callbacks, taskURL{ordinal, caller, *own})
 		}
@@ -204,7 +202,6 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 		if id != nil {
 			d.rows = append(d.rows, newDelivery{ordinal, caller, *id, *url})
 		}
-		return nil
 	})
 	if err != nil { // rows are missing
 		return nil, nil, err
@@ -234,16 +231,11 @@ func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() s
 	if err != nil {
 		return err
 	}
-	rows, err := st.db.Hot.Query(ctx, callbackEndpointsSQL, callers)
-	if err != nil {
-		return err
-	}
 	endpoints := make(map[int64]task.ID, len(callers))
 	var caller int64
 	var id task.ID
-	_, err = pgx.ForEachRow(rows, []any{&caller, &id}, func() error {
+	err = store.QueryEach(ctx, st.db.Hot, callbackEndpointsSQL, []any{callers}, []any{&caller, &id}, func() {
 		endpoints[caller] = id
-		return nil
 	})
 	for _, c := range d.callbacks {
 		d.rows = append(d.rows, newDelivery{c.ordinal, c.caller, endpoints[c.caller], c.url})
