@@ -88,7 +88,7 @@ func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	cluster.Eventually(t, func() bool { return !firingAlerts(address)["SendonceMessagesStuck"] }, "it is over")
 }
 
-// firingAlerts asks Prometheus; nothing fires while it does not answer.
+// firingAlerts asks Prometheus; nothing fires while it does not respond.
 func firingAlerts(address string) map[string]bool {
 	firing := map[string]bool{}
 	res, err := http.Get("http://" + address + "/api/v1/alerts")
@@ -100,7 +100,7 @@ func firingAlerts(address string) map[string]bool {
 	if err != nil {
 		return firing
 	}
-	var answer struct {
+	var response struct {
 		Data struct {
 			Alerts []struct {
 				State  string
@@ -108,8 +108,8 @@ func firingAlerts(address string) map[string]bool {
 			}
 		}
 	}
-	if json.Unmarshal(text, &answer) == nil {
-		for _, a := range answer.Data.Alerts {
+	if json.Unmarshal(text, &response) == nil {
+		for _, a := range response.Data.Alerts {
 			if a.State == "firing" {
 				firing[a.Labels["alertname"]] = true
 			}

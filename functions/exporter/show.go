@@ -99,7 +99,7 @@ func showMessages(s *metrics.Scrape, v overview.Snapshot) {
 	s.Gauge("events_unpublished", "Rows of events that the relay has not published yet.", float64(v.Events.N))
 	s.Gauge("events_oldest_unpublished_seconds", "How long the first of them has been waiting.", v.Events.Oldest.Seconds())
 	for _, stream := range v.PausedStreams {
-		s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not answer.", 1, "stream", stream)
+		s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not respond.", 1, "stream", stream)
 	}
 }
 
@@ -111,7 +111,7 @@ func showWebhooks(s *metrics.Scrape, w overview.Webhooks) {
 	s.Counter("webhook_deliveries_total", finished, float64(w.Delivered), "outcome", "delivered")
 	s.Counter("webhook_deliveries_total", finished, float64(w.Failed), "outcome", failed)
 	s.Gauge("webhook_endpoints_failing", "Enabled endpoints to which nothing was delivered since their last failure.", float64(w.Failing))
-	s.Gauge("webhook_endpoints_disabled", "Endpoints that an operator, or what they answered, has disabled.", float64(w.Disabled))
+	s.Gauge("webhook_endpoints_disabled", "Endpoints that an operator, or their responses, have disabled.", float64(w.Disabled))
 }
 
 func showStreams(s *metrics.Scrape, u usage) {

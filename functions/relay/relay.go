@@ -41,7 +41,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	r := &relayer{events: env.Events, messages: env.Messages, env: env}
 	telemetry.CollectValue(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
 		for _, name := range paused {
-			s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not answer.", 1, "stream", name)
+			s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not respond.", 1, "stream", name)
 		}
 	})
 	return r.relay

@@ -308,7 +308,7 @@ type CallerResponse struct {
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
 
 	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that made it, or was the first to rotate its token or to grant it more
-	AlsoChanged []string `json:"also_changed,omitempty"` // in the answer to a change: the callers that it made and that were revoked or narrowed with it
+	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that it made and that were revoked or narrowed with it
 }
 
 // ActionsRequest lists changes by hand, newest first: GET /api/v1/admin/actions.

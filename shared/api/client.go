@@ -60,7 +60,7 @@ func NewKey() string { return crand.Text() }
 // it as *Error; other errors mean that no response was received or understood.
 type Error struct {
 	Status     int    // the HTTP status
-	Code       string // the stable word, as "stale_claim"; "" when something in between answered
+	Code       string // the stable word, as "stale_claim"; "" when something in between responded
 	Message    string
 	Fields     []Field       // every offending input field
 	RetryAfter time.Duration // from the header Retry-After; 0 = none
@@ -254,7 +254,7 @@ func post[T any](ctx context.Context, c *Client, path string, body any, may repe
 	return data, err
 }
 
-// call tries until there is a final answer. It returns the last try's
+// call tries until there is a final response. It returns the last try's
 // error rather than begin a wait that ctx would cut short.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, may repeat) error {
 	for try := 1; ; try++ {
@@ -306,7 +306,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	defer res.Body.Close()
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
-		return lost{fmt.Errorf("%s %s: read the answer: %w", method, path, err)}
+		return lost{fmt.Errorf("%s %s: read the response: %w", method, path, err)}
 	}
 	if res.StatusCode/100 != 2 {
 		return refusal(res, raw)
@@ -315,7 +315,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 		return nil
 	}
 	if err := json.Unmarshal(raw, &Envelope{Data: data}); err != nil {
-		return fmt.Errorf("%s %s: answer %d is not understood: %w", method, path, res.StatusCode, err)
+		return fmt.Errorf("%s %s: cannot read the response with status %d: %w", method, path, res.StatusCode, err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 
 // Socket is one WebSocket of a user: it sends messages and gets the user's events.
 // It ends by itself after a while, and breaks when the network does. Come back with
-// another one After the last event, and send again what was not answered: by its
+// another one After the last event, and send again what had no response: by its
 // ClientMsgID nothing is done twice.
 type Socket struct {
 	conn *websocket.Conn
@@ -52,7 +52,7 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 }
 
 // Send sends a message. The response is a frame that Next returns: an ack without
-// ID, or an error. Answers come in the order of the messages.
+// ID, or an error. Responses come in the order of the messages.
 func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	text, err := json.Marshal(r)
 	if err != nil {

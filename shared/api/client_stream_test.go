@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streams answers one call after the other, each with the next body, and keeps
+// streams responds to one call after the other, each with the next body, and keeps
 // where they went on and when.
 type streams struct {
 	bodies []any // a string, which breaks off when it does not end with a blank line; a response; an error
@@ -32,7 +32,7 @@ func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 		if strings.HasSuffix(body, "\n\n") {
 			res.Body = io.NopCloser(strings.NewReader(body))
 		}
-	case answer:
+	case reply:
 		res.StatusCode, res.Body = body.status, io.NopCloser(strings.NewReader(body.body))
 		res.Header.Set("Retry-After", body.retry)
 	case error:
@@ -63,7 +63,7 @@ func TestAStreamIsTakenUpWhereItEndedOrBroke(t *testing.T) {
 			"id: 7\n\nid: 8\nevent: ack\ndata: {}\n\n:\n\nretry: 250\n\n",
 			nil,
 			"id: 9\n\nretry: 250\n\n",
-			answer{status: 403, body: `{"code":403,"message":"no","error":"forbidden"}`},
+			reply{status: 403, body: `{"code":403,"message":"no","error":"forbidden"}`},
 		}}
 		var got []StreamEvent
 		var end error

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var subscribed = answer{status: 200, body: `{"code":200,"message":"success","data":{"id":17,"task_id":"t","send_status":0,"state":"pending"}}`}
+var subscribed = reply{status: 200, body: `{"code":200,"message":"success","data":{"id":17,"task_id":"t","send_status":0,"state":"pending"}}`}
 
 func TestAnOrderIsRepeatedUnlessARepeatCouldDeliverTwice(t *testing.T) {
 	t.Parallel()
 	order := SubscribeRequest{TemplateType: "BOOKING_CONFIRM", BusinessID: NumberOf(1<<64 - 1), ReceiverUserID: "9", MessageData: JSON(`{"thing1":{"value":"Tea"}}`)}
 	for policy, calls := range map[string]int{"": 4, "hold": 4, "resend": 4, "fail": 1} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{answers: []answer{cut, busy, flight, subscribed}}
+			s := &script{replies: []reply{cut, busy, flight, subscribed}}
 			order.OnUnknown = policy
 			_, err := s.client().Subscribe(t.Context(), order)
 			require.Equal(t, calls == 4, err == nil, policy)
@@ -29,23 +29,23 @@ func TestAnOrderIsRepeatedUnlessARepeatCouldDeliverTwice(t *testing.T) {
 func TestARecordIsRepeatedOnlyIfNothingWasDoneAndItsStatusAlways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{answers: []answer{unheard, busy, subscribed}}
+		s := &script{replies: []reply{unheard, busy, subscribed}}
 		r, err := s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{SubscribeRequest: SubscribeRequest{BusinessID: "1"}, AppID: "a"})
 		require.NoError(t, err)
 		require.EqualValues(t, 17, r.ID)
 		require.Contains(t, s.calls[2].body, `"app_id":"a"`)
-		s = &script{answers: []answer{cut, subscribed}}
+		s = &script{replies: []reply{cut, subscribed}}
 		_, err = s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{})
 		require.Error(t, err)
 		require.Len(t, s.calls, 1)
 
-		s = &script{answers: []answer{cut, gateway, subscribed}}
+		s = &script{replies: []reply{cut, gateway, subscribed}}
 		failed := 2
 		_, err = s.client().SubscribeStatus(t.Context(), 17, SubscribeStatusRequest{AppID: "a", ClaimID: 7, SendStatus: &failed})
 		require.NoError(t, err)
 		require.Equal(t, "POST /api/v1/subscribe/17/status", s.calls[2].path)
 		require.Equal(t, `{"app_id":"a","claim_id":"7","send_status":2}`, s.calls[2].body)
-		s = &script{answers: []answer{busy, subscribed}}
+		s = &script{replies: []reply{busy, subscribed}}
 		_, err = s.client().ResendSubscribe(t.Context(), 17, SubscribeResendRequest{Reason: "x"})
 		require.Error(t, err)
 		require.Len(t, s.calls, 1)
@@ -54,7 +54,7 @@ func TestARecordIsRepeatedOnlyIfNothingWasDoneAndItsStatusAlways(t *testing.T) {
 
 func TestSubscribeMessagesAreAskedFor(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"sent":true,"id":17,"business_id":"3","items":[],"sends":[]}}`}}}
+	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"sent":true,"id":17,"business_id":"3","items":[],"sends":[]}}`}}}
 	c, ctx := s.client(), t.Context()
 	sent, err := c.SubscribeSent(ctx, SubscribeSentRequest{BusinessType: "b", BusinessID: "3", TemplateType: "T", ReceiverUserID: "9007199254740993"})
 	require.NoError(t, err)

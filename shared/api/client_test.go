@@ -17,11 +17,11 @@ import (
 // script is a service that returns these responses one after the other, and
 // then the last one again and again.
 type script struct {
-	answers []answer
+	replies []reply
 	calls   []call
 }
 
-type answer struct {
+type reply struct {
 	status int
 	body   string
 	retry  string // Retry-After
@@ -41,7 +41,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	s.calls = append(s.calls, call{time.Now(), r.Method + " " + r.URL.RequestURI(), string(body)})
-	a := s.answers[min(len(s.calls), len(s.answers))-1]
+	a := s.replies[min(len(s.calls), len(s.replies))-1]
 	if a.err != nil {
 		return nil, a.err
 	}
@@ -64,15 +64,15 @@ func (s *script) client() *Client {
 }
 
 var (
-	taken   = answer{status: 200, body: `{"code":200,"message":"success","data":{"task_id":"t","state":"pending"}}`}
-	claimed = answer{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":"7"}]}`}
-	busy    = answer{status: 503, body: `{"code":503,"message":"busy","error":"server_busy"}`, retry: "3"}
-	flight  = answer{status: 409, body: `{"code":409,"message":"under way","error":"idempotency_in_flight"}`, retry: "1"}
-	stale   = answer{status: 409, body: `{"code":409,"message":"stale","error":"stale_claim"}`}
-	gateway = answer{status: 502, body: `<html>bad gateway</html>`}
-	reset   = answer{err: errors.New("connection reset by peer")}
-	cut     = answer{status: 200, body: `{"code":2`, broken: true}
-	unheard = answer{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
+	taken   = reply{status: 200, body: `{"code":200,"message":"success","data":{"task_id":"t","state":"pending"}}`}
+	claimed = reply{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":"7"}]}`}
+	busy    = reply{status: 503, body: `{"code":503,"message":"busy","error":"server_busy"}`, retry: "3"}
+	flight  = reply{status: 409, body: `{"code":409,"message":"under way","error":"idempotency_in_flight"}`, retry: "1"}
+	stale   = reply{status: 409, body: `{"code":409,"message":"stale","error":"stale_claim"}`}
+	gateway = reply{status: 502, body: `<html>bad gateway</html>`}
+	reset   = reply{err: errors.New("connection reset by peer")}
+	cut     = reply{status: 200, body: `{"code":2`, broken: true}
+	unheard = reply{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
 )
 
 func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
@@ -95,35 +95,35 @@ func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
 		return err
 	}
 	read := func(ctx context.Context, c *Client) error { _, err := c.Task(ctx, "t"); return err }
-	empty := answer{status: 200, body: `{"code":200,"message":"success","data":{"items":[]}}`}
+	empty := reply{status: 200, body: `{"code":200,"message":"success","data":{"items":[]}}`}
 
 	for name, c := range map[string]struct {
 		do      func(context.Context, *Client) error
-		answers []answer
+		replies []reply
 		calls   int
 		fails   bool
 	}{
-		"send with a key after an overload":              {send(keyed), []answer{busy, taken}, 2, false},
-		"send with a key while its first call is on":     {send(keyed), []answer{flight, taken}, 2, false},
-		"send with a key after a lost connection":        {send(keyed), []answer{reset, cut, gateway, taken}, 4, false},
-		"send with a key is not repeated when refused":   {send(keyed), []answer{stale, taken}, 1, true},
-		"send without a key is never repeated":           {send(bare), []answer{busy, taken}, 1, true},
-		"send without a key though nothing was heard":    {send(bare), []answer{reset, taken}, 1, true},
-		"a batch is repeated when all have a key":        {sendBatch(keyed, keyed), []answer{reset, empty}, 2, false},
-		"a batch is not repeated when one has none":      {sendBatch(keyed, bare), []answer{reset, empty}, 1, true},
-		"a report of a claim is repeated":                {report(7), []answer{busy, reset, taken}, 3, false},
-		"a report without its claim is not":              {report(0), []answer{reset, taken}, 1, true},
-		"a claim is repeated when no connection came":    {claim, []answer{unheard, claimed}, 2, false},
-		"a claim is repeated when the service says when": {claim, []answer{busy, claimed}, 2, false},
-		"a claim is not repeated after a lost answer":    {claim, []answer{reset, claimed}, 1, true},
-		"a claim is not repeated after a gateway's word": {claim, []answer{gateway, claimed}, 1, true},
-		"reading is repeated":                            {read, []answer{reset, gateway, taken}, 3, false},
-		"an outage ends the tries":                       {read, []answer{busy}, defaultTries, true},
+		"send with a key after an overload":              {send(keyed), []reply{busy, taken}, 2, false},
+		"send with a key while its first call is on":     {send(keyed), []reply{flight, taken}, 2, false},
+		"send with a key after a lost connection":        {send(keyed), []reply{reset, cut, gateway, taken}, 4, false},
+		"send with a key is not repeated when refused":   {send(keyed), []reply{stale, taken}, 1, true},
+		"send without a key is never repeated":           {send(bare), []reply{busy, taken}, 1, true},
+		"send without a key though nothing was heard":    {send(bare), []reply{reset, taken}, 1, true},
+		"a batch is repeated when all have a key":        {sendBatch(keyed, keyed), []reply{reset, empty}, 2, false},
+		"a batch is not repeated when one has none":      {sendBatch(keyed, bare), []reply{reset, empty}, 1, true},
+		"a report of a claim is repeated":                {report(7), []reply{busy, reset, taken}, 3, false},
+		"a report without its claim is not":              {report(0), []reply{reset, taken}, 1, true},
+		"a claim is repeated when no connection came":    {claim, []reply{unheard, claimed}, 2, false},
+		"a claim is repeated when the service says when": {claim, []reply{busy, claimed}, 2, false},
+		"a claim is not repeated after a lost response":  {claim, []reply{reset, claimed}, 1, true},
+		"a claim is not repeated after a gateway's word": {claim, []reply{gateway, claimed}, 1, true},
+		"reading is repeated":                            {read, []reply{reset, gateway, taken}, 3, false},
+		"an outage ends the tries":                       {read, []reply{busy}, defaultTries, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &script{answers: c.answers}
+				s := &script{replies: c.replies}
 				err := c.do(t.Context(), s.client())
 				require.Equal(t, c.fails, err != nil, "%v", err)
 				require.Len(t, s.calls, c.calls)
@@ -138,7 +138,7 @@ func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
 func TestARepeatWaitsAsLongAsTheServiceSays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{answers: []answer{busy, reset, taken}}
+		s := &script{replies: []reply{busy, reset, taken}}
 		_, err := s.client().Send(t.Context(), SendRequest{IdempotencyKey: "k"})
 		require.NoError(t, err)
 		first, second := s.calls[1].at.Sub(s.calls[0].at), s.calls[2].at.Sub(s.calls[1].at)
@@ -157,7 +157,7 @@ func TestTheContextBoundsAllTries(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			begun := time.Now()
-			s := &script{answers: []answer{busy}}
+			s := &script{replies: []reply{busy}}
 			_, err := s.client().Send(ctx, SendRequest{IdempotencyKey: "k"})
 			var refused *Error
 			require.ErrorAs(t, err, &refused, "the service's word says more than a deadline")
@@ -172,7 +172,7 @@ func TestTheContextBoundsAllTries(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
 			begun := time.Now()
-			s := &script{answers: []answer{busy}}
+			s := &script{replies: []reply{busy}}
 			_, err := s.client().Send(ctx, SendRequest{IdempotencyKey: "k"})
 			require.Error(t, err)
 			require.Equal(t, time.Second, time.Since(begun))
@@ -183,7 +183,7 @@ func TestTheContextBoundsAllTries(t *testing.T) {
 
 func TestARefusalTellsAllThatTheServiceSaid(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{
+	s := &script{replies: []reply{
 		{status: 400, body: `{"code":400,"message":"bad","error":"invalid_request","fields":[{"field":"phone_number","message":"is required"}]}`},
 		{status: 429, body: `{"code":429,"message":"slow down","error":"too_many_requests"}`, retry: "9"},
 		gateway,
@@ -212,9 +212,9 @@ func TestRetryAfterIsReadInBothForms(t *testing.T) {
 	}
 }
 
-func TestABatchTellsEachItemsAnswer(t *testing.T) {
+func TestBatchReturnsResultOfEachItem(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"items":[
+	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"items":[
 		{"code":200,"message":"success","data":{"task_id":"t","final_content":"hi"},"replayed":true},
 		{"code":409,"message":"stale","error":"stale_claim"}]}}`}}}
 	sent, err := s.client().SendBatch(t.Context(), []SendRequest{{PhoneNumber: "1"}, {PhoneNumber: "2"}})
@@ -230,7 +230,7 @@ func TestABatchTellsEachItemsAnswer(t *testing.T) {
 
 func TestEachMethodCallsItsPath(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{taken}}
+	s := &script{replies: []reply{taken}}
 	c := s.client()
 	ctx := t.Context()
 	_, err := c.TaskByKey(ctx, "a:b")

@@ -11,7 +11,7 @@ import (
 
 func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"id":"a","secret":"whsec_x","events":["task.failed"]}}`}}}
+	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"id":"a","secret":"whsec_x","events":["task.failed"]}}`}}}
 	c, ctx := s.client(), t.Context()
 	made, err := c.AddEndpoint(ctx, EndpointRequest{URL: "https://a.test/", Events: []string{"task.failed"}})
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "a", got.ID)
 	}
-	s.answers = []answer{{status: 204}}
+	s.replies = []reply{{status: 204}}
 	require.NoError(t, c.DeleteEndpoint(ctx, "a"))
 	var paths []string
 	for _, made := range s.calls {
@@ -48,7 +48,7 @@ func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
 
 func TestAListAsksForWhatItsFilterSays(t *testing.T) {
 	t.Parallel()
-	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"id":"a"}],"next_after":"a"}}`}}}
+	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"id":"a"}],"next_after":"a"}}`}}}
 	c, ctx := s.client(), t.Context()
 	_, err := c.Endpoints(ctx, EndpointsRequest{})
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestAListAsksForWhatItsFilterSays(t *testing.T) {
 
 func TestOnlyWhatIsHarmlessTwiceIsCalledAgain(t *testing.T) {
 	t.Parallel()
-	done := answer{status: 200, body: `{"code":200,"message":"success","data":{}}`}
+	done := reply{status: 200, body: `{"code":200,"message":"success","data":{}}`}
 	for name, call := range map[string]func(*Client, context.Context) error{
 		"enable":  func(c *Client, ctx context.Context) error { _, err := c.EnableEndpoint(ctx, "a"); return err },
 		"disable": func(c *Client, ctx context.Context) error { _, err := c.DisableEndpoint(ctx, "a"); return err },
@@ -83,7 +83,7 @@ func TestOnlyWhatIsHarmlessTwiceIsCalledAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &script{answers: []answer{reset, busy, done}}
+				s := &script{replies: []reply{reset, busy, done}}
 				err := call(s.client(), t.Context())
 				if len(s.calls) == 1 {
 					require.Contains(t, name, "once")

@@ -10,13 +10,13 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// service stands in for a Sendonce service: it answers each path with a fixed
+// service stands in for a Sendonce service: it responds to each path with a fixed
 // text.
-func service(answers map[string]string) *httptest.Server {
+func service(replies map[string]string) *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		if answer, ok := answers[r.URL.Path]; ok {
-			fmt.Fprint(w, answer)
+		if reply, ok := replies[r.URL.Path]; ok {
+			fmt.Fprint(w, reply)
 			return
 		}
 		w.WriteHeader(http.StatusNotFound)

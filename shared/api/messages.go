@@ -78,7 +78,7 @@ type MessageResponse struct {
 	Epoch            int        `json:"epoch"` // 1, and one more with each redrive
 	ExpectedReceipts int        `json:"expected_receipts"`
 	Receipts         []Receipt  `json:"receipts"`
-	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or got no answer
+	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or got no response
 	NextSendAt       *time.Time `json:"next_send_at,omitempty"` // absent when no send is to come
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`

@@ -56,7 +56,7 @@ type BatchItem struct {
 	Replayed bool    `json:"replayed,omitempty"`
 }
 
-// BatchResponse answers the items in order.
+// BatchResponse has the results of the items in order.
 type BatchResponse struct {
 	Items []BatchItem `json:"items"`
 }

@@ -11,7 +11,7 @@ const (
 
 // SocketFrame is one text frame from the service, over the WebSocket that
 // GET /api/v1/stream/{user} is upgraded to. What has an ID is an event of the
-// user's stream; what has none answers the client's oldest frame without response.
+// user's stream; without one it is the response to the client's oldest frame without response.
 // A frame of the client is a MessageRequest.
 type SocketFrame struct {
 	Event string `json:"event"`
@@ -19,7 +19,7 @@ type SocketFrame struct {
 	Data  JSON   `json:"data,omitempty"`
 }
 
-// SocketAck is the data of an ack that answers a frame. The ack of an event is a
+// SocketAck is the data of an ack of a frame. The ack of an event is a
 // LateAck, which has the same names.
 type SocketAck struct {
 	AckType     string     `json:"ack_type"` // saved or accepted

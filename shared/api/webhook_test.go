@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// A receiver verifies the body as received, handles each webhook-id once, and answers 2xx.
+// A receiver verifies the body as received, handles each webhook-id once, and returns 2xx.
 func ExampleVerifyWebhook() {
 	secret := api.NewWebhookSecret() // shown when the endpoint was registered
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

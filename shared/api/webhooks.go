@@ -23,7 +23,7 @@ type EndpointResponse struct {
 	Events         []string   `json:"events"` // the events that it receives; empty = all
 	Format         string     `json:"format"` // cloudevents, slack, dingtalk, wecom or feishu
 	Enabled        bool       `json:"enabled"`
-	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it answered 410), failing (for too long) or by_hand
+	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it returned 410), failing (for too long) or by_hand
 	DisabledAt     *time.Time `json:"disabled_at,omitempty"`
 	FailingSince   *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
 	CreatedAt      time.Time  `json:"created_at"`
@@ -95,10 +95,10 @@ type DeliveryResponse struct {
 // DeliveryTry is one POST of a delivery.
 type DeliveryTry struct {
 	At         time.Time `json:"at"`
-	Status     int       `json:"status,omitempty"` // of HTTP; absent when there was no answer
+	Status     int       `json:"status,omitempty"` // of HTTP; absent when there was no response
 	DurationMS int64     `json:"duration_ms"`
 	Error      string    `json:"error,omitempty"`    // why it counts as failed
-	Response   string    `json:"response,omitempty"` // the beginning of what was answered
+	Response   string    `json:"response,omitempty"` // the beginning of the response
 }
 
 // WebhookEvent is what a webhook's URL gets: a CloudEvent in JSON. Verify it
