@@ -256,7 +256,7 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want tasks.ClaimR
 	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {
 		reports[i] = &tasks.Report{Request: want.Request, Report: task.Report{
-			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app left before it was answered",
+			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app disconnected before the response",
 		}}
 	}
 	_, errs := c.tasks.Report(reports)

@@ -216,7 +216,7 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	require.Equal(t, "order.paid.v1", first.Type)
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
 	cluster.Eventually(t, func() bool { return state().RemainingSends == 4 }, "a 503 uses a send")
-	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
+	require.Equal(t, "returned 503 Service Unavailable", state().LastError)
 	cluster.MakeDue(w)
 	require.Equal(t, first, shop.Event(t, 2, signing.Secret))
 	cluster.Eventually(t, func() bool { return state().State == "received" })

@@ -42,7 +42,7 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 	tried(4)
 	require.Equal(t, 1, logged("fails"), "once, and not at each try")
 	require.Contains(t, w.Process(cluster.All).Output(), id)
-	require.Contains(t, w.Process(cluster.All).Output(), "answered 500 Internal Server Error")
+	require.Contains(t, w.Process(cluster.All).Output(), "returned 500 Internal Server Error")
 	cluster.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 1`))
 	require.False(t, metric("sendonce_webhook_failed_total 0")())
 

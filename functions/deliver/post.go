@@ -163,9 +163,9 @@ func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) str
 	switch a.status / 100 {
 	case 2:
 	case 3:
-		a.err = fmt.Sprintf("answered %d and redirects are not followed: register the new URL", a.status)
+		a.err = fmt.Sprintf("returned %d and redirects are not followed: register the new URL", a.status)
 	default:
-		a.err = strings.TrimSpace(fmt.Sprintf("answered %d %s", a.status, http.StatusText(a.status)))
+		a.err = strings.TrimSpace(fmt.Sprintf("returned %d %s", a.status, http.StatusText(a.status)))
 	}
 	head, err := io.ReadAll(io.LimitReader(res.Body, excerptBytes))
 	a.response = excerpt(string(head))

@@ -120,7 +120,7 @@ func TestPostTLSErrors(t *testing.T) {
 		want      string
 		status    int
 	}{
-		"valid":                {server.URL, &tls.Config{RootCAs: roots}, "answered 404 Not Found", 404},
+		"valid":                {server.URL, &tls.Config{RootCAs: roots}, "returned 404 Not Found", 404},
 		"an unknown authority": {server.URL, nil, "the certificate is not valid: it is signed by an unknown authority", 0},
 		"another host":         {"https://localhost:" + port, &tls.Config{RootCAs: roots}, "the certificate is not valid: it is not for this host", 0},
 		"expired":              {server.URL, &tls.Config{RootCAs: roots, Time: func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }}, "the certificate is not valid: it has expired or is not valid yet", 0},

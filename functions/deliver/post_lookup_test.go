@@ -46,26 +46,26 @@ func dnsResponse(query []byte) []byte {
 		end += 1 + int(query[end])
 	}
 	question := query[header : end+5]
-	flags, answers := uint16(response), uint16(0)
+	flags, replies := uint16(response), uint16(0)
 	switch name := string(question); {
 	case strings.Contains(name, "inside"):
 		if binary.BigEndian.Uint16(query[end+1:]) == typeA {
-			answers = 1
+			replies = 1
 		}
 	case strings.Contains(name, "broken"):
 		flags |= failed
 	default:
 		flags |= noSuchName
 	}
-	answer := append([]byte{}, query[:2]...)
-	for _, v := range []uint16{flags, 1, answers, 0, 0} {
-		answer = binary.BigEndian.AppendUint16(answer, v)
+	reply := append([]byte{}, query[:2]...)
+	for _, v := range []uint16{flags, 1, replies, 0, 0} {
+		reply = binary.BigEndian.AppendUint16(reply, v)
 	}
-	answer = append(answer, question...)
-	if answers > 0 {
-		answer = append(answer, 0xC0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 5)
+	reply = append(reply, question...)
+	if replies > 0 {
+		reply = append(reply, 0xC0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 5)
 	}
-	return answer
+	return reply
 }
 
 func TestInternalNamesLookLikeMissingNames(t *testing.T) {

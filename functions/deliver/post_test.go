@@ -96,13 +96,13 @@ func TestPostSucceedsOnlyWith2xx(t *testing.T) {
 	p := newLoopbackPoster(t, time.Minute)
 	for status, want := range map[int]string{
 		200: "", 202: "", 204: "", 299: "",
-		300: "answered 300 and redirects are not followed: register the new URL",
-		304: "answered 304 and redirects are not followed: register the new URL",
-		400: "answered 400 Bad Request",
-		410: "answered 410 Gone",
-		429: "answered 429 Too Many Requests",
-		503: "answered 503 Service Unavailable",
-		599: "answered 599",
+		300: "returned 300 and redirects are not followed: register the new URL",
+		304: "returned 304 and redirects are not followed: register the new URL",
+		400: "returned 400 Bad Request",
+		410: "returned 410 Gone",
+		429: "returned 429 Too Many Requests",
+		503: "returned 503 Service Unavailable",
+		599: "returned 599",
 	} {
 		server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "120")
@@ -128,7 +128,7 @@ func TestPostFollowsNoRedirect(t *testing.T) {
 			})
 			a := p.try(t.Context(), server.URL)
 			require.Equal(t, status, a.status, location)
-			require.Equal(t, fmt.Sprintf("answered %d and redirects are not followed: register the new URL", status), a.err)
+			require.Equal(t, fmt.Sprintf("returned %d and redirects are not followed: register the new URL", status), a.err)
 			require.EqualValues(t, 1, requests.Load())
 		}
 	}

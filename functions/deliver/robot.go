@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robot is a chat robot. It takes a text as JSON of its own, and most answer 200 even if they did not post it.
+// robot is a chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
 type robot struct {
 	body    func(text string) map[string]any
 	refusal func(body []byte) string // as in receiverKind
@@ -32,37 +32,37 @@ func feishuText(text string) map[string]any {
 	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
 }
 
-// notRobot is the error for a 2xx answer that has no code, such as a login page.
-const notRobot = "the answer is not that of such a robot: check the URL and the format"
+// notRobot is the error for a 2xx response that has no code, such as a login page.
+const notRobot = "the response is not that of such a robot: check the URL and the format"
 
-// errcodeRefusal reads the answer of DingTalk and WeCom.
+// errcodeRefusal reads the response of DingTalk and WeCom.
 func errcodeRefusal(body []byte) string {
-	var answer struct {
+	var response struct {
 		Code    *int64 `json:"errcode"`
 		Message string `json:"errmsg"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Code == nil {
+	if err := json.Unmarshal(body, &response); err != nil || response.Code == nil {
 		return notRobot
 	}
-	return refusedWith("errcode", *answer.Code, answer.Message)
+	return refusedWith("errcode", *response.Code, response.Message)
 }
 
-// feishuRefusal reads the answer of Feishu and Lark. Older installations have no code when they accept a text, but a
+// feishuRefusal reads the response of Feishu and Lark. Older installations have no code when they accept a text, but a
 // StatusCode.
 func feishuRefusal(body []byte) string {
-	var answer struct {
+	var response struct {
 		Code    *int64 `json:"code"`
 		Status  *int64 `json:"StatusCode"`
 		Message string `json:"msg"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := json.Unmarshal(body, &response); err != nil {
 		return notRobot
 	}
 	switch {
-	case answer.Code != nil:
-		return refusedWith("code", *answer.Code, answer.Message)
-	case answer.Status != nil:
-		return refusedWith("StatusCode", *answer.Status, answer.Message)
+	case response.Code != nil:
+		return refusedWith("code", *response.Code, response.Message)
+	case response.Status != nil:
+		return refusedWith("StatusCode", *response.Status, response.Message)
 	}
 	return notRobot
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// answerWith gives each call the next body with status 200; the last is repeated.
-func answerWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
+// respondWith gives each call the next body with status 200; the last is repeated.
+func respondWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, bodies[min(n, len(bodies))-1])
 	}
@@ -60,7 +60,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := cluster.Open(t, cluster.AllowLoopback)
-			group := cluster.NewReceiver(t, answerWith(c.accepts))
+			group := cluster.NewReceiver(t, respondWith(c.accepts))
 			addRobot(t, w, group.URL, c.format, "alert.raised")
 			insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
 
@@ -84,14 +84,14 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 		{"feishu", "feishu", `{"code":19024,"msg":"Key Words Not Found","data":{}}`, `{"code":0,"msg":"success"}`,
 			"the robot refused it with code 19024: Key Words Not Found"},
 		{"feishu status", "feishu", `{"StatusCode":9499,"msg":"Bad Request"}`, `{"code":0}`, "the robot refused it with StatusCode 9499: Bad Request"},
-		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the answer is not that of such a robot: check the URL and the format"},
-		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the answer is not that of such a robot: check the URL and the format"},
-		{"no answer", "dingtalk", ``, `{"errcode":0}`, "the answer is not that of such a robot: check the URL and the format"},
+		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
+		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the response is not that of such a robot: check the URL and the format"},
+		{"no body", "dingtalk", ``, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := cluster.Open(t, cluster.AllowLoopback)
-			group := cluster.NewReceiver(t, answerWith(c.refuses, c.accepts))
+			group := cluster.NewReceiver(t, respondWith(c.refuses, c.accepts))
 			robot := addRobot(t, w, group.URL, c.format, "alert.raised")
 			insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
 
@@ -135,7 +135,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 	})
 	cluster.MakeDue(w)
 	delivered := cluster.WaitDeliveries(w, "delivered", 1)
-	require.Equal(t, "answered 403 Forbidden", delivered[0].Tries[0].Error)
+	require.Equal(t, "returned 403 Forbidden", delivered[0].Tries[0].Error)
 	require.Equal(t, "action_prohibited", delivered[0].Tries[0].Response)
 	require.JSONEq(t, `{"text":"[Sendonce] Alert cleared: stream almost full, stream EVENTS\nValue 70.0%, threshold 80.0%, since 2026-01-02 03:04:05 UTC, cleared 2026-01-02 03:14:05 UTC\n`+
 		`[Sendonce] 告警解除：流将满，流 EVENTS\n当前值 70.0%，阈值 80.0%，开始于 2026-01-02 03:04:05 UTC，解除于 2026-01-02 03:14:05 UTC"}`, bodyOf(channel, 2))
@@ -144,7 +144,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
-	group, gone := cluster.NewReceiver(t, answerWith(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
+	group, gone := cluster.NewReceiver(t, respondWith(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
 	robot := addRobot(t, w, group.URL, "wecom", "webhook.disabled")
 	_, err := w.Client.TestEndpoint(t.Context(), robot.ID)
 	require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
 	cluster.WaitDeliveries(w, "delivered", 2)
 	text := bodyOf(group, 2)
 	require.Contains(t, text, "[Sendonce] Webhook endpoint disabled: 127.0.0.1:")
-	require.Contains(t, text, "Reason: it answered 410, failing since ")
+	require.Contains(t, text, "Reason: it returned 410, failing since ")
 	require.Contains(t, text, "id "+disabled.ID)
 	require.Contains(t, text, "返回了 410")
 	require.NotContains(t, text, "secret-path")

@@ -71,7 +71,7 @@ func alertValue(kind task.AlertKind, value float64) string {
 
 // disabledReasons are why an endpoint was disabled, in English and Chinese.
 var disabledReasons = map[string][2]string{
-	message.DisabledGone:    {"it answered 410", "返回了 410"},
+	message.DisabledGone:    {"it returned 410", "返回了 410"},
 	message.DisabledFailing: {"it kept failing", "持续失败"},
 }
 

@@ -63,7 +63,7 @@ func TestReadCursorsArePerUserAndMoveForward(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
-	first, second, answer := ann.SendText("bob", "1"), ann.SendText("bob", "2"), bob.SendText("ann", "3")
+	first, second, reply := ann.SendText("bob", "1"), ann.SendText("bob", "2"), bob.SendText("ann", "3")
 	page := func() cluster.Reply { return ann.Get(between + "ann,bob&limit=1") }
 	require.Equal(t, map[string]any{"unread": 2.0}, cursorOf(page(), "bob"))
 	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"))
@@ -80,7 +80,7 @@ func TestReadCursorsArePerUserAndMoveForward(t *testing.T) {
 		require.Equal(t, then, cursorOf(page(), "bob"), "again and back change nothing")
 	}
 	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"), "the other's reading is the other's")
-	require.Equal(t, 204, s.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, answer)).Status, "an admin reads for anybody")
+	require.Equal(t, 204, s.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, reply)).Status, "an admin reads for anybody")
 	require.EqualValues(t, 0, cursorOf(page(), "ann")["unread"])
 }
 

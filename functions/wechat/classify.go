@@ -101,12 +101,12 @@ type result struct {
 
 // The codes of results without an errcode.
 const (
-	codeNotSent   = "not_sent"   // away: the request was never written
-	codeNoToken   = "no_token"   // away: no token could be obtained
-	codeBadData   = "bad_data"   // dataRefused: the data is not valid JSON
-	codeNoAnswer  = "no_answer"  // unknown: timeout, reset, cancelled
-	codeBadAnswer = "bad_answer" // unknown: a status, a redirect or a body that is not from WeChat
-	codePanic     = "panic"      // unknown: a defect in this program
+	codeNotSent     = "not_sent"   // away: the request was never written
+	codeNoToken     = "no_token"   // away: no token could be obtained
+	codeBadData     = "bad_data"   // dataRefused: the data is not valid JSON
+	codeNoResponse  = "no_answer"  // unknown: timeout, reset, cancelled
+	codeBadResponse = "bad_answer" // unknown: a status, a redirect or a body that is not from WeChat
+	codePanic       = "panic"      // unknown: a defect in this program
 
 	codeAlreadySent    = task.AlreadySent  // dataRefused: another send of the message was delivered
 	codeNoMessage      = "no_message"      // dataRefused: the task has no subscribe message

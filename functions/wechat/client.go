@@ -92,7 +92,7 @@ func (c *client) post(ctx context.Context, t token, m message) result {
 	case err != nil:
 		return result{verdict{class: unknown}, codeOf(err), c.clean(err.Error(), t.Value)}
 	case a.Errcode == nil:
-		return result{verdict{class: unknown}, codeBadAnswer, "the response has no errcode"}
+		return result{verdict{class: unknown}, codeBadResponse, "the response has no errcode"}
 	}
 	return refusalResult(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
 }
@@ -148,14 +148,14 @@ func (b badResponse) Error() string { return string(b) }
 
 func codeOf(err error) string {
 	if _, ok := errors.AsType[badResponse](err); ok {
-		return codeBadAnswer
+		return codeBadResponse
 	}
-	return codeNoAnswer
+	return codeNoResponse
 }
 
 func readResponse(res *http.Response, a *response) error {
 	if res.StatusCode != http.StatusOK {
-		return badResponse(strings.TrimSpace(fmt.Sprintf("answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
+		return badResponse(strings.TrimSpace(fmt.Sprintf("returned %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
 	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxResponse+1))
 	if err != nil {

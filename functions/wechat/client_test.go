@@ -152,17 +152,17 @@ func TestSendWithoutValidResponseIsUnknown(t *testing.T) {
 		code    string
 		message string
 	}{
-		"delivered, then reset":       {sandbox.WeChatFault{Drop: true, DeliverFirst: true}, codeNoAnswer, "connection reset by peer"},
-		"reset before delivery":       {sandbox.WeChatFault{Drop: true}, codeNoAnswer, "connection reset by peer"},
-		"delivered, no response":      {sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true}, codeNoAnswer, "timed out after 1s"},
-		"no response":                 {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
-		"delivered, then 502":         {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, DeliverFirst: true}, codeBadAnswer, "answered 502 Bad Gateway"},
-		"404":                         {sandbox.WeChatFault{Status: 404}, codeBadAnswer, "answered 404 Not Found"},
-		"delivered, not JSON":         {sandbox.WeChatFault{Body: "<html>", DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
-		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
-		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadAnswer, "the response has no errcode"},
-		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadAnswer, "the response is not JSON in WeChat's format"},
-		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadAnswer, "the response has more than 65536 bytes"},
+		"delivered, then reset":       {sandbox.WeChatFault{Drop: true, DeliverFirst: true}, codeNoResponse, "connection reset by peer"},
+		"reset before delivery":       {sandbox.WeChatFault{Drop: true}, codeNoResponse, "connection reset by peer"},
+		"delivered, no response":      {sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true}, codeNoResponse, "timed out after 1s"},
+		"no response":                 {sandbox.WeChatFault{Delay: time.Hour}, codeNoResponse, "timed out after 1s"},
+		"delivered, then 502":         {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, DeliverFirst: true}, codeBadResponse, "returned 502 Bad Gateway"},
+		"404":                         {sandbox.WeChatFault{Status: 404}, codeBadResponse, "returned 404 Not Found"},
+		"delivered, not JSON":         {sandbox.WeChatFault{Body: "<html>", DeliverFirst: true}, codeBadResponse, "the response is not JSON in WeChat's format"},
+		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadResponse, "the response is not JSON in WeChat's format"},
+		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadResponse, "the response has no errcode"},
+		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadResponse, "the response is not JSON in WeChat's format"},
+		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadResponse, "the response has more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +186,7 @@ func TestSendFollowsNoRedirect(t *testing.T) {
 		http.Redirect(w, r, redirectTarget.URL()+r.URL.Path, http.StatusTemporaryRedirect)
 	})
 	r := newTestClient(t, base, time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
-	require.Equal(t, result{verdict{class: unknown}, codeBadAnswer, "answered 307 Temporary Redirect"}, r)
+	require.Equal(t, result{verdict{class: unknown}, codeBadResponse, "returned 307 Temporary Redirect"}, r)
 	require.Empty(t, redirectTarget.Sends())
 }
 
@@ -251,7 +251,7 @@ func TestCancelledSendIsUnknown(t *testing.T) {
 	go func() { got <- client.send(ctx, token, testMessage()) }()
 	require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, time.Millisecond)
 	cancel()
-	require.Equal(t, result{verdict{class: unknown}, codeNoAnswer, "context canceled"}, <-got)
+	require.Equal(t, result{verdict{class: unknown}, codeNoResponse, "context canceled"}, <-got)
 }
 
 // memoryTokens stores the shared token in memory. Clients with the same memoryTokens act as instances of one function.

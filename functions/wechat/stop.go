@@ -27,16 +27,16 @@ func (b *batch) stop(ctx context.Context, r result) {
 	if b.stopReason == nil {
 		b.stopReason = &result{r.verdict, r.code, "not begun: " + r.message}
 	}
-	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat answered " + r.code + ": " + r.message}
+	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat returned " + r.code + ": " + r.message}
 	switch r.class {
 	case tokenRefused:
-		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "answer", r.message)
+		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "response", r.message)
 		return
 	case quotaSpent:
 		p.Until = quotaUntil(time.Now())
-		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "answer", r.message)
+		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "response", r.message)
 	case misconfigured:
-		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "answer", r.message)
+		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "response", r.message)
 	default:
 		return
 	}
@@ -59,10 +59,10 @@ func (b *batch) stopped() *result {
 // strike counts an error caused by the template, or by the data or page of the caller; three in a row
 // pause the template for this caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
-	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
+	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
 	b.fail(err)
 	if paused {
 		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),
-			"caller_id", template.CallerID, "errcode", r.code, "answer", r.message)
+			"caller_id", template.CallerID, "errcode", r.code, "response", r.message)
 	}
 }

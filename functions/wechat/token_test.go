@@ -144,7 +144,7 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 		"WeChat is busy":                  {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: -1}, wantAway, "-1", "errcode -1: "},
 		"connection dropped":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Drop: true}, wantAway, codeNoToken, ""},
 		"no response":                     {sandbox.WeChatOptions{}, sandbox.WeChatFault{Delay: time.Hour}, wantAway, codeNoToken, "timed out after 1s"},
-		"error of a gateway":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, wantAway, codeNoToken, "answered 502 Bad Gateway"},
+		"error of a gateway":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, wantAway, codeNoToken, "returned 502 Bad Gateway"},
 		"not JSON":                        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: "<html>"}, wantAway, codeNoToken, "the response is not JSON in WeChat's format"},
 		"neither token nor errcode":       {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"errcode":0}`}, wantAway, codeNoToken, "the response has neither a token nor an errcode"},
 		"an expired token":                {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"access_token":"t","expires_in":0}`}, wantAway, codeNoToken, "the response has neither a token nor an errcode"},

@@ -48,8 +48,8 @@ func Dial(address string) (*Client, error) {
 // Close closes the connection.
 func (c *Client) Close() { c.host.CloseIdleConnections() }
 
-// Post returns the body of a 2xx answer, valid until the next call. Every other
-// answer is an error.
+// Post returns the body of a 2xx response, valid until the next call. Every other
+// response is an error.
 func (c *Client) Post(path string, key, body []byte) ([]byte, error) {
 	c.request.SetRequestURI(c.base + path)
 	c.request.Header.Del("Idempotency-Key")

@@ -26,7 +26,7 @@ type Phase struct {
 	Duration    time.Duration // after the warm-up
 	Rows        int           // of all calls together
 	Batch       int           // rows of a call; 0 = 1
-	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each begins when the one before was answered
+	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each begins when the one before has ended
 	Baselines   []Baseline    // of Measure
 
 	// Wait is called before each call and is no part of it; false ends the connection. nil = no wait.

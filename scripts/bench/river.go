@@ -135,12 +135,12 @@ func (r *River) measure(ctx context.Context, what string, d time.Duration) (rows
 	if response.StatusCode != http.StatusOK {
 		return 0, 0, fmt.Errorf("%s %s", response.Status, body)
 	}
-	var answer struct {
+	var reply struct {
 		Rows    int
 		Seconds float64
 	}
-	err = json.Unmarshal(body, &answer)
-	return answer.Rows, answer.Seconds, err
+	err = json.Unmarshal(body, &reply)
+	return reply.Rows, reply.Seconds, err
 }
 
 // Check compares the jobs that were inserted and worked with the database of River, and returns

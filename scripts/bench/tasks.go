@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// Tasks makes the calls of a task's life for phases, and enters in Ledger what is answered.
+// Tasks makes the calls of a task's life for phases, and enters the responses in Ledger.
 type Tasks struct {
 	Ledger *load.Ledger
 	number atomic.Int64 // of the newest submission
@@ -61,12 +61,12 @@ func (t *Tasks) SubmitOne(c *Client, keyed bool) (id string, err error) {
 	if keyed {
 		header = appendKey(nil, number)
 	}
-	answer, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
+	response, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
 	if err != nil {
 		return "", err
 	}
-	if id = Text(answer, "task_id"); id == "" {
-		return "", errors.New("a submission was answered without a task_id")
+	if id = Text(response, "task_id"); id == "" {
+		return "", errors.New("the response to a submission has no task_id")
 	}
 	return id, t.Ledger.Submitted(string(appendKey(nil, number)), id)
 }
@@ -81,16 +81,16 @@ func (t *Tasks) SubmitBatch(c *Client, n int) (int, error) {
 		body = append(appendKey(body, number), `"},`...)
 	}
 	body[len(body)-1] = ']'
-	answer, err := c.Post("/api/v1/sms/send/batch", nil, append(body, '}'))
+	response, err := c.Post("/api/v1/sms/send/batch", nil, append(body, '}'))
 	if err != nil {
 		return 0, err
 	}
-	if accepted := bytes.Count(answer, []byte(`"task_id":"`)); accepted != n {
+	if accepted := bytes.Count(response, []byte(`"task_id":"`)); accepted != n {
 		return 0, fmt.Errorf("%d of %d submissions in a batch were refused", n-accepted, n)
 	}
 	for number := first; number <= last; number++ {
-		_, answer, _ = bytes.Cut(answer, []byte(`"task_id":"`))
-		if err := t.Ledger.Submitted(string(appendKey(nil, number)), string(answer[:36])); err != nil {
+		_, response, _ = bytes.Cut(response, []byte(`"task_id":"`))
+		if err := t.Ledger.Submitted(string(appendKey(nil, number)), string(response[:36])); err != nil {
 			return 0, err
 		}
 	}
@@ -111,11 +111,11 @@ func appendMessage(body []byte, number int64) []byte {
 // Claim claims up to n tasks. An empty response is no failure: other claims may have locked
 // the rest.
 func (t *Tasks) Claim(c *Client, n int) (int, error) {
-	answer, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
+	response, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
 	if err != nil {
 		return 0, err
 	}
-	got := ClaimedIn(answer)
+	got := ClaimedIn(response)
 	for _, one := range got {
 		t.Ledger.Claimed(one.ID, one.ClaimID)
 	}
@@ -126,8 +126,8 @@ func (t *Tasks) Claim(c *Client, n int) (int, error) {
 }
 
 // ClaimedIn returns the tasks in the response to a claim.
-func ClaimedIn(answer []byte) (got []Claimed) {
-	for part := range bytes.SplitSeq(answer, []byte(`{"task_id"`)) {
+func ClaimedIn(response []byte) (got []Claimed) {
+	for part := range bytes.SplitSeq(response, []byte(`{"task_id"`)) {
 		if _, _, found := bytes.Cut(part, []byte(`"claim_id":`)); found {
 			got = append(got, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")})
 		}
@@ -162,12 +162,12 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 		}
 		body = appendReport(append(body, '{'), one)
 	}
-	answer, err := c.Post("/api/v1/sms/report/batch", nil, append(body, "]}"...))
+	response, err := c.Post("/api/v1/sms/report/batch", nil, append(body, "]}"...))
 	if err != nil {
 		t.putBack(batch)
 		return 0, err
 	}
-	if good := bytes.Count(answer, []byte(`{"code":200,`)) - 1; good != n {
+	if good := bytes.Count(response, []byte(`{"code":200,`)) - 1; good != n {
 		return 0, fmt.Errorf("%d of %d reports in a batch were refused", n-good, n)
 	}
 	for _, one := range batch {

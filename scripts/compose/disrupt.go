@@ -91,7 +91,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 				return fmt.Errorf("%s was %s: %w", name, verb, err)
 			}
 			refused2, broken2, repeated2 := l.sums()
-			log.Printf("     %s %-9s %sback after %5d ms: %2d answers of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
+			log.Printf("     %s %-9s %sback after %5d ms: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
 				verb, name, detail, back.Milliseconds(), refused2-refused, broken2-broken, repeated2-repeated)
 			if kills {
 				restarts[name]++

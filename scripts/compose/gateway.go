@@ -56,11 +56,11 @@ func checkClosed(ctx context.Context, url string) error {
 		if err != nil {
 			return err
 		}
-		var answer api.Envelope
-		err = json.NewDecoder(res.Body).Decode(&answer)
+		var response api.Envelope
+		err = json.NewDecoder(res.Body).Decode(&response)
 		res.Body.Close()
-		if err != nil || res.StatusCode != http.StatusNotFound || answer.Error != "not_found" {
-			return fmt.Errorf("%s is answered %d %v (%v)", path, res.StatusCode, answer, err)
+		if err != nil || res.StatusCode != http.StatusNotFound || response.Error != "not_found" {
+			return fmt.Errorf("%s returned %d %v (%v)", path, res.StatusCode, response, err)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ type ledger struct {
 	*load.Ledger
 
 	mu        sync.Mutex
-	failures  []error                    // calls that failed after all repeats, and wrong answers
+	failures  []error                    // calls that failed after all repeats, and wrong responses
 	requests  map[string]api.SendRequest // submissions by idempotency key
 	subscribe map[string]bool            // subscribe messages by data
 	events    map[string]int             // webhooks by task
@@ -123,7 +123,7 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 		}
 		for i, r := range results {
 			if key := batch[i].IdempotencyKey; r.Err != nil || !r.Replayed || r.Data.TaskID != ids[key] {
-				return fmt.Errorf("%s was answered %s and is now %q, a replay: %v (%v)", key, ids[key], r.Data.TaskID, r.Replayed, r.Err)
+				return fmt.Errorf("%s returned %s first and now %q, a replay: %v (%v)", key, ids[key], r.Data.TaskID, r.Replayed, r.Err)
 			}
 		}
 	}

@@ -149,7 +149,7 @@ func (s *stack) podman(ctx context.Context, path string, into any) error {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("podman answers %s: %d %s", path, res.StatusCode, body)
+		err = fmt.Errorf("podman returned an error for %s: %d %s", path, res.StatusCode, body)
 	}
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func (s *stack) choose(ctx context.Context, profile string) error {
 	return err
 }
 
-// functions names the services that answer calls: those that have a profile.
+// functions names the services that response calls: those that have a profile.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {

@@ -23,7 +23,7 @@ const maxTries = 10
 // tally counts the calls of one function.
 type tally struct {
 	calls    atomic.Int64
-	refused  atomic.Int64 // answers of 500 and above
+	refused  atomic.Int64 // responses of 500 and above
 	broken   atomic.Int64 // calls without a response
 	repeated atomic.Int64 // calls that succeeded when they were repeated
 }
@@ -255,7 +255,7 @@ func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.
 // receiver is the user to whom messages are sent.
 func (l *traffic) receiver() string { return fmt.Sprint("bob-", l.number) }
 
-// sendMessages submits messages; every second one is answered before it is saved.
+// sendMessages submits messages; every second one gets its response before it is saved.
 func (l *traffic) sendMessages(g *load.Generator, who int) {
 	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
 		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", l.number, who), N: n + 1}
@@ -331,7 +331,7 @@ func (l *traffic) query(g *load.Generator) {
 func (l *traffic) summary() (lines []string) {
 	for name, t := range l.tallies {
 		if t.calls.Load() > 0 {
-			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d answers of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
+			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
 				t.calls.Load(), t.refused.Load(), t.broken.Load(), t.repeated.Load()))
 		}
 	}

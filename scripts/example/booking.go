@@ -36,7 +36,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	id := api.NumberOf(uint64(ordered.UnixMilli()))
 	page := "pages/booking?id=" + string(id)
 	order := func() error {
-		answer, err := client.Subscribe(ctx, api.SubscribeRequest{
+		response, err := client.Subscribe(ctx, api.SubscribeRequest{
 			BusinessType: "course_booking", BusinessID: id, TemplateType: "BOOKING_CONFIRM", ReceiverUserID: "9",
 			TemplateID: bookingTemplate, ReceiverOpenID: bookingUser, MessageData: json.RawMessage(`{"thing1": {"value": "瑜伽课"}}`), PagePath: page,
 		})
@@ -44,10 +44,10 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 			return err
 		}
 		what := "will be sent"
-		if answer.Skipped {
-			what = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[answer.SendStatus]
+		if response.Skipped {
+			what = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[response.SendStatus]
 		}
-		fmt.Fprintf(out, "booking %s ordered: message %d %s\n", id, answer.ID, what)
+		fmt.Fprintf(out, "booking %s ordered: message %d %s\n", id, response.ID, what)
 		return nil
 	}
 	for range 2 {
@@ -86,7 +86,7 @@ func countAtWeChat(ctx context.Context, url, secret, page string) (calls, delive
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return 0, 0, fmt.Errorf("read the ledger of WeChat: it answered %s", res.Status)
+		return 0, 0, fmt.Errorf("read the ledger of WeChat: it returned %s", res.Status)
 	}
 	var ledger struct {
 		Sends []struct {

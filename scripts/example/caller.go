@@ -65,15 +65,15 @@ func (o callerAdmin) call(ctx context.Context, method, path string, body, data a
 		return 0, err
 	}
 	defer res.Body.Close()
-	answer := struct {
+	response := struct {
 		Message string `json:"message"`
 		Data    any    `json:"data"`
 	}{Data: data}
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
-		return res.StatusCode, fmt.Errorf("%s callers answered %s: %w", method, res.Status, err)
+	if err := json.NewDecoder(res.Body).Decode(&response); err != nil {
+		return res.StatusCode, fmt.Errorf("%s callers returned %s: %w", method, res.Status, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return res.StatusCode, fmt.Errorf("%s callers answered %s: %s", method, res.Status, answer.Message)
+		return res.StatusCode, fmt.Errorf("%s callers returned %s: %s", method, res.Status, response.Message)
 	}
 	return res.StatusCode, nil
 }

@@ -233,11 +233,11 @@ func (t walkthrough) follow(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
-	answer, err := t.call(ctx, http.MethodPost, t.shop+"/orders", strings.NewReader(string(body)))
+	response, err := t.call(ctx, http.MethodPost, t.shop+"/orders", strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}
-	key := answer[strings.LastIndex(answer, " ")+1:]
+	key := response[strings.LastIndex(response, " ")+1:]
 	fmt.Fprintf(t.out, "order paid            %s: %d by %s, stored with its message in one transaction\n", o.ID, o.Amount, o.User)
 
 	var m api.MessageResponse
@@ -289,7 +289,7 @@ func waitFor(ctx context.Context, what string, done func() (bool, error)) error 
 	}
 }
 
-// call returns the body of a service's answer.
+// call returns the body of a service's response.
 func (t walkthrough) call(ctx context.Context, method, url string, body io.Reader) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -302,7 +302,7 @@ func (t walkthrough) call(ctx context.Context, method, url string, body io.Reade
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s answered %s: %s", method, url, res.Status, text)
+		err = fmt.Errorf("%s %s returned %s: %s", method, url, res.Status, text)
 	}
 	return strings.TrimSpace(string(text)), err
 }

@@ -75,11 +75,11 @@ func (v *restartableProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.served {
-		answer := httptest.NewRecorder()
-		pass.ServeHTTP(answer, r)
-		if answer.Code/100 != 2 {
+		response := httptest.NewRecorder()
+		pass.ServeHTTP(response, r)
+		if response.Code/100 != 2 {
 			v.killPoint.Store(m)
-			w.WriteHeader(answer.Code)
+			w.WriteHeader(response.Code)
 			return
 		}
 	}
@@ -129,7 +129,7 @@ func (v *restartableProcess) killDuring(ctx context.Context, called *restartable
 	v.start()
 }
 
-// postUntilStored repeats an order until it is answered 200.
+// postUntilStored repeats an order until it returns 200.
 func postUntilStored(ctx context.Context, shop string, o order) error {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -194,12 +194,12 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 		path         string
 		served       bool
 	}{
-		{shop, shop, "/orders", true},                  // stored, but not answered
+		{shop, shop, "/orders", true},                  // stored, but the response is lost
 		{points, sendonce, "/received", false},         // credited, but not confirmed
-		{sendonce, sendonce, "/api/v1/messages", true}, // saved, but not answered
+		{sendonce, sendonce, "/api/v1/messages", true}, // saved, but the response is lost
 		{shop, sendonce, "/api/v1/messages", true},     // forwarded, but still in the outbox
 		{points, sendonce, "/received", true},          // confirmed, but not acknowledged to NATS
-		{sendonce, sendonce, "/received", true},        // received, but not answered
+		{sendonce, sendonce, "/received", true},        // received, but the response is lost
 	}
 	for i, k := range kills {
 		k.dies.killDuring(ctx, k.called, k.path, k.served, func() { place(3*i, 3*i+3) })

@@ -111,7 +111,7 @@ func listen(ctx context.Context, port string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+port)
 }
 
-// serve answers calls and runs background, until ctx ends.
+// serve handles calls and runs background, until ctx ends.
 func (p backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
 	p.log.Info("listening", "address", p.listener.Addr().String())
 

@@ -50,7 +50,7 @@ func runPoints(ctx context.Context, p backend) error {
 		DB: p.db, Consumer: consumerName, Effect: credit, Confirm: confirmer.Confirm, Log: p.log,
 	}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /points/{user}", c.answerPoints)
+	mux.HandleFunc("GET /points/{user}", c.showPoints)
 	return p.serve(ctx, mux, c.run)
 }
 
@@ -146,8 +146,8 @@ func (c pointsConsumer) handle(ctx context.Context, msg jetstream.Msg) {
 	}
 }
 
-// answerPoints answers with a user's points; an unknown user has 0.
-func (c pointsConsumer) answerPoints(w http.ResponseWriter, r *http.Request) {
+// showPoints returns a user's points; an unknown user has 0.
+func (c pointsConsumer) showPoints(w http.ResponseWriter, r *http.Request) {
 	var total int64
 	err := c.db.QueryRow(r.Context(), "SELECT coalesce(sum(total), 0)::bigint FROM points WHERE customer = $1", r.PathValue("user")).Scan(&total)
 	if err != nil {

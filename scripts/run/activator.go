@@ -47,7 +47,7 @@ var routes = map[string]string{
 	"/events/wechat":      "wechat",
 }
 
-// functionOf names the function that answers path; "" for what is no path, as in CONNECT example.com:443.
+// functionOf names the function that serves path; "" for what is no path, as in CONNECT example.com:443.
 func functionOf(path string) string {
 	best := ""
 	for prefix := range routes {
@@ -103,13 +103,13 @@ func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f = named
 	}
 	if f == nil {
-		answerError(w, http.StatusNotFound, task.CodeNotFound, "there is no such path")
+		respondError(w, http.StatusNotFound, task.CodeNotFound, "there is no such path")
 		return
 	}
 	f.ServeHTTP(w, r)
 }
 
-// WaitReady waits until a GET of url is answered with 200. It fails when ctx
+// WaitReady waits until a GET of url gets its response with 200. It fails when ctx
 // ends or the function behind url does not start.
 func (a *activator) WaitReady(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -128,7 +128,7 @@ func (a *activator) WaitReady(ctx context.Context, url string) error {
 			if res.StatusCode == http.StatusOK {
 				return nil
 			}
-			err = fmt.Errorf("GET %s answered %s", url, res.Status)
+			err = fmt.Errorf("GET %s returned %s", url, res.Status)
 		}
 		if !pause(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("%s is not ready: %w", f.name, err)

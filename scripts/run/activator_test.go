@@ -43,9 +43,9 @@ func (h testRun) call(t *testing.T, method, path, body string) (int, string) {
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
+	response, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	return res.StatusCode, string(answer)
+	return res.StatusCode, string(response)
 }
 
 type pollResult struct {
@@ -125,13 +125,13 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	started(t, p, "submit", 3)
 	idle("submit", 2)
 
-	status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&limit=10", "")
+	status, response := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&limit=10", "")
 	require.Equal(t, http.StatusOK, status)
-	require.Equal(t, 3, strings.Count(answer, `"task_id"`), answer)
+	require.Equal(t, 3, strings.Count(response, `"task_id"`), response)
 	begun := time.Now()
-	status, answer = h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&wait=4", "")
+	status, response = h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&wait=4", "")
 	require.Equal(t, http.StatusOK, status)
-	require.NotContains(t, answer, "task_id")
+	require.NotContains(t, response, "task_id")
 	require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
 	idle("claim", 1)
 	started(t, p, "claim", 1) // a call in progress kept its process
@@ -141,7 +141,7 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	require.ErrorIs(t, poll().err, io.EOF, "the outcome of the call is unknown")
 }
 
-func TestCallsDuringProcessEndAreAnswered(t *testing.T) {
+func TestCallsDuringProcessEndGetResponses(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false", "SINK=false")
@@ -149,11 +149,11 @@ func TestCallsDuringProcessEndAreAnswered(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for n := 0; len(pids(t, p, "submit")) < 8; n++ {
 		h.submit(t, strconv.Itoa(n), "hello")
-		require.True(t, time.Now().Before(deadline), "a call was not answered in time")
+		require.True(t, time.Now().Before(deadline), "a call got no response in time")
 	}
 }
 
-func TestInterruptAnswersLongPolls(t *testing.T) {
+func TestInterruptEndsLongPolls(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1")
@@ -204,9 +204,9 @@ func TestFunctionStartFailureIsReported(t *testing.T) {
 		h := newTestRun(t)
 		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false", "PROCESSING_TIMEOUT_MINUTES=many")
 		h.ready(t, p)
-		status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
+		status, response := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
 		require.Equal(t, http.StatusServiceUnavailable, status)
-		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, answer)
+		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, response)
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "PROCESSING_TIMEOUT_MINUTES"))
 		h.submit(t, "first", "the others work")
 	})
@@ -222,14 +222,14 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	h := newTestRun(t)
 	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
-		// No path accepts PATCH: a function that has the path answers 405, another 404.
+		// No path accepts PATCH: a function that has the path returns 405, another 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
-		status, answer := h.call(t, http.MethodPatch, filled, "")
-		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), answer)
+		status, response := h.call(t, http.MethodPatch, filled, "")
+		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), response)
 	}
-	status, answer := h.call(t, http.MethodGet, "/nowhere", "")
+	status, response := h.call(t, http.MethodGet, "/nowhere", "")
 	require.Equal(t, http.StatusNotFound, status)
-	require.Contains(t, answer, "not_found")
+	require.Contains(t, response, "not_found")
 }
 
 // Each page goes to its function.

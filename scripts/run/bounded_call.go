@@ -13,16 +13,16 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// The limits of a call that is forwarded. The function has shorter ones, so that it answers first.
+// The limits of a call that is forwarded. The function has shorter ones, so that it responds first.
 const (
 	bodyLimit       = 12 * time.Second
-	unreadBodyLimit = time.Second      // for the rest of a body once the call is answered
+	unreadBodyLimit = time.Second      // for the rest of a body once the call gets its response
 	writeLimit      = time.Minute      // for each part of a response
 	socketLimit     = 10 * time.Second // for each part of what a WebSocket's client gets, as in the function
 )
 
 // boundedCall is a call that the activator forwards, and the writer of its response. Its connection is
-// kept open once its body has arrived: a call without credentials is then answered at once.
+// kept open once its body has arrived: a call without credentials is then refused at once.
 type boundedCall struct {
 	http.ResponseWriter
 	connection *http.ResponseController

@@ -68,7 +68,7 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(call, r)
 }
 
-// beginCall counts a call and returns what answers it, which it starts if necessary.
+// beginCall counts a call and returns the process that handles it, which it starts if necessary.
 // endCall must follow, unless it returns an error.
 func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
@@ -103,7 +103,7 @@ func (f *function) endCall() {
 	f.idleTimer.Reset(f.idleLimit)
 }
 
-// start returns once the new process answers; mu is held.
+// start returns once the new process responds; mu is held.
 func (f *function) start() error {
 	p, err := startProcess(f.binary, f.env, f.socket, f.log)
 	if err != nil {
@@ -150,7 +150,7 @@ func (f *function) forward(p *process) http.Handler {
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = r.In.Host
 			if r.Out.Body != nil {
-				r.Out.Header.Set("Expect", "100-continue") // the function answers before the body arrives if it does not want it
+				r.Out.Header.Set("Expect", "100-continue") // the function responds before the body arrives if it does not want it
 			}
 			if from := r.In.Header["X-Forwarded-For"]; from != nil {
 				r.Out.Header["X-Forwarded-For"] = from
@@ -182,7 +182,7 @@ func (f *function) end() error {
 	return finish(p)
 }
 
-// close ends f. Calls in progress are answered before it returns.
+// close ends f. Calls in progress end before it returns.
 func (f *function) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,18 +198,18 @@ func (f *function) close() error {
 	return nil
 }
 
-// busy answers 503 to a call that reached no process.
+// busy returns 503 to a call that reached no process.
 func busy(w http.ResponseWriter, name string, err error) {
 	message := "the function " + name + " did not start"
 	if errors.Is(err, errEnding) {
 		message = "this instance is ending"
 	}
 	w.Header().Set("Retry-After", "1")
-	answerError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
+	respondError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
 }
 
-// answerError is for calls that reach no function.
-func answerError(w http.ResponseWriter, status int, code, message string) {
+// respondError is for calls that reach no function.
+func respondError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	// The caller may be gone.

@@ -72,7 +72,7 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 }
 
-// refuse answers 503 to all further connections; no server accepts them any more.
+// refuse returns 503 to all further connections; no server accepts them any more.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.

@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// answerTimeout is how long a call goes on after the end of its process, to read an
-// answer that was already written.
-const answerTimeout = 2 * time.Second
+// responseTimeout is how long a call goes on after the end of its process, to read a
+// response that was already written.
+const responseTimeout = 2 * time.Second
 
 // process is the process of a function. Its listener stays open when it ends.
 type process struct {
@@ -45,17 +45,17 @@ func startSendonce(c sandbox.Command) (*sandbox.Process, error) {
 // so the end of the process ends the call.
 func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	answered := make(chan struct{})
-	defer close(answered)
+	responded := make(chan struct{})
+	defer close(responded)
 	go func() {
 		select {
-		case <-answered:
+		case <-responded:
 			return
 		case <-p.Exited():
 		}
 		select {
-		case <-answered:
-		case <-time.After(answerTimeout):
+		case <-responded:
+		case <-time.After(responseTimeout):
 			cancel()
 		}
 	}()

@@ -100,9 +100,9 @@ func (h testRun) ready(t *testing.T, p *sandbox.Process) {
 func (h testRun) submit(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
-	status, answer := h.call(t, http.MethodPost, "/api/v1/sms/send", body)
-	require.Equal(t, http.StatusOK, status, answer)
-	return answer
+	status, response := h.call(t, http.MethodPost, "/api/v1/sms/send", body)
+	require.Equal(t, http.StatusOK, status, response)
+	return response
 }
 
 // submitSubscribeMessage submits the confirmation of a booking.
@@ -189,9 +189,9 @@ func (h testRun) runPrintedCommand(t *testing.T, p *sandbox.Process) {
 		t.Log("there is no curl")
 		return
 	}
-	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(printedOnce(t, p, `try +(curl .*)`), "curl ", "curl -sS ", 1)).CombinedOutput()
-	require.NoError(t, err, "%s", answer)
-	require.Contains(t, string(answer), `"code":200`)
+	response, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(printedOnce(t, p, `try +(curl .*)`), "curl ", "curl -sS ", 1)).CombinedOutput()
+	require.NoError(t, err, "%s", response)
+	require.Contains(t, string(response), `"code":200`)
 }
 
 func TestRunSendsAndKeepsData(t *testing.T) {
@@ -248,10 +248,10 @@ func printedAddresses(t *testing.T, p *sandbox.Process) []string {
 	return found
 }
 
-func idOf(t *testing.T, answer string) string {
+func idOf(t *testing.T, response string) string {
 	t.Helper()
-	_, rest, found := strings.Cut(answer, `"task_id":`)
-	require.True(t, found, answer)
+	_, rest, found := strings.Cut(response, `"task_id":`)
+	require.True(t, found, response)
 	id, _, _ := strings.Cut(rest, ",")
 	return strings.TrimRight(id, "}\n")
 }

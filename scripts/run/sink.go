@@ -129,7 +129,7 @@ func (k *sink) serve(listener net.Listener) {
 	}
 }
 
-// removeEndpoint deletes the endpoint, if the server still answers.
+// removeEndpoint deletes the endpoint, if the server still responds.
 func (k *sink) removeEndpoint() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -30,37 +30,37 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	user, password, _ := r.BasicAuth()
-	answer := api.Envelope{Code: http.StatusOK, Message: "success"}
+	response := api.Envelope{Code: http.StatusOK, Message: "success"}
 	switch path, id, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/webhooks/"), "/"); {
 	case user != "admin" || password != "secret":
-		answer = api.Envelope{Code: http.StatusUnauthorized, Message: "no", Error: "unauthenticated"}
+		response = api.Envelope{Code: http.StatusUnauthorized, Message: "no", Error: "unauthenticated"}
 	case path == "signing-secret":
-		answer.Data = api.SigningSecretResponse{Secret: g.signing}
+		response.Data = api.SigningSecretResponse{Secret: g.signing}
 	case path == "endpoints" && r.Method == http.MethodGet && r.URL.RawQuery == "caller_id=0":
-		answer.Data = api.Page[api.EndpointResponse]{Items: g.endpoints}
+		response.Data = api.Page[api.EndpointResponse]{Items: g.endpoints}
 	case path == "endpoints" && r.Method == http.MethodPost:
 		e := api.EndpointResponse{ID: "made", Secret: api.NewWebhookSecret()}
 		if json.NewDecoder(r.Body).Decode(&e) != nil {
-			answer = api.Envelope{Code: http.StatusBadRequest, Message: "no", Error: "invalid_request"}
+			response = api.Envelope{Code: http.StatusBadRequest, Message: "no", Error: "invalid_request"}
 			break
 		}
 		g.endpoints = append(g.endpoints, e)
-		answer.Data = e
+		response.Data = e
 	case path == "endpoints" && r.Method == http.MethodDelete:
-		answer = api.Envelope{Code: http.StatusNotFound, Message: "no", Error: "not_found"}
+		response = api.Envelope{Code: http.StatusNotFound, Message: "no", Error: "not_found"}
 		for i, e := range g.endpoints {
 			if e.ID == id {
 				g.endpoints = append(g.endpoints[:i:i], g.endpoints[i+1:]...)
-				answer = api.Envelope{Code: http.StatusNoContent}
+				response = api.Envelope{Code: http.StatusNoContent}
 			}
 		}
 	default:
-		answer = api.Envelope{Code: http.StatusNotFound, Message: r.URL.String(), Error: "not_found"}
+		response = api.Envelope{Code: http.StatusNotFound, Message: r.URL.String(), Error: "not_found"}
 	}
-	w.WriteHeader(answer.Code)
-	if answer.Code != http.StatusNoContent {
+	w.WriteHeader(response.Code)
+	if response.Code != http.StatusNoContent {
 		// The sink may have closed the connection.
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	}
 }
 

@@ -94,7 +94,7 @@ func (k *supervisor) current() *sandbox.Process {
 	return k.process
 }
 
-// WaitReady waits until a GET of url is answered with 200, by the current process.
+// WaitReady waits until a GET of url gets its response with 200, by the current process.
 func (k *supervisor) WaitReady(ctx context.Context, url string) error {
 	return k.current().WaitReady(ctx, url)
 }

@@ -73,8 +73,8 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) unexpectedly: signal: killed; restarting in 200ms\n", pid)))
 	started(t, p, "trigger", 2)
 
-	answer := h.submit(t, "after", "hello")
-	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(answer)[1]
+	response := h.submit(t, "after", "hello")
+	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(response)[1]
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
 	require.Eventually(t, func() bool {
 		return regexp.MustCompile(`received succeeded.*` + id).MatchString(p.Output())

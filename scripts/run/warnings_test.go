@@ -17,9 +17,9 @@ func TestWarningsShowsFailingEndpoints(t *testing.T) {
 	out := &sandbox.LogBuffer{}
 	w := &warnings{out: out}
 	const text = `{"level":"WARN","msg":"webhook endpoint fails","function":"deliver","endpoint_id":"0198","host":"127.0.0.1:9000","error":"connection refused"}
-{"level":"INFO","msg":"answered","path":"/about/webhook endpoint fails"}
+{"level":"INFO","msg":"call","path":"/about/webhook endpoint fails"}
 no JSON: webhook endpoint fails
-{"msg":"webhook endpoint disabled","endpoint_id":"0198","host":"127.0.0.1:9000","reason":"gone","error":"answered 410 Gone"}
+{"msg":"webhook endpoint disabled","endpoint_id":"0198","host":"127.0.0.1:9000","reason":"gone","error":"returned 410 Gone"}
 {"msg":"webhook endpoint recovered","endpoint_id":"0199","host":"shop.test"}
 `
 	for i := range text {
@@ -28,7 +28,7 @@ no JSON: webhook endpoint fails
 		require.Equal(t, 1, n)
 	}
 	require.Equal(t, `webhook   127.0.0.1:9000 fails: connection refused; endpoint 0198
-webhook   127.0.0.1:9000 disabled (gone): answered 410 Gone; endpoint 0198
+webhook   127.0.0.1:9000 disabled (gone): returned 410 Gone; endpoint 0198
 webhook   shop.test recovered; endpoint 0199
 `, out.String())
 }

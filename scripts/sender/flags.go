@@ -20,7 +20,7 @@ const usageText = `sender claims messages from a Sendonce service and sends them
   with make run, started with DEMO_SENDER=false; set SENDONCE_PASSWORD to the text of .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
     (end it before make run: another program that then listens on the port would get the password)
-  a provider that accepts JSON and answers {"code": 0}:
+  a provider that accepts JSON and returns {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
       -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0
   a gateway that fails:
@@ -63,8 +63,8 @@ func newFlags(o *options) *flag.FlagSet {
 	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
 	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
 	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or the type of the header Content-Type")
-	f.Func("http-outcome", "outcomes of answers, a `list` as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
-	f.Func("http-ok", "the field that makes a JSON answer ok, `field=value`, as result.code=0", o.okField)
+	f.Func("http-outcome", "outcomes of responses, a `list` as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
+	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, as result.code=0", o.okField)
 	f.Func("flaky", "shares of the sends, a `list` as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
 	f.Func("flaky-script", "outcomes of the first sends, a `list` as ok,retryable,panic", eachPart(",", o.addScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")

@@ -12,10 +12,10 @@ import (
 
 func TestConcurrentCallsReadOnce(t *testing.T) {
 	t.Parallel()
-	began, answer := make(chan struct{}, 20), make(chan struct{})
+	began, response := make(chan struct{}, 20), make(chan struct{})
 	c := &Value[int]{Timeout: time.Minute, Read: func(context.Context) (int, error) {
 		began <- struct{}{}
-		<-answer
+		<-response
 		return 7, nil
 	}}
 	var all sync.WaitGroup
@@ -27,7 +27,7 @@ func TestConcurrentCallsReadOnce(t *testing.T) {
 		})
 	}
 	<-began
-	close(answer)
+	close(response)
 	all.Wait()
 	require.Empty(t, began)
 }

@@ -29,7 +29,7 @@ func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	return true
 }
 
-// preflight answers a browser that asks whether a page of another origin may call a route of the API. It returns
+// preflight responds to a browser that asks whether a page of another origin may call a route of the API. It returns
 // false for every other request.
 func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	method := r.Header.Get("Access-Control-Request-Method")

@@ -39,7 +39,7 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 }
 
 // Uses returns the function with the functions whose routes its pages call with Visit.API. A process that serves
-// only this function answers these routes to its pages alone.
+// only this function serves these routes to its pages alone.
 func (f Function) Uses(others ...Function) Function { f.uses = others; return f }
 
 // builtFunction is a function after its cold start.

@@ -12,13 +12,13 @@ import (
 // ProcessMetrics is where each process shows what it counts.
 const ProcessMetrics = "/metrics"
 
-// ServeMetrics answers scrapes of another path than ProcessMetrics, to the same scrapers and on the same port. A function
+// ServeMetrics serves scrapes of another path than ProcessMetrics, to the same scrapers and on the same port. A function
 // calls it when it is made.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
 }
 
-// metricsAt returns what answers scrapes of the path; nil = there are no metrics.
+// metricsAt returns the handler of scrapes of the path; nil = there are no metrics.
 func (e *Env) metricsAt(path string) http.Handler {
 	if path == ProcessMetrics {
 		return e.Metrics()
@@ -29,7 +29,7 @@ func (e *Env) metricsAt(path string) http.Handler {
 	return nil
 }
 
-// scrape answers a scrape on the port of the calls, and reports whether there are metrics.
+// scrape handles a scrape on the port of the calls, and reports whether there are metrics.
 func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	endpoint := m.env.metricsAt(r.URL.Path)
 	switch {
@@ -50,11 +50,11 @@ func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 			return true
 		}
 	}
-	answerScrape(w, r, endpoint)
+	serveScrape(w, r, endpoint)
 	return true
 }
 
-func answerScrape(w http.ResponseWriter, r *http.Request, endpoint http.Handler) {
+func serveScrape(w http.ResponseWriter, r *http.Request, endpoint http.Handler) {
 	w.Header().Set("Cache-Control", "no-store")
 	discardBody(w, r)
 	endpoint.ServeHTTP(w, r)

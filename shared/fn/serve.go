@@ -176,7 +176,7 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 			w.Header().Set("Allow", "GET, HEAD")
 			w.WriteHeader(http.StatusMethodNotAllowed)
 		default:
-			answerScrape(w, r, endpoint)
+			serveScrape(w, r, endpoint)
 		}
 	})
 	server := NewBoundedServer(scrapes, metricsConnections, e.errorLog())

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// service answers one status after the other, the last one for ever, and
+// service returns one status after the other, the last one always, and
 // counts the calls.
 func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	t.Helper()

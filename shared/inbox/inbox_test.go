@@ -145,21 +145,21 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, first)
 
-			type answer struct {
+			type reply struct {
 				first bool
 				err   error
 			}
-			answers := make(chan answer, 1)
+			replies := make(chan reply, 1)
 			go func() {
 				first, err := Once(t.Context(), two, "points", "m1", effectOf(two, "m1"))
-				answers <- answer{first, err}
+				replies <- reply{first, err}
 			}()
 			waiting := "pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 			require.Eventually(t, func() bool { return count(t, db, waiting) == 1 }, 10*time.Second, 5*time.Millisecond)
-			require.Empty(t, answers)
+			require.Empty(t, replies)
 
 			require.NoError(t, test.end(t.Context(), one))
-			second := <-answers
+			second := <-replies
 			require.NoError(t, second.err)
 			require.Equal(t, test.second, second.first)
 			require.NoError(t, two.Commit(t.Context()))

@@ -96,7 +96,7 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "effects"))
 	})
 
-	t.Run("ten deliveries at once act once and are all answered 204", func(t *testing.T) {
+	t.Run("ten deliveries at once act once and all get 204", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		r := receiver(db, nil)

@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // a try is scheduled or running
-	DeliveryDelivered                      // the endpoint answered 2xx; a robot, that it accepted the text
+	DeliveryDelivered                      // the endpoint returned 2xx; a robot, that it accepted the text
 	DeliveryFailed                         // all tries failed, or the endpoint is gone
 )
 
@@ -29,7 +29,7 @@ func ParseDeliveryState(name string) (s DeliveryState, ok bool) {
 type PostResult struct {
 	Status     int           // HTTP status; 0 if there was no response
 	RetryAfter time.Duration // of the response; 0 = none
-	Refused    bool          // the body says that the event was refused, whatever the status: robots answer 200
+	Refused    bool          // the body says that the event was refused, whatever the status: robots return 200
 }
 
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
@@ -88,7 +88,7 @@ func (d Delivery) Resend(now time.Time) Delivery {
 
 // The reasons why an endpoint is disabled.
 const (
-	DisabledGone     = "gone"    // the endpoint answered 410
+	DisabledGone     = "gone"    // the endpoint returned 410
 	DisabledFailing  = "failing" // every try failed for the configured time
 	DisabledManually = "by_hand" // by an admin or by its caller
 )

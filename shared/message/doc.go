@@ -23,7 +23,7 @@
 //     (FirstSend): ids need not be secret. The confirmation of a message to a URL may arrive before the result of the
 //     send is stored, as its token proves that it was sent, and any confirmation may arrive after the message was
 //     abandoned. Both make it received.
-//   - Remaining + SendNo = MaxSends. A send counts if the broker or the receiver answered. A send without a response
+//   - Remaining + SendNo = MaxSends. A send counts if the broker or the receiver responded. A send without a response
 //     (Unavailable) changes no number, so the next one has the same MsgID and is deduplicated.
 //   - Two sends that count never have the same MsgID, also after a redrive: a message that is sent again on purpose is
 //     not dropped as a duplicate.

@@ -86,7 +86,7 @@ type Outcome int8
 
 // The outcomes of a send.
 const (
-	Accepted    Outcome = iota // the broker stored it, now or before; the URL answered 2xx
+	Accepted    Outcome = iota // the broker stored it, now or before; the URL returned 2xx
 	Refused                    // the broker or the receiver refused it
 	Unavailable                // no response, or temporarily unavailable: not the message's fault
 )

@@ -43,7 +43,7 @@ func TestUnavailableServiceGetsOneProbe(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
-	service.answer = func(string, int) int { return http.StatusServiceUnavailable }
+	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 	put(t, db, 3*batch)
 	_, err := service.forwarder(db).Drain(t.Context())
 	var refused *api.Error
@@ -58,7 +58,7 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	db, _ := database(t)
 	service := newLedger(t)
 	ids := put(t, db, 3*batch)
-	service.answer = func(id string, _ int) int {
+	service.reply = func(id string, _ int) int {
 		if id == ids[0] {
 			return http.StatusInternalServerError
 		}
@@ -88,7 +88,7 @@ func TestJudge(t *testing.T) {
 		require.Equal(t, want, o.verdict, status)
 		require.Equal(t, want == verdictAccepted, o.err == nil, status)
 		for _, other := range []string{"", "<html>", `{"ok":true}`, `null`} {
-			require.Equal(t, verdictUnavailable, outcomeOf(status, http.Header{}, []byte(other)).verdict, "%d %s: an answer of something in between", status, other)
+			require.Equal(t, verdictUnavailable, outcomeOf(status, http.Header{}, []byte(other)).verdict, "%d %s: a response of something in between", status, other)
 		}
 	}
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {
@@ -121,7 +121,7 @@ func TestForwarderHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
-	service.answer = func(string, int) int { return http.StatusServiceUnavailable }
+	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 	service.after = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
 	put(t, db, 1)
 	_, err := service.forwarder(db).Drain(t.Context())
@@ -156,7 +156,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
-	// Nobody is answered before both have a batch in flight.
+	// Nobody gets its response before both have a batch in flight.
 	var both sync.WaitGroup
 	both.Add(2 * batch)
 	service.after = func(http.ResponseWriter) {
@@ -184,7 +184,7 @@ func TestStopWaitsForResponses(t *testing.T) {
 	db, _ := database(t)
 	ids := put(t, db, 2)
 	ctx, stop := context.WithCancel(t.Context())
-	answered := make(chan struct{})
+	replied := make(chan struct{})
 	client := &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -194,10 +194,10 @@ func TestStopWaitsForResponses(t *testing.T) {
 			w := httptest.NewRecorder()
 			say(w, http.StatusOK)
 			res := w.Result()
-			res.Request, res.Body = r, readToEnd{res.Body, answered}
+			res.Request, res.Body = r, readToEnd{res.Body, replied}
 			return res, nil
 		}
-		<-answered
+		<-replied
 		stop()
 		<-r.Context().Done()
 		return nil, r.Context().Err()
@@ -259,7 +259,7 @@ func TestRun(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
 		service := newLedger(t)
-		service.answer = func(_ string, n int) int {
+		service.reply = func(_ string, n int) int {
 			if n == 1 {
 				return http.StatusServiceUnavailable
 			}
@@ -276,7 +276,7 @@ func TestRun(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
 		service := newLedger(t)
-		service.answer = func(string, int) int { return http.StatusServiceUnavailable }
+		service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 		logged := make(chan error, 8)
 		f := service.forwarder(db)
 		f.poll, f.log = time.Hour, slog.New(errorHandler{logged})

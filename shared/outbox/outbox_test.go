@@ -75,11 +75,11 @@ func put(t *testing.T, db *pgxpool.Pool, n int) []string {
 // message once and counts how often it was asked.
 type ledger struct {
 	*httptest.Server
-	mu     sync.Mutex
-	posts  []string                    // client_msg_id of each POST
-	kept   map[string]string           // client_msg_id -> body
-	answer func(id string, n int) int  // the status of the n-th POST of id, 0 = take it; nil = take all
-	after  func(w http.ResponseWriter) // called when a message is kept, before the response; nil = nothing
+	mu    sync.Mutex
+	posts []string                    // client_msg_id of each POST
+	kept  map[string]string           // client_msg_id -> body
+	reply func(id string, n int) int  // the status of the n-th POST of id, 0 = take it; nil = take all
+	after func(w http.ResponseWriter) // called when a message is kept, before the response; nil = nothing
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -112,14 +112,14 @@ func (l *ledger) keep(id, body string) (status int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.posts = append(l.posts, id)
-	if l.answer != nil {
+	if l.reply != nil {
 		n := 0
 		for _, p := range l.posts {
 			if p == id {
 				n++
 			}
 		}
-		if status := l.answer(id, n); status != 0 {
+		if status := l.reply(id, n); status != 0 {
 			return status
 		}
 	}
@@ -130,7 +130,7 @@ func (l *ledger) keep(id, body string) (status int) {
 	return http.StatusOK
 }
 
-// say answers as the service does.
+// say responds as the service does.
 func say(w http.ResponseWriter, status int) {
 	envelope := api.Envelope{Code: status, Message: "success"}
 	if status >= 300 {
@@ -231,7 +231,7 @@ func TestRefusedMessages(t *testing.T) {
 	service := newLedger(t)
 	ids := put(t, db, 40)
 	bad := []string{ids[3], ids[20]}
-	service.answer = func(id string, _ int) int {
+	service.reply = func(id string, _ int) int {
 		if slices.Contains(bad, id) {
 			return http.StatusForbidden
 		}
@@ -257,7 +257,7 @@ func TestRefusedMessages(t *testing.T) {
 	posts, _ := service.asked()
 	require.Equal(t, 40, posts, "a refused message is not sent by itself again")
 
-	service.answer = nil
+	service.reply = nil
 	n64, err := Retry(t.Context(), db, bad[0], newID())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, n64)

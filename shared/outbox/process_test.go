@@ -41,7 +41,7 @@ func startForwarder(t *testing.T, database, service string) *sandbox.Process {
 func TestKilledForwarderSendsOnce(t *testing.T) {
 	t.Parallel()
 
-	t.Run("killed after the service took the message, before its answer", func(t *testing.T) {
+	t.Run("killed after the service took the message, before its response", func(t *testing.T) {
 		t.Parallel()
 		db, url := database(t)
 		service := newLedger(t)
@@ -57,7 +57,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		sentOnce(t, db, url, service, ids[0])
 	})
 
-	t.Run("killed between the answer and the delete's commit", func(t *testing.T) {
+	t.Run("killed between the response and the delete's commit", func(t *testing.T) {
 		t.Parallel()
 		db, url := database(t)
 		service := newLedger(t)

@@ -11,7 +11,7 @@ import (
 
 const maxReads = 4 // concurrent scrapes that read the metrics, as a scrape may need no password
 
-// Endpoint answers scrapes with the metrics of a registry.
+// Endpoint serves scrapes of the metrics of a registry.
 type Endpoint struct {
 	Registry *metrics.Registry
 
@@ -21,12 +21,12 @@ type Endpoint struct {
 	notSent loglimit.Limit // log lines
 }
 
-// NewEndpoint logs failures to answer to log.
+// NewEndpoint logs failures to respond to log.
 func NewEndpoint(r *metrics.Registry, log *slog.Logger) *Endpoint {
 	return &Endpoint{Registry: r, log: log, reads: make(chan struct{}, maxReads)}
 }
 
-// ServeHTTP answers a scrape with all metrics. Clients that do not read their answer do not
+// ServeHTTP responds to a scrape with all metrics. Clients that do not read their response do not
 // prevent others from getting theirs.
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	text, ok := e.text()
@@ -36,15 +36,15 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	answer := http.NewResponseController(w)
-	defer e.writes.begin(answer)()
+	response := http.NewResponseController(w)
+	defer e.writes.begin(response)()
 	_, err := w.Write(text)
 	if err == nil {
-		err = answer.Flush() // within the time of the write
+		err = response.Flush() // within the time of the write
 	}
 	if err != nil {
 		if unlogged, log := e.notSent.Next(); log {
-			e.log.Warn("a scrape cannot be answered", "cause", err.Error(), "unlogged", unlogged)
+			e.log.Warn("a scrape failed", "cause", err.Error(), "unlogged", unlogged)
 		}
 	}
 }

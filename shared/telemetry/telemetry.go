@@ -31,7 +31,7 @@ var (
 type Metrics struct {
 	TwoPhase      TwoPhase
 	Archive       Archive
-	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not answered 2xx
+	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not returned 2xx
 	Calls         Timer            // of routes, by function and route
 	*Endpoint
 
@@ -43,7 +43,7 @@ type Metrics struct {
 // keeps up.
 type TwoPhase struct {
 	AcceptedWrite Timing // from publishing a message to the stream until it is stored there
-	AcceptedAck   Timing // from the start of a call until its `accepted` can be answered
+	AcceptedAck   Timing // from the start of a call until `accepted` can be returned
 	DBQueue       Timing // how long a message on the saved path waited for Postgres
 	SaveLag       Timing // from accepted to saved
 
@@ -77,7 +77,7 @@ type Timer struct {
 	seconds *metrics.Histogram
 }
 
-// Observe counts one call. Status 0 is a call without an answer.
+// Observe counts one call. Status 0 is a call without a response.
 func (t Timer) Observe(first, second string, status int, took time.Duration) {
 	t.count.Inc(first, second, statusLabel(status))
 	t.seconds.Observe(took.Seconds(), first, second)
@@ -111,14 +111,14 @@ func New(log *slog.Logger) *Metrics {
 			ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
 			ReorderByFrom:      r.Counter("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
 		},
-		WebhookFailed: r.Counter("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx."),
+		WebhookFailed: r.Counter("webhook_failed_total", "Calls of webhooks and callbacks that got no 2xx response."),
 		Archive: Archive{
 			Rows:   r.Counter("archived_rows_total", "Rows that sweep moved to an archive table, or deleted, because they were old.", "table"),
 			Failed: r.Counter("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table.", "table"),
 		},
 		Calls: Timer{
-			r.Counter("http_requests_total", "Calls that were answered; route is none for paths that nobody has.", "function", "route", "status"),
-			r.Histogram("http_request_seconds", "Time from a call's begin to its answer, waiting polls included.", secondBuckets, "function", "route"),
+			r.Counter("http_requests_total", "Calls that got a response; route is none for paths that nobody has.", "function", "route", "status"),
+			r.Histogram("http_request_seconds", "Time from a call's begin to its response, waiting polls included.", secondBuckets, "function", "route"),
 		},
 		Endpoint: NewEndpoint(r, log),
 		shown:    map[string]func(*metrics.Scrape){},
@@ -131,8 +131,8 @@ func New(log *slog.Logger) *Metrics {
 // TriggerDeliveries adds the metrics of a trigger's POSTs, by durable and function.
 func (m *Metrics) TriggerDeliveries() Timer {
 	return Timer{
-		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "durable", "function", "status"),
-		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "durable", "function"),
+		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no response.", "durable", "function", "status"),
+		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its response, or to giving it up.", secondBuckets, "durable", "function"),
 	}
 }
 

@@ -9,30 +9,30 @@ import (
 
 const (
 	maxWrites    = 32              // concurrent: each has its text in memory
-	writeTimeout = 5 * time.Second // of one answer
+	writeTimeout = 5 * time.Second // of one response
 )
 
-// writes are the answers that are being written. If there are too many, the oldest one is ended:
+// writes are the responses that are being written. If there are too many, the oldest one is ended:
 // its client has had most time to read it.
 type writes struct {
 	mu  sync.Mutex
 	all []*http.ResponseController // oldest first
 }
 
-// begin limits the time of an answer. The caller must call end before its handler returns.
-func (w *writes) begin(answer *http.ResponseController) (end func()) {
+// begin limits the time of a response. The caller must call end before its handler returns.
+func (w *writes) begin(response *http.ResponseController) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	_ = answer.SetWriteDeadline(now.Add(writeTimeout)) // fails on a connection that has ended, as the next does
+	_ = response.SetWriteDeadline(now.Add(writeTimeout)) // fails on a connection that has ended, as the next does
 	if len(w.all) == maxWrites {
 		_ = w.all[0].SetWriteDeadline(now)
 		w.all = slices.Delete(w.all, 0, 1)
 	}
-	w.all = append(w.all, answer)
+	w.all = append(w.all, response)
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.all = slices.DeleteFunc(w.all, func(other *http.ResponseController) bool { return other == answer })
+		w.all = slices.DeleteFunc(w.all, func(other *http.ResponseController) bool { return other == response })
 	}
 }

@@ -44,10 +44,10 @@ func (r *RouteState) show(s *metrics.Scrape, backlog Backlog) {
 		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
 			"durable", r.Durable, "function", r.Function, "reason", reasonOf(r.Stopped))
 	}
-	s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
+	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.InFlight), of...)
 	s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
 	s.Counter("trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of...)
-	s.Counter("trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)
+	s.Counter("trigger_denied_total", "POSTs that got 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)
 	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of...)
 	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), of...)
 	if b, known := backlog.Routes[r.Durable]; known {

@@ -147,7 +147,7 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	return err
 }
 
-// firstCall is a call of the function that is answered 2xx only after a query: at
+// firstCall is a call of the function that gets a 2xx only after a query: at
 // least the one that reads the caller.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
@@ -226,7 +226,7 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (ro
 	return result, nil
 }
 
-// start returns the time from before the fork until the first call is answered, and
+// start returns the time from before the fork until the first call gets its response, and
 // the memory once the process is at rest. The call waits on a listener that the
 // process inherits, so no time passes between its being ready and the call.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
@@ -266,14 +266,14 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 	if err := r.Write(conn); err != nil {
 		return 0, 0, err
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), r)
+	response, err := http.ReadResponse(bufio.NewReader(conn), r)
 	took = time.Since(begun)
 	if err != nil {
 		return 0, 0, err
 	}
-	if answer.StatusCode/100 != 2 {
-		body, _ := io.ReadAll(answer.Body) // for the error only
-		return 0, 0, fmt.Errorf("%s %s: %s %s", r.Method, r.URL.Path, answer.Status, body)
+	if response.StatusCode/100 != 2 {
+		body, _ := io.ReadAll(response.Body) // for the error only
+		return 0, 0, fmt.Errorf("%s %s: %s %s", r.Method, r.URL.Path, response.Status, body)
 	}
 	resident, err = atRest(ctx, process.Process.Pid)
 	return took, resident, err

@@ -58,7 +58,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 	return rows, report, err
 }
 
-const text = `Each function by itself, %d starts: from before the fork until its first call is answered 2xx, which takes a login to Postgres
+const text = `Each function by itself, %d starts: from before the fork until its first call gets a 2xx, which takes a login to Postgres
 and at least one query. The baseline, started in turn with it, is what net/http and pgx take for a login and one query; the ratio is of
 each start to the baseline's next one. Through PgBouncer, as in the production overlay, a start finds open connections: the median of as many, in turn too.
 Memory is VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of the binary, which instances on

@@ -1,7 +1,7 @@
 // Command rates is `make bench`: the rates and latencies of submissions, claims and reports of
 // one server over HTTP, beside those of pgbench and of another job queue, and how long a wake-up
 // through NATS takes from one process to another. Each measurement follows that of its baseline,
-// in rounds; a first round is not counted. In the end the database must have what was answered,
+// in rounds; a first round is not counted. In the end the database must have what the responses say,
 // once.
 package main
 
@@ -86,7 +86,7 @@ durations count from these times, whether or not a connection was free, and a wa
 one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported
 tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs
 in the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its
-answer; the baseline is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as
+response; the baseline is the response to the submission. A message is sent: from the response that it is saved until the relay has marked it as
 sent, in an otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such
 publications, all at once.
 `

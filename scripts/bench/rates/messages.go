@@ -28,12 +28,12 @@ type messages struct {
 func (m *messages) save(c *bench.Client) (id string, err error) {
 	n := int(m.number.Add(1))
 	body := fmt.Appendf(nil, `{"from":"bench","client_msg_id":"%d","to":"msg.bench","confirm":false,"data":{"sender":"bench","n":%[1]d}}`, n)
-	answer, err := c.Post("/api/v1/messages", nil, body)
+	response, err := c.Post("/api/v1/messages", nil, body)
 	if err != nil {
 		return "", err
 	}
-	if id = bench.Text(answer, "server_msg_id"); id == "" {
-		return "", errors.New("a message was answered without a server_msg_id")
+	if id = bench.Text(response, "server_msg_id"); id == "" {
+		return "", errors.New("the response to a message has no server_msg_id")
 	}
 	m.ledger.Sent(load.Message{Sender: "bench", N: n}, load.Sent{ID: id, Ack: "saved"})
 	return id, nil

@@ -52,30 +52,30 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 				woken++
 				return time.Since(begun), baseline, c.err
 			case <-time.After(bench.CallTimeout):
-				return 0, 0, errors.New("no waiting claim was answered")
+				return 0, 0, errors.New("no waiting claim got a response")
 			}
 		})
 		r.Name, r.Connections = "wake a waiting claim", pollers
 		table.Add(r)
 		return err
 	})
-	return fmt.Sprintf("Checked: %d waiting claims were answered with the one task that was submitted.", woken), err
+	return fmt.Sprintf("Checked: %d waiting claims returned the one task that was submitted.", woken), err
 }
 
-// answered is a task that a poll was answered, or why it ended.
-type answered struct {
+// pollResult is a task that a poll returned, or why it ended.
+type pollResult struct {
 	id  string
 	err error
 }
 
 // poll keeps claims waiting in a process of their own until it is ended.
-func poll(ctx context.Context, s *bench.Stack) (<-chan answered, error) {
+func poll(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 	address, err := s.Start(ctx, "claim")
 	if err != nil {
 		return nil, err
 	}
 	path := fmt.Sprintf("/api/v1/sms/tasks/pending?app_id=bench&wait=%d", pollWait)
-	claims := make(chan answered, 2*pollers) // the last response of each poll has no reader
+	claims := make(chan pollResult, 2*pollers) // the last response of each poll has no reader
 	for range pollers {
 		c, err := bench.Dial(address)
 		if err != nil {
@@ -84,13 +84,13 @@ func poll(ctx context.Context, s *bench.Stack) (<-chan answered, error) {
 		go func() {
 			defer c.Close()
 			for {
-				answer, err := c.Post(path, nil, nil)
+				response, err := c.Post(path, nil, nil)
 				if err != nil {
-					claims <- answered{err: err}
+					claims <- pollResult{err: err}
 					return
 				}
-				for _, task := range bench.ClaimedIn(answer) {
-					claims <- answered{id: task.ID}
+				for _, task := range bench.ClaimedIn(response) {
+					claims <- pollResult{id: task.ID}
 				}
 			}
 		}()

@@ -103,7 +103,7 @@ func run(ctx context.Context) error {
 
 var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-// serve answers the number of rows and how long they took. The parameter "for" is the duration
+// serve returns the number of rows and how long they took. The parameter "for" is the duration
 // of a measurement.
 func (p *peer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

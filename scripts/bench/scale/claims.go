@@ -71,7 +71,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	return c.table.String(), fmt.Sprintf("Checked: %d tasks accepted, claimed once, and reported.", reported), nil
 }
 
-// checkTasks compares what was answered with the tables, without the tasks that load.FillTasks made.
+// checkTasks compares the responses with the tables, without the tasks that load.FillTasks made.
 func (c *claims) checkTasks(ctx context.Context) error {
 	for _, sql := range []string{
 		"create schema measured",

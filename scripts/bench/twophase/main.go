@@ -1,5 +1,5 @@
 // Command twophase is `make bench-two-phase`: how long messages take to be accepted
-// from a stream and to be saved, with a database that answers and with one that
+// from a stream and to be saved, with a database that responds and with one that
 // does not, and how fast accepted messages are saved. Each measurement follows that
 // of its baseline, in rounds; a first round is not counted. In the end every
 // acknowledged message must be in the database, once, and at its receiver.
@@ -71,7 +71,7 @@ saved by a process that only saves, then by the server while it relays what is s
 transaction to the last, and pgbench inserts over as many connections as there are shards.
 `
 
-// twoPhase makes the calls of messages and enters what is answered.
+// twoPhase makes the calls of messages and enters what gets its response.
 type twoPhase struct {
 	*bench.Stack
 	o      options
@@ -103,8 +103,8 @@ func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string
 	return address, err
 }
 
-// measureAcks measures messages that are answered when they are saved, and messages
-// that are answered when they are accepted.
+// measureAcks measures messages whose response comes when they are saved, and messages
+// whose response comes when they are accepted.
 func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	address, err := t.startAll(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	})
 }
 
-// measureStall compares a database that answers with one that does not.
+// measureStall compares a database that responds with one that does not.
 func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 	proxy, err := sandbox.StartProxy(t.Machine.URL())
 	if err != nil {

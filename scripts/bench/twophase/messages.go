@@ -41,13 +41,13 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		s.n++
 		body := fmt.Appendf(nil, `{"from":"%[1]s","client_msg_id":"%[2]d","to":"user:%[1]s","ack":"%[3]s","data":{"sender":"%[1]s","n":%[2]d,"text":"See you at the harbour at eight"}}`,
 			s.name, s.n, ack)
-		answer, err := c.Post("/api/v1/messages", nil, body)
+		response, err := c.Post("/api/v1/messages", nil, body)
 		if err != nil {
 			return 0, err
 		}
-		id, got := bench.Text(answer, "server_msg_id"), bench.Text(answer, "ack")
+		id, got := bench.Text(response, "server_msg_id"), bench.Text(response, "ack")
 		if id == "" || got != ack {
-			return 0, fmt.Errorf("the answer was %q where %s was requested", got, ack)
+			return 0, fmt.Errorf("the response was %q where %s was requested", got, ack)
 		}
 		t.ledger.Sent(load.Message{Sender: s.name, N: s.n}, load.Sent{ID: id, Ack: ack})
 		return 1, nil

@@ -107,7 +107,7 @@ func TestEachMemberReadsForItself(t *testing.T) {
 	t.Parallel()
 	db, ctx := storetest.Open(t), t.Context()
 	first, second := db.Chat(t, "ann", "bob", "1"), db.Chat(t, "ann", "bob", "2")
-	answer := db.Chat(t, "bob", "ann", "3")
+	reply := db.Chat(t, "bob", "ann", "3")
 	last := db.Chat(t, "ann", "bob", "4")
 	db.Chat(t, "ann", "cid", "5")
 	db.Chat(t, "cid", "bob", "6")
@@ -126,14 +126,14 @@ func TestEachMemberReadsForItself(t *testing.T) {
 		require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", id))
 		require.Equal(t, got, read(), "never back, and again is nothing new")
 	}
-	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", answer))
-	require.Equal(t, answer, read()[1].UpTo, "up to a message of one's own")
+	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", reply))
+	require.Equal(t, reply, read()[1].UpTo, "up to a message of one's own")
 	require.Equal(t, 1, read()[1].Unread)
 	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", last))
-	require.NoError(t, db.Messages.MarkRead(ctx, "ann", "bob", answer))
+	require.NoError(t, db.Messages.MarkRead(ctx, "ann", "bob", reply))
 	got = read()
 	require.Equal(t, [2]int{}, [2]int{got[0].Unread, got[1].Unread})
-	require.Equal(t, [2]task.ID{answer, last}, [2]task.ID{got[0].UpTo, got[1].UpTo})
+	require.Equal(t, [2]task.ID{reply, last}, [2]task.ID{got[0].UpTo, got[1].UpTo})
 }
 
 func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {

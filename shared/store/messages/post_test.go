@@ -59,7 +59,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	second, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, second, 1)
-	refused := msg.Result{Outcome: msg.Refused, Reason: "answered 500"}
+	refused := msg.Result{Outcome: msg.Refused, Reason: "returned 500"}
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: refused}})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a late failure uses no send up")
@@ -68,7 +68,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	require.Len(t, settled.Again, 1)
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 1, d.Remaining)
-	require.Equal(t, "answered 500", d.LastError)
+	require.Equal(t, "returned 500", d.LastError)
 
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Accepted}}})
 	require.NoError(t, err)

@@ -140,7 +140,7 @@ type Webhooks struct {
 	Due       Backlog // deliveries that are due now
 	Retrying  Count   // deliveries that failed and are tried again later
 	Failing   int     // endpoints to which nothing was delivered since their last failure
-	Disabled  int     // endpoints, by an operator or by what they answered
+	Disabled  int     // endpoints, by an operator or because of their responses
 	Delivered int64   // counter of deliveries, as Totals
 	Failed    int64   // counter of deliveries that were given up
 }

@@ -15,13 +15,13 @@ import (
 func main() {
 	l, err := net.FileListener(os.NewFile(3, "passed listener"))
 	if err == nil {
-		err = http.Serve(l, http.HandlerFunc(answer))
+		err = http.Serve(l, http.HandlerFunc(response))
 	}
 	fmt.Fprintln(os.Stderr, "baseline:", err)
 	os.Exit(1)
 }
 
-func answer(w http.ResponseWriter, r *http.Request) {
+func response(w http.ResponseWriter, r *http.Request) {
 	conn, err := pgx.Connect(r.Context(), os.Getenv("DATABASE_URL"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
