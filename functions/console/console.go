@@ -90,6 +90,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST /console/webhooks":                        s.page(s.addEndpoint),
 		"GET /console/webhooks/{id}":                    s.page(s.endpoint),
 		"POST /console/webhooks/{id}/{do}":              s.page(s.changeEndpoint),
+		"GET /console/webhooks/signing-secret":          s.page(s.signingSecret),
+		"POST /console/webhooks/signing-secret/{do}":    s.page(s.changeSigningSecret),
 		"GET /console/webhooks/deliveries":              s.page(s.deliveries),
 		"POST /console/webhooks/deliveries/resend":      s.page(s.resendFailed),
 		"GET /console/webhooks/deliveries/{id}":         s.page(s.delivery),
