@@ -137,7 +137,7 @@ func TestOperatorSendsAMessage(t *testing.T) {
 	b.fill(`form.stack`, "phone_number", "13800138000", "params", "code=1234")
 	b.run(chromedp.SendKeys(`select[name=template_id]`, "login", chromedp.ByQuery), chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"1234")]`))
 	b.shot("send-preview")
-	b.click(`form.stack button.primary`, `.wrong`)
+	b.click(`form.stack button.primary`, `.problem`)
 	b.shot("send-refused")
 	b.fill(`form.stack`, "params", "code=1234\nminutes=5")
 	b.run(chromedp.DoubleClick(`form.stack button.primary`, chromedp.ByQuery), chromedp.WaitVisible(`.timeline`, chromedp.ByQuery))
