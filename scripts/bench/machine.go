@@ -66,6 +66,7 @@ type Machine struct {
 	Postgres *sandbox.Postgres
 	Conn     *pgx.Conn // of the superuser, to the database postgres
 
+	dir                                string // removed at the end
 	pgbench                            string
 	postgres, fsync, synchronousCommit string
 	maxConnections                     int
@@ -83,7 +84,7 @@ func Prepare(ctx context.Context, progress io.Writer, measure func(*Machine) err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	m := &Machine{Binary: filepath.Join(dir, "sendonce")}
+	m := &Machine{Binary: filepath.Join(dir, "sendonce"), dir: dir}
 	if err := sandbox.Compile(ctx, m.Binary, "github.com/sendonce/sendonce/functions/sendonce"); err != nil {
 		return err
 	}

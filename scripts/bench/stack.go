@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -106,8 +107,15 @@ func (s *Stack) StartTrigger(address string, more ...string) (stop func() error,
 	}, nil
 }
 
+// run starts a process that writes its log to a file, as a container does: copying the log here would take time
+// from what is measured.
 func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
-	p, err := sandbox.Start(sandbox.Command{Path: s.Machine.Binary, Args: args, Env: env})
+	log, err := os.CreateTemp(s.Machine.dir, "*.log")
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p, err := sandbox.Start(sandbox.Command{Path: s.Machine.Binary, Args: args, Env: env, Log: log})
 	if err == nil {
 		s.processes = append(s.processes, p)
 	}

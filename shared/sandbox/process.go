@@ -212,6 +212,14 @@ func (p *Process) endsWithin(d time.Duration) bool {
 // WaitFor waits until the output contains text. It fails if ctx ends or the child exits
 // first.
 func (p *Process) WaitFor(ctx context.Context, text string) error {
+	if p.log != "" {
+		return p.retry(ctx, func() error {
+			if !strings.Contains(p.Output(), text) {
+				return fmt.Errorf("it has not written %q", text)
+			}
+			return nil
+		})
+	}
 	for {
 		seen, changed := p.output.snapshot()
 		if strings.Contains(seen, text) {

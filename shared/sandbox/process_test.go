@@ -235,6 +235,8 @@ func TestProcessWritesToItsLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, p.ExitCode())
 	require.Equal(t, "out\nerr\n", p.Output())
+	require.NoError(t, p.WaitFor(t.Context(), "err"))
+	require.ErrorContains(t, p.WaitFor(t.Context(), "more"), "exited with 0")
 	text, err := os.ReadFile(log.Name())
 	require.NoError(t, err)
 	require.Equal(t, "before\nout\nerr\n", string(text))
