@@ -18,7 +18,7 @@ import (
 )
 
 // sources are the modules with the schemas: those of Kubernetes, Knative and so on.
-// They are read from Go's module cache; nothing of them is built or stored here.
+// They are read from Go's module cache and not stored here.
 var sources = []struct{ module, prefix string }{
 	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
 	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
@@ -103,7 +103,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 			closeObjects(schema)
 			if top, ok := at(schema, "properties").(object); ok {
 				for _, name := range []string{"apiVersion", "kind", "metadata"} {
-					top[name] = object{} // looked at beside
+					top[name] = object{} // check validates these
 				}
 			}
 			content, err := json.Marshal(schema)
@@ -113,9 +113,8 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 	}
 }
 
-// addCore adds the kinds of Kubernetes itself. The file is older than
-// policy/v1, whose budgets have what those of v1beta1 had and one field more
-// (for all since 1.27).
+// addCore adds the kinds of Kubernetes itself. The file is older than policy/v1, whose
+// PodDisruptionBudget has the fields of v1beta1 and unhealthyPodEvictionPolicy (since 1.27).
 func (s *schemas) addCore(t *testing.T, content []byte) {
 	t.Helper()
 	var doc object
@@ -140,8 +139,8 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 	s.add(t, "core", core, content)
 }
 
-// closeObjects forbids fields that a schema does not have: the API server would drop
-// them silently.
+// closeObjects makes a schema forbid unknown fields: the API server would drop them
+// silently.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case []any:
@@ -191,12 +190,12 @@ func (s *schemas) checkAt(url string, value any) error {
 
 func TestManifestsMatchSchemas(t *testing.T) {
 	t.Parallel()
-	s := readSchemas(t) // which takes the longest
-	t.Run("every manifest is what its readers take", func(t *testing.T) { s.takeEveryManifest(t) })
+	s := readSchemas(t) // the slowest part, so it is done once
+	t.Run("every manifest is valid", func(t *testing.T) { s.checkEveryManifest(t) })
 	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.findMistakes(t) })
 }
 
-func (s *schemas) takeEveryManifest(t *testing.T) {
+func (s *schemas) checkEveryManifest(t *testing.T) {
 	for _, dir := range overlays(t) {
 		for _, o := range render(t, dir) {
 			require.NoError(t, s.check(o), "%s: %s", dir, id(o))

@@ -24,7 +24,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search looks for everything that the text may name. It returns only what the caller may read.
+// search finds what has the text as an id, a number or a name. It returns only what the caller may read.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -47,7 +47,7 @@ func (s *search) add(kind, id, state string) {
 	s.found.Found = append(s.found.Found, api.SearchHit{Kind: kind, ID: id, State: state})
 }
 
-// own returns the id of a caller that may read only what is its own, else nil.
+// own returns the id of the caller if it may read only its own objects, else nil.
 func (s *search) own() *int64 {
 	if readsAll(s.c) {
 		return nil
@@ -55,7 +55,7 @@ func (s *search) own() *int64 {
 	return &s.c.Caller.ID
 }
 
-// readsOnlyTasks reports whether the caller reads only tasks, of its queues.
+// readsOnlyTasks reports whether the caller may read the tasks of its queues and nothing else.
 func (s *search) readsOnlyTasks() bool { return s.c.HasQueues() && readsAll(s.c) }
 
 // ignoreUnknown returns nil for the error of a search that found nothing.
@@ -122,7 +122,7 @@ func (s *search) byNumber(ctx context.Context) error {
 		}
 	}
 	if s.own() != nil {
-		return nil // it reads many results
+		return nil // finding a claim reads many results
 	}
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
 }
@@ -130,11 +130,11 @@ func (s *search) byNumber(ctx context.Context) error {
 // byName looks for an idempotency key and a request id, and for a caller.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
-		asked := tasks.Search{Key: s.text, Caller: s.own()}
-		if len(s.text) <= 50 && s.own() == nil { // it reads many logs
-			asked.Request = s.text
+		wanted := tasks.Search{Key: s.text, Caller: s.own()}
+		if len(s.text) <= 50 && s.own() == nil { // finding a request id reads many logs
+			wanted.Request = s.text
 		}
-		if err := s.findTasks(ctx, asked); err != nil {
+		if err := s.findTasks(ctx, wanted); err != nil {
 			return err
 		}
 	}
@@ -148,8 +148,8 @@ func (s *search) byName(ctx context.Context) error {
 	return ignoreUnknown(err)
 }
 
-func (s *search) findTasks(ctx context.Context, asked tasks.Search) error {
-	ids, complete, err := s.taskStore.Find(ctx, asked)
+func (s *search) findTasks(ctx context.Context, wanted tasks.Search) error {
+	ids, complete, err := s.taskStore.Find(ctx, wanted)
 	if err != nil {
 		return err
 	}

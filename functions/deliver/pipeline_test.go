@@ -18,7 +18,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
-	for name, callTime := range map[string]time.Duration{"until they are not locked": time.Minute, "until the call ends": time.Second} {
+	for name, callTime := range map[string]time.Duration{"until they are unlocked": time.Minute, "until the call ends": time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			started := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), callTime)
@@ -28,7 +28,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 				inFlight: newInFlight[int](),
 				claim: func(_ context.Context, inFlight []int) ([]int, error) {
 					if settled == 1 {
-						require.Len(t, inFlight, 1, "what is locked")
+						require.Len(t, inFlight, 1, "the locked one stays in flight")
 					}
 					if posts > 0 {
 						return nil, nil

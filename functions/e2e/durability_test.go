@@ -20,27 +20,27 @@ func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 	}
 	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
 	cluster.Address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
-	for asked, remedy := range map[string]string{
+	for claimed, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
 		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
 		"replicated-host": `or edit the stream) and set sync_interval: always`,
 	} {
-		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+asked)
+		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+claimed)
 		cluster.WaitExit(t, p)
 		require.Equal(t, 2, p.ExitCode(), p.Output())
-		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+asked+`" but the stream ACCEPTED gives process: `)
+		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+claimed+`" but the stream ACCEPTED gives process: `)
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}
-	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // nothing is accepted, so nothing is claimed
+	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // two-phase is off, so the setting is not checked
 
 	wrong := start("TWO_PHASE_DURABILITY=much", "TWO_PHASE_NATS_MONITOR_URL=nats:8222")
 	cluster.WaitExit(t, wrong)
 	require.Equal(t, 2, wrong.ExitCode())
 	require.Contains(t, wrong.Output(), `TWO_PHASE_DURABILITY is "much" but must be process, host, replicated or replicated-host`)
-	both := start("TWO_PHASE_NATS_MONITOR_URL=nats:8222")
-	cluster.WaitExit(t, both)
-	require.Contains(t, both.Output(), `TWO_PHASE_NATS_MONITOR_URL is "nats:8222" but must be URLs such as http://host:8222`)
+	wrongURL := start("TWO_PHASE_NATS_MONITOR_URL=nats:8222")
+	cluster.WaitExit(t, wrongURL)
+	require.Contains(t, wrongURL.Output(), `TWO_PHASE_NATS_MONITOR_URL is "nats:8222" but must be URLs such as http://host:8222`)
 }
 
 func TestSyncedStreamIsDurableOnHost(t *testing.T) {

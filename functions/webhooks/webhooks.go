@@ -15,9 +15,9 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller; for those of other callers the error is not_found, except for an admin and,
-// to read them, a viewer. An
-// endpoint's secret is returned only when it is created or rotated. The signing secret of a caller can be read at any time.
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, viewers read them; for others
+// the error is not_found. The secret of an endpoint is returned only when it is created or rotated. The signing secret of a
+// caller can be read at any time.
 package webhooks
 
 import (
@@ -92,7 +92,7 @@ func callerScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to an optional caller_id. A caller whose scope is itself may select only itself.
+// listScope narrows a scope to the caller_id of the request, if it has one. Only with the scope of all callers may that be another caller.
 func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:
