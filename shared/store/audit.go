@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +30,31 @@ values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, ''
 func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
 	batch.Queue(logActionSQL, o.CallerID, task.Cut(Storable(o.Name), maxOperatorName), o.RequestID, action, subject,
 		Storable(o.Reason), before, after)
+}
+
+// revealedSQL finds what the same caller was shown within an hour.
+const revealedSQL = `
+select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
+
+// RecordReveal adds audit entries: the operator was shown of each subject what pages hide. There is one for each subject,
+// caller and hour, so that reveals cannot fill the disk. Calls at the same time may each add one.
+func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
+	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
+	if err != nil {
+		return err
+	}
+	recorded, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	var batch pgx.Batch
+	for _, subject := range subjects {
+		if !slices.Contains(recorded, subject) {
+			by.QueueAudit(&batch, action, subject, "", after)
+			recorded = append(recorded, subject)
+		}
+	}
+	return db.Hot.SendBatch(ctx, &batch).Close()
 }
 
 // AuditEntry is a manual change: the row before and after it as JSON, "" where there is no

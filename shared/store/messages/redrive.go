@@ -78,14 +78,11 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, h
 
 // RecordReveal adds audit entries: somebody was shown the data of messages.
 func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Operator) error {
-	if len(ids) == 0 {
-		return nil
+	subjects := make([]string, len(ids))
+	for i, id := range ids {
+		subjects[i] = id.String()
 	}
-	var batch pgx.Batch
-	for _, id := range ids {
-		by.QueueAudit(&batch, "message.reveal", id.String(), "", `{"revealed":["data"]}`)
-	}
-	return store.Wrap("record reveal", st.db.Hot.SendBatch(ctx, &batch).Close())
+	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "message.reveal", `{"revealed":["data"]}`, subjects...))
 }
 
 // StuckFilter narrows the stuck messages; a zero field does not.

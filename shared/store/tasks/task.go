@@ -49,10 +49,7 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 
 // RecordReveal adds an audit entry: somebody was shown the phone number and content of a task.
 func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
-	err := st.db.Audited(ctx, by, func(pgx.Tx) (store.AuditEntry, error) {
-		return store.AuditEntry{Action: "task.reveal", Subject: id.String(), After: `{"revealed":["phone_number","content"]}`}, nil
-	})
-	return store.Wrap("record reveal", err)
+	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "task.reveal", `{"revealed":["phone_number","content"]}`, id.String()))
 }
 
 // ByKey finds the task of a submission's key; task.CodeNotFound when no such call was committed.
