@@ -182,6 +182,9 @@ func (b *tab) shot(name string) {
 // fill replaces the values of fields of a form, given as name, value, name, value; it opens the form first.
 func (b *tab) fill(form string, fields ...string) {
 	b.t.Helper()
+	for i := 0; i+1 < len(fields); i += 2 {
+		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, chromedp.ByQuery)) // the page may still be arriving
+	}
 	b.run(chromedp.Evaluate(`{ const d = document.querySelector(`+strconv.Quote(form)+`).closest("details"); if (d) d.open = true; }`, nil))
 	for i := 0; i+1 < len(fields); i += 2 {
 		field := form + ` [name="` + fields[i] + `"]`
