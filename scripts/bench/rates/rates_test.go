@@ -19,7 +19,7 @@ import (
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
-	o := options{rounds: 1, duration: 100 * time.Millisecond, life: 100 * time.Millisecond, connections: []int{1, 8}, messages: 1200}
+	o := options{rounds: 1, duration: 30 * time.Millisecond, life: 30 * time.Millisecond, connections: []int{1, 8}, messages: 1200}
 	o.json, o.svg = filepath.Join(t.TempDir(), "rounds.json"), filepath.Join(t.TempDir(), "plot.svg")
 	report, err := run(t.Context(), o, &progress)
 	require.NoError(t, err, progress.String())
