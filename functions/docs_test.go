@@ -21,7 +21,7 @@ import (
 
 var (
 	update  = flag.Bool("update", false, "rewrite what is generated in docs")
-	writing sync.Mutex // of pages
+	writing sync.Mutex // held while a page is read or written
 )
 
 const updateDocs = "go test ./functions -run TestDocs -update"
@@ -33,7 +33,7 @@ func readPage(t *testing.T, path string) string {
 	return string(text)
 }
 
-// generatedPart returns the text between the marks of name on a page, and what stands
+// generatedPart returns the text between the marks of name on a page, and the text
 // before and after it.
 func generatedPart(t *testing.T, path, name string) (before, part, after string) {
 	t.Helper()
@@ -89,7 +89,7 @@ func TestDocsListEverySettingInChinese(t *testing.T) {
 	requirePart(t, page, "settings", want.String())
 }
 
-func TestDocsListWhatNeedsWhichNATS(t *testing.T) {
+func TestDocsListFeaturesByNATSVersion(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("| nats-server | needed for | with an older one |\n|---|---|---|\n")
@@ -113,7 +113,7 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// A line of the documents works as it stands beside `make run`: the API is on
+// The commands in the docs work unchanged beside `make run`: the API is on
 // 8000, the sink on 8001, and `make example` on 8081 and 8082.
 func TestDocsUseThePortsOfMakeRun(t *testing.T) {
 	t.Parallel()
@@ -124,8 +124,8 @@ func TestDocsUseThePortsOfMakeRun(t *testing.T) {
 	}
 }
 
-// The points service of `make example` reads msg.orders.paid and warns of bodies
-// that are not its own.
+// The points service of `make example` reads msg.orders.paid and logs a warning for each
+// message that another program sent there.
 func TestDocsUseNoSubjectOfMakeExample(t *testing.T) {
 	t.Parallel()
 	for _, path := range pages(t) {
@@ -133,8 +133,8 @@ func TestDocsUseNoSubjectOfMakeExample(t *testing.T) {
 	}
 }
 
-// A page in Chinese is not a translation word for word, but it has the same commands,
-// and names the same calls and settings.
+// A Chinese page is not a word-for-word translation, but it has the same commands, calls
+// and settings.
 func TestDocsAreTheSameInBothLanguages(t *testing.T) {
 	t.Parallel()
 	english, err := filepath.Glob("../docs/*.md")
@@ -166,7 +166,7 @@ func TestDocsAreTheSameInBothLanguages(t *testing.T) {
 	}
 }
 
-func TestDocsLinkToWhatExists(t *testing.T) {
+func TestDocsHaveNoBrokenLinks(t *testing.T) {
 	t.Parallel()
 	for _, path := range pages(t) {
 		for _, match := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(readPage(t, path), -1) {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// streams calls a server of its own, which has NATS.
+// streams tests the streams on another server, one with NATS.
 func (s story) streams() {
 	s.T.Helper()
 	server, nc := s.Host.ServeWithNATS(s.T)
@@ -26,14 +26,14 @@ func (s story) streams() {
 	ann := chat.as(chat.NewCaller("ann", "submitter"))
 	ann.post(200, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:ann","data":{"text":"你好"}}`)
 	chat.post(204, "/events/relay", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
-	saved := cloudevents.NewEvent()
-	saved.SetID("1")
-	saved.SetSource("/sendonce")
-	saved.SetType("sendonce.ack.saved.v1")
-	require.NoError(s.T, saved.SetData(cloudevents.ApplicationJSON, api.LateAck{
+	ack := cloudevents.NewEvent()
+	ack.SetID("1")
+	ack.SetSource("/sendonce")
+	ack.SetType("sendonce.ack.saved.v1")
+	require.NoError(s.T, ack.SetData(cloudevents.ApplicationJSON, api.LateAck{
 		AckType: "saved", From: "ann", ClientMsgID: "c-1", ServerMsgID: cluster.UnknownIDPath[1:], AcceptSeq: 7, SavedAt: time.Now().UTC(),
 	}))
-	require.NoError(s.T, broker.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject("ann"), Event: saved}})[0])
+	require.NoError(s.T, broker.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject("ann"), Event: ack}})[0])
 
 	all := ann.readStream(cluster.StreamsPath+"ann?after=0", 2)
 	require.Equal(s.T, "message", all[0].Kind)
@@ -52,7 +52,7 @@ func (s story) streams() {
 	ann.get(403, cluster.StreamsPath+"bob")
 }
 
-// upgrade asks for a WebSocket, reads its first frame and leaves it.
+// upgrade opens a WebSocket, reads its first frame and closes it.
 func (s story) upgrade(path string) {
 	s.T.Helper()
 	req, err := http.NewRequestWithContext(s.T.Context(), http.MethodGet, s.URL+path, nil)
@@ -66,7 +66,7 @@ func (s story) upgrade(path string) {
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.T, err)
 	require.Empty(s.T, s.witness.Problems(req, nil, res, nil))
-	head := make([]byte, 2) // a text frame that is whole, and its length
+	head := make([]byte, 2) // of a text frame in one part: its type and its length
 	_, err = io.ReadFull(res.Body, head)
 	require.NoError(s.T, err)
 	require.EqualValues(s.T, 0x81, head[0])
@@ -77,7 +77,7 @@ func (s story) upgrade(path string) {
 	require.NoError(s.T, res.Body.Close())
 }
 
-// readStream listens to a stream until it has said n events.
+// readStream reads n events of a stream.
 func (s story) readStream(path string, n int, header ...string) []cluster.StreamEvent {
 	s.T.Helper()
 	e := cluster.OpenStream(s.Client, path, header...)

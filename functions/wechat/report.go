@@ -11,8 +11,8 @@ import (
 
 const reportRetryDelay = 500 * time.Millisecond // between the tries to report while the database is unavailable
 
-// report is the report of an attempt. mayHaveBeenSent means that an earlier attempt of the message ended
-// unknown.
+// report returns the report of an attempt. mayHaveBeenSent means that the outcome of an earlier attempt of the
+// message is unknown.
 func (r *result) report(mayHaveBeenSent bool) task.Report {
 	switch r.class {
 	case sent:

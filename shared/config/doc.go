@@ -3,8 +3,8 @@
 //
 // Settings are the fields of structs. The tag `envconfig` names the variable, `default` and
 // `desc` are shown in the table. `secret:"true"` is for strings: the value is kept out of
-// messages, and a file may hold it, which the variable with the suffix _FILE names. `readby`
+// messages, and may be in a file that the variable with the suffix _FILE names. `readby`
 // names the functions and commands that read the setting, if not all do. A field that is no
-// setting has the tag `ignored:"true"`. A struct may have a method Validate() []task.Field
-// that names variables, for what types cannot express.
+// setting has the tag `ignored:"true"`. A struct may have a method Validate() []task.Field, which
+// checks what types cannot express and returns the variables with bad values.
 package config

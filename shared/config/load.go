@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Error is all bad settings of a process, one line each. The message of each begins with a verb.
+// Error lists all bad settings of a process, one per line. Each message begins with a verb.
 type Error []task.Field
 
 func (e Error) Error() string {
@@ -29,7 +29,7 @@ func (e Error) Error() string {
 // value.
 func Load(cfg any) []task.Field {
 	var problems []task.Field
-	whole := envconfig.Process("", cfg) // stops at the first bad one
+	firstErr := envconfig.Process("", cfg) // stops at the first bad setting
 	v := reflect.ValueOf(cfg).Elem()
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -41,7 +41,7 @@ func Load(cfg any) []task.Field {
 				problems = append(problems, *problem)
 			}
 			v.Field(i).SetString(value)
-		case whole != nil:
+		case firstErr != nil:
 			one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
 			if err := envconfig.Process("", one.Interface()); err != nil {
 				problems = append(problems, badValue(field, err))
@@ -92,7 +92,7 @@ func shownValue(field reflect.StructField) string {
 	return fmt.Sprintf("is %q but ", value)
 }
 
-// accepts describes the values of a type, "" for types whose error does.
+// accepts describes the values that a type accepts; "" = the error of the type describes them.
 func accepts(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// A limited operator is revoked while it makes a caller, which must not outlive it.
-func TestRevokeIncludesCallerBeingMade(t *testing.T) {
+// A limited operator is revoked while it creates a caller: the new caller is revoked too.
+func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OperatorCallers = 1 })
 	hash := sha256.Sum256([]byte("token"))
@@ -25,7 +25,7 @@ func TestRevokeIncludesCallerBeingMade(t *testing.T) {
 	db.Exec(t, `create trigger wait_here before insert on callers for each row execute function wait_here()`)
 	held, err := db.Owner(t).Begin(t.Context())
 	require.NoError(t, err)
-	defer func() { _ = held.Rollback(t.Context()) }() // released below already
+	defer func() { _ = held.Rollback(t.Context()) }() // no effect after the rollback below
 	_, err = held.Exec(t.Context(), `select pg_advisory_xact_lock(42)`)
 	require.NoError(t, err)
 	waiting := func(n int) func() bool {
@@ -34,20 +34,20 @@ func TestRevokeIncludesCallerBeingMade(t *testing.T) {
 		}
 	}
 
-	made, revoked := make(chan error, 1), make(chan error, 1)
+	created, revoked := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := db.Callers.Add(t.Context(), "ops.phone", hash[:], callers.Grants{Roles: []string{"submitter"}, Queues: []string{"q"}},
 			store.Operator{Name: "ops", CallerID: operator.ID})
-		made <- err
+		created <- err
 	}()
-	require.Eventually(t, func() bool { return len(made) == 1 || waiting(1)() }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(created) == 1 || waiting(1)() }, time.Minute, 5*time.Millisecond)
 	go func() {
 		_, _, err := db.Callers.Revoke(t.Context(), operator.ID, storetest.BuiltIn)
 		revoked <- err
 	}()
 	require.Eventually(t, func() bool { return len(revoked) == 1 || waiting(2)() }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, held.Rollback(t.Context()))
-	require.NoError(t, <-made)
+	require.NoError(t, <-created)
 	require.NoError(t, <-revoked)
 	require.Equal(t, 2, db.Count(t, `select count(*) from callers where revoked_at is not null`))
 }

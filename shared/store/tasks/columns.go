@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The columns of a task. Statements that read or write tasks are made of these lists, and a
+// The columns of a task. Statements that read or write tasks use these lists, and a
 // column is read into the field of its name (store.RowByName). A new column of task.Attempt is a
 // name in AttemptNames and a line in changedOutcome.
 
@@ -16,7 +16,7 @@ const (
 	AttemptNames = `result, error_code`
 	outcomeNames = AttemptNames + `, retry_count, ended, claim_id, app_id`
 
-	// DoneNames are the columns of task_done that archived_tasks keeps, but id.
+	// DoneNames are the columns of task_done that archived_tasks keeps, without id.
 	DoneNames = outcomeNames + `, status, reason, reported_at, sent_at, claimed_by`
 
 	// BodyNames are the columns of tasks; archived_tasks has them, too.
@@ -25,8 +25,8 @@ const (
 	liveBodyNames  = `id, caller_id, queue, priority, max_retries, on_unknown, expires_at` // task_live repeats these
 )
 
-// liveColumns make a task.Task of a row of task_live l; doneColumns of task_done d and its
-// body t. Both have the same names in the same order.
+// liveColumns are the columns of task_live l that store.RowByName reads into a task.Task, doneColumns
+// those of task_done d and its body t. Both have the same names in the same order.
 const (
 	liveColumns = outcomeNames + `, l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.caller_id, l.callback,
     l.state, 0 as reason, l.due_at, null::timestamptz as sent_at, null::timestamptz as finished_at,
@@ -36,7 +36,7 @@ const (
     d.claimed_by, false as marks_sending, null::timestamptz as sending_at`
 )
 
-// bodyColumns are the columns of tasks t that make a Detail of a task.Task.
+// bodyColumns are the columns of tasks t that a Detail has besides its task.Task.
 const (
 	bodyOf          = `t.phone_number as phone, t.content, t.source, t.callback_url, t.metadata, t.send_at, t.created_at`
 	bodyColumns     = bodyOf + `, false as archived`
