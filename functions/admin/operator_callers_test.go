@@ -29,7 +29,7 @@ func auditOf(s *cluster.Client, name string) (actions []string) {
 	return actions
 }
 
-func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
+func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["bulk"]`)
@@ -53,12 +53,13 @@ func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
 		require.Equal(t, 401, made.Get(poll).Status, made.User)
 		require.Equal(t, "caller.revoke", auditOf(s, made.User)[0], made.User)
 	}
-	require.Equal(t, 200, free.Get(poll).Status, "an admin without queues made it, and the operator never had its token")
+	require.Equal(t, 200, free.Get(poll).Status, "an admin without queues created it, and the operator never had its token")
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// What a limited operator grants must end with the operator. So it grants nothing to
-// callers of other limited operators, and a caller without a maker becomes its own.
+// Access that a limited operator granted must end when the operator is revoked. So it cannot
+// change callers of other limited operators, and a caller that belongs to no operator
+// becomes its own when it rotates or changes it.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -85,7 +86,7 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 		require.Equal(t, 200, c.by.Get(at).Status)
 	}
 
-	// It may change the callers that its own ones made, and those that have no maker.
+	// It may change the callers that its callers created, and those that belong to no operator.
 	require.Equal(t, 200, ops.Do("PUT", callerPath(s, "ops.given"), `{"queues":["bulk","slow"]}`).Status)
 	require.Equal(t, 200, ops.Post(callerPath(s, "ops.sub")+"/rotate", "").Status)
 	rotated := ops.Post(callerPath(s, phone.User)+"/rotate", "")
@@ -125,7 +126,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, []string{"caller.revoke", "caller.create"}, auditOf(s, "ops.slow"))
 
 	require.Equal(t, 200, s.Do("PUT", callerPath(s, "ops"), `{"queues":[]}`).Status)
-	require.Equal(t, 403, poll(both, "slow"), "more for the operator is not more for its callers")
+	require.Equal(t, 403, poll(both, "slow"), "a wider grant of the operator does not widen those of its callers")
 }
 
 func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {

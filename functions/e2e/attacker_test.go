@@ -30,9 +30,9 @@ const (
 // attacking is what the attacker's process prints when it begins.
 const attacking = "attacking"
 
-// attacker makes one attack. It is a process of its own, in make attack with the lowest
-// priority, as an attacker uses a machine of his own: it must not take the processors
-// away from the function.
+// attacker makes one attack. It is another process than the function, and in make attack it
+// has the lowest priority: a real attacker uses another machine, so it must not take the
+// processor time of the function.
 type attacker struct {
 	url, as   string
 	body      string
@@ -94,8 +94,8 @@ func attackMain(name string) error {
 	}
 }
 
-// call makes a call and counts its response. A connection that the server closes on a
-// body that it refuses is a response too.
+// call makes a call and counts its response. A connection that the server closes because it
+// refuses the body counts as a response too.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.as)
 	if err != nil {
@@ -105,12 +105,12 @@ func (o *attacker) call(c call) error {
 	return nil
 }
 
-// sends makes an attack of one call again and again.
+// sends returns an attack that repeats one call.
 func sends(c func(o *attacker, worker int) call) func(o *attacker, worker int) error {
 	return func(o *attacker, worker int) error { return o.call(c(o, worker)) }
 }
 
-// halfSent announces bodies and sends all of each but its end.
+// halfSent returns an attack that sends all but the last byte of each body.
 func halfSent(path string, size int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
@@ -143,7 +143,7 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 	}
 }
 
-// unread asks for a page and reads nothing of it for a while.
+// unread returns an attack that requests a page and reads nothing for a second.
 func unread(path string) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
 		dialer := net.Dialer{}
@@ -161,7 +161,7 @@ func unread(path string) func(o *attacker, worker int) error {
 		if err := req.Write(conn); err != nil {
 			return err
 		}
-		time.Sleep(time.Second) // the reader that does not read
+		time.Sleep(time.Second) // the client does not read
 		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
 		if err != nil {
@@ -226,7 +226,7 @@ func (o *attacker) socket(ctx context.Context) (*websocket.Conn, error) {
 	return conn, nil
 }
 
-// smallFrames sends small messages over several WebSockets as fast as they are taken.
+// smallFrames sends small messages over several WebSockets as fast as the server reads them.
 func smallFrames(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -252,7 +252,7 @@ func smallFrames(o *attacker, _ int) error {
 	return nil
 }
 
-// pings sends pings over WebSockets as fast as they are taken.
+// pings sends pings over WebSockets as fast as the server reads them.
 func pings(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -279,7 +279,7 @@ func pings(o *attacker, _ int) error {
 	}
 	o.responses[res.StatusCode].Add(1)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
-	many := bytes.Repeat([]byte("\x89\x80mask"), 1000) // empty ones
+	many := bytes.Repeat([]byte("\x89\x80mask"), 1000) // empty pings
 	for err == nil {
 		_, err = conn.Write(many)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed is all functions without their database: what reaches it gets 503,
-// and everything before is under test.
+// fuzzed has all functions without their database: a call that needs the database gets 503,
+// and all that happens before is tested.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted
@@ -47,8 +47,8 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	return z
 }
 
-// call makes one call as the built-in admin, with all roles. Whatever it says, the
-// response is an envelope, is no 500, and shows no secret.
+// call makes one call as the built-in admin, with all roles. The response to any
+// call must be an envelope and no 500.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
@@ -57,8 +57,8 @@ func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, b
 		Body: http.NoBody, Host: "localhost", RemoteAddr: "192.0.2.1:1234", RequestURI: target,
 	}
 	if body != "" {
-		made := httptest.NewRequest(method, "/", strings.NewReader(body))
-		r.Body, r.ContentLength = made.Body, made.ContentLength
+		request := httptest.NewRequest(method, "/", strings.NewReader(body))
+		r.Body, r.ContentLength = request.Body, request.ContentLength
 	}
 	r.SetBasicAuth("admin", "secret")
 	w := httptest.NewRecorder()

@@ -28,8 +28,7 @@ with recursive source (caller_id, next_at) as (
 )`
 
 // claimPostsSQL claims due messages to URLs, selected as in claimDeliveriesSQL. An HTTP call
-// may take longer than a lock should be held, so the next send time is the lease. destination_key is the
-// destination key.
+// may take longer than a lock should be held, so the next send time is the lease.
 const claimPostsSQL = PostSources + `, hand as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
 ), busy as materialized (
