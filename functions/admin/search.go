@@ -149,6 +149,7 @@ func (s *search) byName(ctx context.Context) error {
 }
 
 func (s *search) findTasks(ctx context.Context, wanted tasks.Search) error {
+	wanted.Queues = s.c.Caller.Queues
 	ids, complete, err := s.taskStore.Find(ctx, wanted)
 	if err != nil {
 		return err

@@ -13,10 +13,11 @@ import (
 
 // Search is what to look for. Each field is one thing that a text may be.
 type Search struct {
-	Key     string // an idempotency key of any caller; "" = none
-	ClaimID int64  // of a task's newest claim; 0 = none
-	Request string // the request id of a submission; "" = none
-	Caller  *int64 // only the tasks and keys of this caller; nil = all
+	Key     string   // an idempotency key of any caller; "" = none
+	ClaimID int64    // of a task's newest claim; 0 = none
+	Request string   // the request id of a submission; "" = none
+	Caller  *int64   // only the tasks and keys of this caller; nil = all
+	Queues  []string // only tasks of these queues; empty = all
 }
 
 const (
@@ -26,17 +27,23 @@ const (
 	searchBack    = 31 * 24 * time.Hour
 )
 
+// Tasks of other queues are left out by the statements themselves: what the search does next, and so its time, is then
+// the same whether such a task exists or not.
+func inQueues(id string) string {
+	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
+}
+
 // searchKeySQL finds the submissions of a key. The hash of a key contains the id of its caller.
-const searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) limit $2`
+var searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) and ` + inQueues("k.id") + ` limit $2`
 
 const searchCallersSQL = `select id from callers where $1::bigint is null or id = $1 order by id desc limit $2`
 
-const searchLiveClaimSQL = `select id from task_live where claim_id = $1 limit $2`
+const searchLiveClaimSQL = `select id from task_live where claim_id = $1 and ($3::text[] = '{}' or queue = any($3)) limit $2`
 
 // The logs are read backwards in time, part by part: both have a BRIN index on their times.
-const (
-	searchDoneClaimSQL = `select id from task_done where claim_id = $1 and reported_at >= $3 and reported_at < $4 limit $2`
-	searchRequestSQL   = `select task_id from receive_logs where request_id = $1 and task_id is not null and created_at >= $3 and created_at < $4 limit $2`
+var (
+	searchDoneClaimSQL = `select d.id from task_done d where d.claim_id = $1 and d.reported_at >= $4 and d.reported_at < $5 and ` + inQueues("d.id") + ` limit $2`
+	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
 // Find returns the tasks that match any of the fields, at most 20 of each, and whether everything was looked through:
@@ -49,12 +56,12 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 		}
 	}
 	if s.ClaimID != 0 {
-		live, err := st.findIDs(ctx, searchLiveClaimSQL, s.ClaimID)
+		live, err := st.findIDs(ctx, searchLiveClaimSQL, s.ClaimID, s.Queues)
 		if err != nil {
 			return nil, false, store.Wrap("search by claim", err)
 		}
 		if found = append(found, live...); len(live) == 0 {
-			done, all, err := st.findBackwards(ctx, searchDoneClaimSQL, s.ClaimID)
+			done, all, err := st.findBackwards(ctx, searchDoneClaimSQL, s.ClaimID, s.Queues)
 			if err != nil {
 				return nil, false, store.Wrap("search by claim", err)
 			}
@@ -62,7 +69,7 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 		}
 	}
 	if s.Request != "" && len(found) == 0 {
-		logged, all, err := st.findBackwards(ctx, searchRequestSQL, s.Request)
+		logged, all, err := st.findBackwards(ctx, searchRequestSQL, s.Request, s.Queues)
 		if err != nil {
 			return nil, false, store.Wrap("search by request", err)
 		}
@@ -84,18 +91,18 @@ func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	for _, caller := range callers {
 		hashes = append(hashes, task.KeyHash(caller, "sms", s.Key))
 	}
-	return st.findIDs(ctx, searchKeySQL, hashes)
+	return st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
 }
 
 // findBackwards runs a query over parts of the time before now, each four times as long as the one after it, until
 // something is found or the time is over.
-func (st *Store) findBackwards(ctx context.Context, sql string, value any) (found []task.ID, complete bool, err error) {
+func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
 	within, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
 	now := time.Now().Add(time.Minute) // the clock of the database may be ahead
 	for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)); length *= 4 {
 		begin := end.Add(-length)
-		found, err = st.findIDs(within, sql, value, begin, end)
+		found, err = st.findIDs(within, sql, value, queues, begin, end)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			return nil, false, nil
@@ -107,7 +114,7 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any) (foun
 	return nil, true, nil
 }
 
-// findIDs runs a query whose first parameter is what to look for, and the second how many to find.
-func (st *Store) findIDs(ctx context.Context, sql string, value any, more ...any) ([]task.ID, error) {
-	return store.QueryRows(ctx, st.db.Read, pgx.RowTo[task.ID], sql, append([]any{value, searchLimit}, more...)...)
+// findIDs runs a query whose first parameter is what to look for, the second how many to find, and the third in which queues.
+func (st *Store) findIDs(ctx context.Context, sql string, value any, queues []string, more ...any) ([]task.ID, error) {
+	return store.QueryRows(ctx, st.db.Read, pgx.RowTo[task.ID], sql, append([]any{value, searchLimit, store.NotNull(queues)}, more...)...)
 }

@@ -1,0 +1,41 @@
+package tasks_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// A search that is limited to queues does the same work whether other queues have what it looks for or not: neither its
+// time nor its result shows it.
+func TestSearchGoesOnPastTasksOfOtherQueues(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	own := submitMany(t, db, 2)
+	others := submitMany(t, db, 21, func(s *tasks.Submission) { s.Queue = "secret" })
+	_, err := db.Owner(t).Exec(t.Context(), `insert into submission_keys (key, fingerprint, id) values ($1, $1, $2)`, task.KeyHash(0, "sms", "x"), others[0])
+	require.NoError(t, err)
+	for _, id := range append([]task.ID{own[0]}, others...) {
+		_, err := db.Owner(t).Exec(t.Context(), `insert into receive_logs (request_id, task_id, caller_id, status_code) values ('x', $1, 0, 200)`, id)
+		require.NoError(t, err)
+	}
+	limited := tasks.Search{Key: "x", Request: "x", Queues: []string{task.DefaultQueue}}
+	found, complete, err := db.Tasks.Find(t.Context(), limited)
+	require.NoError(t, err)
+	require.True(t, complete)
+	require.Equal(t, own[:1], found)
+
+	claimed := db.MustClaim(t, "app", 1)[0]
+	for queue, want := range map[string][]task.ID{task.DefaultQueue: {claimed.ID}, "secret": {}} {
+		found, _, err = db.Tasks.Find(t.Context(), tasks.Search{ClaimID: claimed.ClaimID, Queues: []string{queue}})
+		require.NoError(t, err)
+		require.ElementsMatch(t, want, found)
+	}
+	found, _, err = db.Tasks.Find(t.Context(), tasks.Search{Key: "x", Request: "x"})
+	require.NoError(t, err)
+	require.Equal(t, others[:1], found)
+}
