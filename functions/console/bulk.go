@@ -146,11 +146,15 @@ func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// Tasks is where the tasks of the filter are listed. They have left its state if they were changed.
+// Tasks is where the tasks of the filter are listed; "" if the address would show a phone number. They have left its
+// state if they were changed.
 func (b bulkProgress) Tasks() string {
 	f := b.Filter
+	if f.PhoneNumber != "" {
+		return ""
+	}
 	query := url.Values{}
-	for name, value := range map[string]string{"phone_number": f.PhoneNumber, "source": f.Source, "queue": f.Queue, "from": instant(f.From), "to": instant(f.To)} {
+	for name, value := range map[string]string{"source": f.Source, "queue": f.Queue, "from": instant(f.From), "to": instant(f.To)} {
 		if value != "" {
 			query.Set(name, value)
 		}

@@ -355,6 +355,21 @@ func TestBulkChangeShowsWhyItStopped(t *testing.T) {
 	b.get("/console/bulk/"+id).has(t, `class="state stopped"`, "its operator is not an admin any more")
 }
 
+// The pages of a bulk change do not show a phone number that the tasks' own pages hide.
+func TestBulkChangeHidesThePhoneNumberOfItsFilter(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	began := s.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending","phone_number":"13800138000"},"expected":0,"reason":"x"}`)
+	require.Equal(t, 200, began.Status, began.Text)
+	eyes := s.NewCaller("eyes", "viewer")
+	b := logIn(t, eyes, eyes.User, eyes.Password)
+	for _, path := range []string{"/bulk", "/bulk/" + began.Data("id").(string), "/audit"} {
+		got := b.get("/console" + path)
+		require.Equal(t, 200, got.status, path)
+		require.NotContains(t, got.text, "13800138000", path)
+	}
+}
+
 func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
