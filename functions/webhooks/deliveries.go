@@ -41,12 +41,12 @@ func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliv
 		f.Subject = &id
 	}
 	rows, more, err := h.webhooks.Deliveries(ctx, f)
-	return fn.PageOf(rows, more, deliveryResponse, func(d webhooks.Delivery) task.ID { return d.ID }), err
+	return fn.PageOf(rows, more, shownDelivery(c), func(d webhooks.Delivery) task.ID { return d.ID }), err
 }
 
 func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	d, err := h.webhooks.Delivery(ctx, id, readScope(c))
-	return deliveryResponse(d), err
+	return shownDelivery(c)(d), err
 }
 
 func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
@@ -93,6 +93,14 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 		h.env.WakeDeliverAt(time.Time{})
 	}
 	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
+}
+
+// shownDelivery makes the response for one who may only read deliveries.
+func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
+	return func(d webhooks.Delivery) api.DeliveryResponse {
+		d.URL = shownURL(c, d.URL)
+		return deliveryResponse(d)
+	}
 }
 
 func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {

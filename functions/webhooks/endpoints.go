@@ -78,12 +78,12 @@ func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpoi
 	}
 	after, _ := task.ParseID(req.After) // validated; zero if absent
 	rows, more, err := h.webhooks.Endpoints(ctx, callerID, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, endpointResponse, func(e webhooks.Endpoint) task.ID { return e.ID }), err
+	return fn.PageOf(rows, more, shownEndpoint(c), func(e webhooks.Endpoint) task.ID { return e.ID }), err
 }
 
 func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.Endpoint(ctx, id, readScope(c))
-	return endpointResponse(e), err
+	return shownEndpoint(c)(e), err
 }
 
 // deleteEndpoint wakes the function sweep, which fails the pending deliveries that DeleteEndpoint left.
@@ -156,6 +156,16 @@ func (h *handlers) rotateSigningSecret(ctx context.Context, c *fn.Call, _ struct
 
 func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 	return api.SigningSecretResponse{Secret: s.Secret, OldSecretUntil: fn.UTC(s.OldUntil)}
+}
+
+// shownEndpoint makes the response for one who may only read endpoints.
+func shownEndpoint(c *fn.Call) func(webhooks.Endpoint) api.EndpointResponse {
+	return func(e webhooks.Endpoint) api.EndpointResponse {
+		if e.CallerID != c.Caller.ID {
+			e.URL = shownURL(c, e.URL)
+		}
+		return endpointResponse(e)
+	}
 }
 
 func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {

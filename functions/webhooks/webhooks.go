@@ -84,6 +84,14 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
+// shownURL hides from viewers what is behind the host of a URL: it may be a secret with which one can post there.
+func shownURL(c *fn.Call, url string) string {
+	if c.ReadsAll() && !c.May(fn.Admin) {
+		return task.MaskURL(url)
+	}
+	return url
+}
+
 // callerScope returns the caller whose endpoints and deliveries the call may change: itself, or nil (all) for an admin.
 func callerScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
