@@ -13,7 +13,7 @@ const (
 	flushRows  = 500              // rows in one transaction
 	shortRows  = 50               // rows in a transaction of the flusher reserved for callers without a flush
 	flushers   = 2                // transactions at once beside that one; also the limit of one caller's flushes that run row by row
-	besideRows = 100              // fewer rows wait for the end of a transaction that is under way
+	besideRows = 200              // fewer rows wait for the end of a transaction that is under way
 	maxQueued  = 10_000           // rows that wait; more are refused
 	flushLimit = 15 * time.Second // limit of a flush with all its tries
 )
