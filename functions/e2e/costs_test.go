@@ -121,10 +121,10 @@ func (w work) measure(c *cluster.Cluster) (lowest cost) {
 }
 
 // exceeds reports whether a cost is more than a tenth above a limit. It allows for what may
-// run in the background of each round, such as four statements.
+// run in the background of each round, such as four statements with 400 allocations.
 func (m cost) exceeds(limit cost, units int) bool {
 	return m.statements > 1.1*limit.statements+4/float64(units) || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 ||
-		m.allocations > 1.1*limit.allocations+2
+		m.allocations > 1.1*limit.allocations+2+400/float64(units)
 }
 
 // hotWork is done in its order: what is submitted is claimed and then reported.
