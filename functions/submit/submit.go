@@ -87,7 +87,7 @@ func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 
 // sendBatch returns for each item what a request for it alone would return: a bad item does
 // not affect the others.
-func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
+func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
 	err := decode.Object(c.Body, &req)
 	if len(c.RequestHeader().Values("Idempotency-Key")) > 0 {
@@ -98,17 +98,24 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 	}
 	results := make([]api.BatchItem, len(req.Items))
 	for first, items := range fn.Chunks(req.Items) {
-		s.sendItems(c, items, results[first:])
+		s.sendItems(ctx, c, items, results[first:])
 	}
 	c.Log("items", len(req.Items))
 	return api.BatchResponse{Items: results}, nil
 }
 
-func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
+func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
+	if err := c.Resume(ctx); err != nil {
+		for i := range items {
+			results[i] = c.Item(nil, err)
+		}
+		return
+	}
 	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
 	}
+	c.Pause()
 	outs, errs := s.tasks.SubmitWithinQuota(c.Caller, subs)
 	for i, out := range outs {
 		switch {

@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"context"
 	"encoding/json"
 	"iter"
 	"net/http"
@@ -34,6 +35,13 @@ func Chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 		}
 	}
 }
+
+// Pause lets other large batches of the caller work while this one waits for its commit; Resume must follow
+// before the next chunk.
+func (c *Call) Pause() { c.memory.pause() }
+
+// Resume waits until a batch may work again. The error is for each item of the next chunk.
+func (c *Call) Resume(ctx context.Context) error { return c.memory.resume(ctx) }
 
 // CheckItem returns an error if an item of a batch is larger than the body of a request with
 // this item alone may be.

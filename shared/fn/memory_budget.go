@@ -43,8 +43,8 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 // where the body is large; rows of pages and responses are added as they are made.
 //
 // One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
-// large calls use half the processors; further ones wait up to memoryWait with their bodies
-// unread, and are then refused with 503. All large calls together leave a quarter to
+// large calls use half the processors, those that wait for their commit aside; further ones wait up to
+// memoryWait with their bodies unread, and are then refused with 503. All large calls together leave a quarter to
 // small ones, and these leave an eighth to admins and the trigger. A batch of events has
 // rows of many callers: all batches together may hold half of the whole, use any number of
 // processors, and wait up to eventWait.
@@ -91,6 +91,7 @@ type callMemory struct {
 
 	calls, bytes int64 // under budget.mu
 	large        bool
+	paused       bool // large until it began to wait for the database
 }
 
 // enter begins a call of a caller, or of the trigger with events.
@@ -259,12 +260,35 @@ func (m *callMemory) resize(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.charge(m, n-m.bytes)
-	if m.large {
-		m.large = false
-		b.usage(m.caller).large--
-	}
+	m.endLarge()
 	b.grantWaiting()
 	b.dropUnused(m.caller)
+}
+
+// endLarge lets another large call of the caller work; mu is held.
+func (m *callMemory) endLarge() {
+	if m.large {
+		m.large = false
+		m.budget.usage(m.caller).large--
+	}
+}
+
+// pause lets other large calls of the caller work while this one waits for the database. It keeps its memory.
+func (m *callMemory) pause() {
+	b := m.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.paused = m.large
+	m.endLarge()
+	b.grantWaiting()
+}
+
+// resume waits until a call that was paused may work again.
+func (m *callMemory) resume(ctx context.Context) error {
+	if !m.paused {
+		return nil
+	}
+	return m.reserve(ctx, 0, true)
 }
 
 // release ends the call.

@@ -65,6 +65,29 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 
 // However many callers there are, large calls leave room for small ones, and these
 // for admins and the trigger.
+// The processor is idle while a batch waits for its commit.
+func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
+	t.Parallel()
+	b := newMemoryBudget(80, 0.25)
+	b.largeAtOnce = 1
+	first, second := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
+	require.NoError(t, first.reserve(t.Context(), mebibyte, true))
+	first.pause()
+	require.NoError(t, second.reserve(t.Context(), mebibyte, true))
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.Error(t, first.resume(soon), "another one works")
+	second.pause()
+	require.NoError(t, first.resume(t.Context()))
+	require.EqualValues(t, 2*(mebibyte+callCharge), b.inUse(), "both keep their memory")
+	first.release()
+	second.release()
+	require.Empty(t, b.callers)
+	small := b.mustEnter(t, "ann")
+	small.pause()
+	require.NoError(t, small.resume(t.Context()), "it never was a large one")
+}
+
 func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
