@@ -16,7 +16,7 @@ func TestTriggersShareOneTick(t *testing.T) {
 	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	f := newFunction(t, responding(204))
-	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: 2 * time.Second}
+	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Minute, TickInterval: 2 * time.Second}
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
 		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && settled(t, js, route) }, "woken at its start")
