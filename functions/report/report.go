@@ -123,21 +123,12 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 
 // batch returns for each item what a report of it alone would return.
 func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any, error) {
-	results := make([]api.BatchItem, len(req.Items))
-	for first, items := range fn.Chunks(req.Items) {
-		r.reportItems(ctx, c, req.AppID, items, results[first:])
-	}
+	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { r.reportItems(c, req.AppID, items, results) })
 	c.Log("items", len(req.Items))
 	return api.BatchResponse{Items: results}, nil
 }
 
-func (r *reporter) reportItems(ctx context.Context, c *fn.Call, app string, items []json.RawMessage, results []api.BatchItem) {
-	if err := c.Resume(ctx); err != nil {
-		for i := range items {
-			results[i] = c.Item(nil, err)
-		}
-		return
-	}
+func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, results []api.BatchItem) {
 	var reports []*tasks.Report
 	var at []int // the index of each report's item
 	for i, raw := range items {

@@ -96,21 +96,12 @@ func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	if err != nil {
 		return nil, s.recordRefused(c, err)
 	}
-	results := make([]api.BatchItem, len(req.Items))
-	for first, items := range fn.Chunks(req.Items) {
-		s.sendItems(ctx, c, items, results[first:])
-	}
+	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { s.sendItems(c, items, results) })
 	c.Log("items", len(req.Items))
 	return api.BatchResponse{Items: results}, nil
 }
 
-func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
-	if err := c.Resume(ctx); err != nil {
-		for i := range items {
-			results[i] = c.Item(nil, err)
-		}
-		return
-	}
+func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
 	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)

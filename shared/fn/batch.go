@@ -18,9 +18,31 @@ const (
 	maxItemErrors = 10
 )
 
-// Chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a
+// EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
+// work calls Pause before it waits for its commit. If the batch then gets no turn again in time, the items
+// that are left are refused with the error.
+func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
+	all := make([]api.BatchItem, len(items))
+	for first, chunk := range chunks(items) {
+		results := all[first : first+len(chunk)]
+		err := c.memory.resume(ctx)
+		if err == nil {
+			work(chunk, results)
+			continue
+		}
+		for i := range results {
+			results[i] = c.Item(nil, err)
+		}
+	}
+	return all
+}
+
+// Pause lets other large batches of the caller work until the next chunk.
+func (c *Call) Pause() { c.memory.pause() }
+
+// chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a
 // chunk of its own. It yields each chunk with the index of its first item.
-func Chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
+func chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	return func(yield func(int, []json.RawMessage) bool) {
 		for start := 0; start < len(items); {
 			end, size := start+1, len(items[start])
@@ -35,13 +57,6 @@ func Chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 		}
 	}
 }
-
-// Pause lets other large batches of the caller work while this one waits for its commit; Resume must follow
-// before the next chunk.
-func (c *Call) Pause() { c.memory.pause() }
-
-// Resume waits until a batch may work again. The error is for each item of the next chunk.
-func (c *Call) Resume(ctx context.Context) error { return c.memory.resume(ctx) }
 
 // CheckItem returns an error if an item of a batch is larger than the body of a request with
 // this item alone may be.

@@ -186,7 +186,7 @@ func TestChunksHoldAllItemsInOrder(t *testing.T) {
 		items = append(items, make([]byte, size))
 	}
 	var firsts, lengths []int
-	for first, piece := range Chunks(items) {
+	for first, piece := range chunks(items) {
 		firsts, lengths = append(firsts, first), append(lengths, len(piece))
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
