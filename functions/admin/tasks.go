@@ -117,7 +117,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
 		if e.CallerName != "" && !readsAll(c) {
-			response.Timeline[i].CallerName, response.Timeline[i].CallerID = "", nil
+			response.Timeline[i].CallerName, response.Timeline[i].CallerID, response.Timeline[i].RequestID = "", nil, ""
 		}
 	}
 	return response, err

@@ -159,15 +159,15 @@ func (req *request) page(p *mountedRoute) error {
 	if err := p.mux.pageOrigins.check(req.r, p.changesState); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(req.r.Context(), p.timeout+bodyTimeout)
-	defer cancel()
-	if err := req.resumeSession(ctx); err != nil {
+	if err := req.resumeSession(req.r.Context()); err != nil {
 		return err
 	}
-	form, err := req.readForm(ctx, p)
+	form, err := req.readForm(req.r.Context(), p)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(req.r.Context(), p.timeout)
+	defer cancel()
 	leave, err := req.enterPage(ctx)
 	if err != nil {
 		return err
@@ -175,9 +175,7 @@ func (req *request) page(p *mountedRoute) error {
 	defer leave()
 	w := &pageWriter{ResponseWriter: req.w, req: req}
 	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
-	handling, end := context.WithTimeout(ctx, p.timeout)
-	defer end()
-	r := req.r.WithContext(handling)
+	r := req.r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(form))
 	p.page(w, &Visit{Request: r, Caller: req.call.Caller, req: req, api: p.mux.api})
 	if req.status == 0 {
@@ -192,8 +190,7 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	if req.call.Caller.Name == "" {
 		anonymous := *p
 		anonymous.maxBody = min(p.maxBody, maxAnonymousForm)
-		body, err := req.readUncharged(&anonymous)
-		return body, err
+		return req.readUncharged(&anonymous)
 	}
 	if err := req.acquireSlot(p); err != nil {
 		return nil, err
