@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -58,6 +59,18 @@ func files(numbers ...int) fstest.MapFS {
 	return fsys
 }
 
+// earlier returns the migrations of these names.
+func earlier(t *testing.T, names []string) fstest.MapFS {
+	t.Helper()
+	fsys := fstest.MapFS{}
+	for _, name := range names {
+		text, err := fs.ReadFile(migrations.Files, name)
+		require.NoError(t, err)
+		fsys[name] = &fstest.MapFile{Data: text}
+	}
+	return fsys
+}
+
 func TestUpFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
@@ -66,14 +79,8 @@ func TestUpFromEveryVersion(t *testing.T) {
 	for k := range names {
 		t.Run(fmt.Sprintf("the first %d", k), func(t *testing.T) {
 			t.Parallel()
-			prefix := fstest.MapFS{}
-			for _, name := range names[:k] {
-				text, err := fs.ReadFile(migrations.Files, name)
-				require.NoError(t, err)
-				prefix[name] = &fstest.MapFile{Data: text}
-			}
 			conn := connect(t, sandbox.NewEmptyDatabase(t))
-			applied, err := migrations.UpFrom(t.Context(), conn, prefix, roles)
+			applied, err := migrations.UpFrom(t.Context(), conn, earlier(t, names[:k]), roles)
 			require.NoError(t, err)
 			require.Len(t, applied, k)
 			applied, err = migrations.Up(t.Context(), conn, roles)
@@ -85,6 +92,22 @@ func TestUpFromEveryVersion(t *testing.T) {
 			require.Empty(t, applied)
 		})
 	}
+}
+
+func TestRobotsLoseSecretsThatWereMadeForThem(t *testing.T) {
+	t.Parallel()
+	names, err := fs.Glob(migrations.Files, "*.sql")
+	require.NoError(t, err)
+	conn := connect(t, sandbox.NewEmptyDatabase(t))
+	_, err = migrations.UpFrom(t.Context(), conn, earlier(t, names[:slices.Index(names, "0016_robot_secrets.sql")]), roles)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `INSERT INTO webhook_endpoints (id, caller_id, url, events, format, secret, old_secret, old_secret_until)
+		SELECT gen_random_uuid(), 0, 'https://a.test/', '{alert.raised}', f, 'enc2.a', 'enc2.b', now() FROM unnest('{cloudevents,slack,dingtalk}'::text[]) f`)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cloudevents enc2.a enc2.b", "dingtalk", "slack"},
+		queryStrings(t, conn, `SELECT concat_ws(' ', format, secret, old_secret) FROM webhook_endpoints ORDER BY 1`))
 }
 
 func TestUpRejectsForeignHistory(t *testing.T) {

@@ -47,6 +47,7 @@ var chinese = map[string]string{
 	"Audit entries": "审计日志",
 	"Audit log":     "审计日志",
 	"Back":          "返回",
+	"Secret of the robot, if it demands signatures (DingTalk, Feishu)": "机器人的加签密钥（钉钉、飞书开启签名时填写）",
 	"Begun":         "开始时间",
 	"Best priority": "最高优先级",
 	"Best priority that it may give to a task; 0 goes first": "可给任务的最高优先级；0 最优先",

@@ -51,13 +51,14 @@ func (s *site) endpoints(p *page) error {
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
-// isRobot reports whether an endpoint is a chat robot, which verifies no signatures.
+// isRobot reports whether an endpoint is a chat robot. If it has a secret, its visitor knows it already.
 func isRobot(format string) bool { return format != "cloudevents" }
 
 // addEndpoint shows the new endpoint's secret in its response: it is never shown again.
 func (s *site) addEndpoint(p *page) error {
 	added, err := post[api.EndpointResponse](p, endpointsPath, api.EndpointRequest{
 		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"], Format: p.PostFormValue("format"),
+		Secret: p.PostFormValue("secret"),
 	})
 	if err != nil {
 		return p.again(err, "/console/webhooks", s.endpoints)

@@ -27,6 +27,16 @@ func TestRobotPagesShowNoSecret(t *testing.T) {
 	require.NotContains(t, got.text, "Replace the secret")
 	require.NotContains(t, got.text, "verifies an event")
 	b.get("/console/webhooks").has(t, `<small class="clip">WeCom robot</small>`)
+
+	const secret = "SECad0robot0of0tests"
+	got = b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "webhook.disabled", "format", "slack", "secret", secret)
+	require.Equal(t, 400, got.status)
+	got.has(t, "robots of Slack and WeCom take no signature")
+	require.NotContains(t, got.text, secret)
+	got = b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "webhook.disabled", "format", "dingtalk", "secret", secret)
+	require.Equal(t, 200, got.status)
+	got.has(t, "The robot is added.")
+	require.NotContains(t, got.text, secret)
 }
 
 func TestEndpointPages(t *testing.T) {

@@ -7,7 +7,7 @@
 // deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a process dies,
 // what it was posting is posted again, with the same webhook-id, when the lease ends. A slow or dead receiver does
 // not delay others for long: the concurrent posts to each destination are limited, and each account has at most a
-// quarter of all. A chat robot receives a text instead of the event.
+// quarter of all. A chat robot receives a text instead of the event, signed as its vendor defines if it has a secret.
 //
 // It also removes messages from the streams that no consumer needs any more, and raises and clears the alerts of
 // streams that are nearly full.

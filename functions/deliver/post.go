@@ -75,42 +75,50 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	}}
 }
 
-// receiverKind is what differs between kinds of receivers.
-type receiverKind struct {
-	contentType string
-	refusal     func(body []byte) string // why a 2xx response with this body is a failure, "" if it is none; nil: it never is
+// outgoing is a POST in the form of its receiver.
+type outgoing struct {
+	url, contentType string
+	body             []byte
+	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil: there is none
+	refusal          func(body []byte) string                // why a 2xx response with this body is a failure, "" if it is none; nil: it never is
 }
+
+const errBadURL = "the URL is not valid"
 
 // post sends one event as a CloudEvent. Each try of a delivery must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
-	return p.postTo(ctx, receiverKind{contentType: contentType}, url, id, body, secrets)
+	return p.send(ctx, outgoing{url: url, contentType: contentType, body: body, sign: func(h http.Header, at time.Time) error {
+		return api.SignWebhook(h, id, at, body, secrets...)
+	}})
 }
 
-// postTo sends one event in the form of the receiver.
-func (p *poster) postTo(ctx context.Context, to receiverKind, url, id string, body []byte, secrets []string) attempt {
+// send makes one POST.
+func (p *poster) send(ctx context.Context, out outgoing) attempt {
 	a := attempt{at: time.Now()}
-	p.roundTrip(ctx, &a, to, url, id, body, secrets)
+	p.roundTrip(ctx, &a, out)
 	a.duration = time.Since(a.at)
 	return a
 }
 
 // roundTrip sends the request and stores the result in a.
-func (p *poster) roundTrip(ctx context.Context, a *attempt, to receiverKind, url, id string, body []byte, secrets []string) {
+func (p *poster) roundTrip(ctx context.Context, a *attempt, out outgoing) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(limited, http.MethodPost, out.url, bytes.NewReader(out.body))
 	if err != nil {
-		a.err = "the URL is not valid"
+		a.err = errBadURL
 		return
 	}
 	req.Header.Set("User-Agent", "Sendonce")
-	req.Header.Set("Content-Type", to.contentType)
+	req.Header.Set("Content-Type", out.contentType)
 	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
-	// deduplicate by webhook-id.
+	// deduplicate by webhook-id; a group of a robot may then read a text twice.
 	req.Header["Idempotency-Key"] = nil
-	if err := api.SignWebhook(req.Header, id, a.at, body, secrets...); err != nil {
-		a.err = "cannot be signed: " + err.Error()
-		return
+	if out.sign != nil {
+		if err := out.sign(req.Header, a.at); err != nil {
+			a.err = "cannot be signed: " + err.Error()
+			return
+		}
 	}
 	res, err := p.transport.RoundTrip(req) // not a Client, which parses redirects even if it does not follow them
 	switch {
@@ -118,7 +126,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, to receiverKind, url
 		defer res.Body.Close()
 		// After a protocol switch (101) the context alone does not stop reading.
 		defer context.AfterFunc(limited, func() { res.Body.Close() })()
-		a.readResponse(res, to.refusal)
+		a.readResponse(res, out.refusal)
 	case ended(ctx):
 		a.cancelled, a.err = true, "interrupted before a response"
 	case ended(limited):

@@ -12,14 +12,17 @@ import (
 // robot is a chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
 type robot struct {
 	body    func(text string) map[string]any
-	refusal func(body []byte) string // as in receiverKind
+	refusal func(body []byte) string // as in outgoing
+
+	// sign adds the signature of a text to its body, or to the URL, which it returns; nil: robots of this kind take none.
+	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
 var robots = map[string]robot{
 	webhooks.FormatSlack:    {body: slackText}, // it refuses with 4xx
-	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal},
-	webhooks.FormatWeCom:    {msgtypeText, errcodeRefusal},
-	webhooks.FormatFeishu:   {feishuText, feishuRefusal},
+	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal, signDingTalk},
+	webhooks.FormatWeCom:    {body: msgtypeText, refusal: errcodeRefusal},
+	webhooks.FormatFeishu:   {feishuText, feishuRefusal, signFeishu},
 }
 
 func slackText(text string) map[string]any { return map[string]any{"text": text} }
@@ -80,9 +83,15 @@ func (d *deliverer) postToRobot(ctx context.Context, r robot, w webhooks.DueDeli
 	if err != nil {
 		return attempt{at: time.Now(), err: "has no text for a robot: " + err.Error()}
 	}
-	body, err := json.Marshal(r.body(text))
+	url, content := w.URL, r.body(text)
+	if r.sign != nil && len(w.Secrets) > 0 {
+		if url, err = r.sign(w.Secrets[0], time.Now(), url, content); err != nil {
+			return attempt{at: time.Now(), err: errBadURL}
+		}
+	}
+	body, err := json.Marshal(content)
 	if err != nil {
 		return attempt{at: time.Now(), err: err.Error()}
 	}
-	return d.poster.postTo(ctx, receiverKind{"application/json; charset=utf-8", r.refusal}, w.URL, w.EventID, body, w.Secrets)
+	return d.poster.send(ctx, outgoing{url: url, contentType: "application/json; charset=utf-8", body: body, refusal: r.refusal})
 }

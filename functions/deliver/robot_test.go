@@ -1,10 +1,17 @@
 package deliver_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,6 +77,9 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 			require.Equal(t, 1, group.Calls())
 			require.JSONEq(t, fmt.Sprintf(c.body, backlogText), bodyOf(group, 1))
 			require.Equal(t, "application/json; charset=utf-8", group.Headers[0].Get("Content-Type"))
+			for _, name := range []string{"webhook-id", "webhook-timestamp", "webhook-signature"} {
+				require.Empty(t, group.Headers[0].Get(name), "no robot verifies %s", name)
+			}
 		})
 	}
 }
@@ -160,4 +170,63 @@ func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
 	require.Contains(t, text, "id "+disabled.ID)
 	require.Contains(t, text, "返回了 410")
 	require.NotContains(t, text, "secret-path")
+}
+
+// hmacBase64 returns the base64 of the HMAC-SHA256 of a text.
+func hmacBase64(key, text string) string {
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write([]byte(text))
+	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// requireNow demands that a number of units of time since 1970 is about now.
+func requireNow(t *testing.T, number string, unit time.Duration) {
+	t.Helper()
+	n, err := strconv.ParseInt(number, 10, 64)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), time.Unix(0, n*int64(unit)), time.Minute)
+}
+
+func TestRobotsWithSecretAreSigned(t *testing.T) {
+	t.Parallel()
+	const secret = "SECad0robot0of0tests"
+	for _, c := range []struct {
+		format, accepts string
+		verify          func(t *testing.T, query url.Values, body map[string]any)
+	}{
+		{"dingtalk", `{"errcode":0,"errmsg":"ok"}`, func(t *testing.T, query url.Values, body map[string]any) {
+			requireNow(t, query.Get("timestamp"), time.Millisecond)
+			require.Equal(t, hmacBase64(secret, query.Get("timestamp")+"\n"+secret), query.Get("sign"))
+			require.Equal(t, []string{"a+b&c=d"}, query["access_token"], "the query of the URL is kept")
+			require.NotContains(t, body, "sign")
+		}},
+		{"feishu", `{"code":0,"msg":"success"}`, func(t *testing.T, query url.Values, body map[string]any) {
+			at, _ := body["timestamp"].(string)
+			requireNow(t, at, time.Second)
+			require.Equal(t, hmacBase64(at+"\n"+secret, ""), body["sign"])
+			require.Equal(t, url.Values{"access_token": {"a+b&c=d"}}, query)
+			require.Equal(t, "text", body["msg_type"])
+		}},
+	} {
+		t.Run(c.format, func(t *testing.T) {
+			t.Parallel()
+			w := cluster.Open(t, cluster.AllowLoopback)
+			queries := make(chan url.Values, 1)
+			group := cluster.NewReceiver(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+				queries <- r.URL.Query()
+				_, _ = io.WriteString(w, c.accepts)
+			})
+			robot, err := w.Client.AddEndpoint(t.Context(), api.EndpointRequest{
+				URL: group.URL + "/send?access_token=a%2Bb%26c%3Dd", Format: c.format, Events: []string{"alert.raised"}, Secret: secret,
+			})
+			require.NoError(t, err)
+			require.Empty(t, robot.Secret)
+			_, err = w.Client.TestEndpoint(t.Context(), robot.ID)
+			require.NoError(t, err)
+			cluster.WaitDeliveries(w, "delivered", 1)
+			var body map[string]any
+			require.NoError(t, json.Unmarshal([]byte(bodyOf(group, 1)), &body))
+			c.verify(t, <-queries, body)
+		})
+	}
 }

@@ -35,6 +35,9 @@ func (s story) webhooks() {
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
 	shop.post(200, at+"/rotate-secret", "")
+	robot := bank.post(200, cluster.EndpointsPath, `{"url":"https://robot.test/","events":["webhook.disabled"],"format":"dingtalk","secret":"SEC1"}`)
+	bank.post(409, fmt.Sprintf("%s/%v/rotate-secret", cluster.EndpointsPath, robot.Data("id")), "")
+	bank.post(400, cluster.EndpointsPath, `{"url":"https://robot.test/","events":["webhook.disabled"],"format":"wecom","secret":"SEC1"}`)
 	for range 10 {
 		shop.post(200, at+"/test", "")
 	}

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,7 +19,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxDescription = 200
+const (
+	maxDescription = 200
+	maxRobotSecret = 200
+)
 
 // endpointRequest adds validation to api.EndpointRequest.
 type endpointRequest api.EndpointRequest
@@ -37,7 +41,24 @@ func (r *endpointRequest) Validate() []task.Field {
 		other := slices.ContainsFunc(r.Events, func(event string) bool { return event != store.KindWebhookDisabled && !isAlertEvent(event) })
 		bad.When(other || len(r.Events) == 0, "events", "must be one or more of webhook.disabled, alert.raised and alert.cleared for the format "+r.Format+", and no others")
 	}
+	r.checkSecret(&bad)
 	return bad
+}
+
+// checkSecret checks the secret of a robot, which its owner copies from the robot's settings.
+func (r *endpointRequest) checkSecret(bad *decode.Rules) {
+	if r.Secret == "" {
+		return
+	}
+	switch r.Format {
+	case webhooks.FormatDingTalk, webhooks.FormatFeishu:
+		unprintable := strings.ContainsFunc(r.Secret, func(c rune) bool { return c <= ' ' || c > '~' })
+		bad.When(unprintable || len(r.Secret) > maxRobotSecret, "secret", "must be what the robot's settings show, at most 200 letters, digits and signs without blanks")
+	case webhooks.FormatSlack, webhooks.FormatWeCom:
+		bad.When(true, "secret", "must be left out: robots of Slack and WeCom take no signature; who knows the URL may post there")
+	case "", webhooks.FormatCloudEvents:
+		bad.When(true, "secret", "must be left out for cloudevents: the response shows the secret that Sendonce makes")
+	}
 }
 
 // isEventType reports whether an endpoint can subscribe to events of type t.
@@ -55,11 +76,14 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "must not be an alert: only an admin may subscribe to alerts"}})
 		}
 	}
-	secret := api.NewWebhookSecret()
+	made := "" // the secret that the response shows
+	if req.Format == "" || req.Format == webhooks.FormatCloudEvents {
+		made = api.NewWebhookSecret()
+	}
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
-		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: secret,
+		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: cmp.Or(made, req.Secret),
 	}, c.Operator(""))
-	return endpointResponseWithSecret(e, secret), err
+	return endpointResponseWithSecret(e, made), err
 }
 
 // listEndpointsRequest adds validation to api.EndpointsRequest.

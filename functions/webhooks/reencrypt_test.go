@@ -14,6 +14,8 @@ func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
 	_, secret := cluster.RegisterEndpoint(s, `{"url":"https://shop.example/hook"}`)
+	cluster.RegisterEndpoint(s, `{"url":"https://robot.example/","events":["webhook.disabled"],"format":"wecom"}`)
+	cluster.RegisterEndpoint(s, `{"url":"https://robot.example/","events":["webhook.disabled"],"format":"feishu","secret":"of-the-robot"}`)
 	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
 
 	reencrypt := func(keys string) (code int, output string) {
@@ -27,7 +29,7 @@ func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	require.Contains(t, output, "is not among the 1 that are set")
 	code, output = reencrypt(another + "," + sandbox.EncryptionKey)
 	require.Zero(t, code, output)
-	require.Contains(t, output, "encrypted with the first key: 1 of webhook_endpoints, 0 of provider_tokens")
+	require.Contains(t, output, "encrypted with the first key: 2 of webhook_endpoints, 0 of provider_tokens")
 	code, output = reencrypt(another)
 	require.Zero(t, code, output)
 	require.NotContains(t, output, secret)

@@ -16,7 +16,7 @@
 //	POST   /api/v1/webhooks/deliveries/resend
 //
 // Endpoints and deliveries belong to a caller. Admins read and change those of all callers, viewers read them; for others
-// the error is not_found. The secret of an endpoint is returned only when it is created or rotated. The signing secret of a
+// the error is not_found. The secret of an endpoint is returned only when it is created or rotated, that of a robot never. The signing secret of a
 // caller can be read at any time.
 package webhooks
 

@@ -280,6 +280,48 @@ func TestRobotTakesAlertsAndDisabledEndpoints(t *testing.T) {
 	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
 }
 
+func TestSecretOfRobotIsItsOwn(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const secret = "SECad0robot0of0tests"
+	robot := func(format, secret string) string {
+		return `{"url":"https://a.test/","events":["alert.raised"],"format":"` + format + `","secret":"` + secret + `"}`
+	}
+	for format, given := range map[string]string{"dingtalk": secret, "feishu": secret, "wecom": "", "slack": ""} {
+		made := s.Post(cluster.EndpointsPath, robot(format, given))
+		require.Equal(t, 200, made.Status, made.Text)
+		require.Nil(t, made.Data("secret"))
+		at := fmt.Sprintf("%s/%v", cluster.EndpointsPath, made.Data("id"))
+		refused := s.Post(at+"/rotate-secret", "")
+		require.Equal(t, 409, refused.Status, refused.Text)
+		require.Contains(t, refused.Text, "delete this endpoint and register it again with the robot's new secret")
+		for _, shown := range []cluster.Reply{made, refused, s.Get(at), s.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
+			require.NotContains(t, shown.Text, secret)
+		}
+		require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
+	}
+	require.Equal(t, 2, s.Count(`select count(*) from webhook_endpoints where starts_with(secret, 'enc2.') and format in ('dingtalk', 'feishu')`))
+	require.Equal(t, 2, s.Count(`select count(*) from webhook_endpoints where secret is null`))
+	requireNoSecretsStored(s)
+
+	for body, why := range map[string]string{
+		robot("slack", secret):                     "must be left out: robots of Slack and WeCom take no signature",
+		robot("wecom", secret):                     "must be left out: robots of Slack and WeCom take no signature",
+		robot("cloudevents", secret):               "must be left out for cloudevents: the response shows the secret that Sendonce makes",
+		`{"url":"https://a.test/","secret":"SEC"}`: "must be left out for cloudevents",
+		robot("dingtalk", secret+" "):              "must be what the robot's settings show, at most 200 letters, digits and signs without blanks",
+		robot("feishu", strings.Repeat("x", 201)):  "at most 200",
+		robot("feishu", "密钥"):                      "without blanks",
+		robot("teams", secret):                     "must be one of cloudevents",
+	} {
+		refused := s.Post(cluster.EndpointsPath, body)
+		require.Equal(t, 400, refused.Status, body)
+		require.Contains(t, refused.Text, why)
+		require.NotContains(t, refused.Text, secret)
+	}
+	require.Equal(t, []string{"secret"}, s.Post(cluster.EndpointsPath, robot("wecom", secret)).Fields())
+}
+
 func TestEndpointsArePaged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -16,7 +16,7 @@ const (
 )
 
 // AddEndpoint registers a URL for the events of this caller's tasks; its secret is
-// shown here alone. It is tried once: a repeat could register the URL twice.
+// shown here alone, that of a robot never. It is tried once: a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
 }
@@ -51,7 +51,7 @@ func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointRespon
 
 // RotateEndpoint gives an endpoint a new secret, shown here alone; the one
 // before it signs too for 24 hours. It is tried once: a repeat would end that
-// one at once.
+// one at once. The error's code is conflict for a robot.
 func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/rotate-secret"), nil, repeatIf(false))
 }

@@ -12,6 +12,7 @@ type EndpointRequest struct {
 	Description string   `json:"description,omitempty"` // at most 200 characters
 	Events      []string `json:"events,omitempty"`      // such as task.succeeded; default all
 	Format      string   `json:"format,omitempty"`      // cloudevents (default), slack, dingtalk, wecom or feishu
+	Secret      string   `json:"secret,omitempty"`      // of a robot of dingtalk or feishu that demands signatures
 }
 
 // EndpointResponse is a registered URL.
@@ -29,7 +30,7 @@ type EndpointResponse struct {
 	CreatedAt      time.Time  `json:"created_at"`
 	RotatedAt      *time.Time `json:"rotated_at,omitempty"`
 	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // until when the secret before this one signs too
-	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; shown once, when it was made
+	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; shown once, when it was made; never that of a robot
 }
 
 // EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.

@@ -164,8 +164,8 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	}
 	var d DueDelivery
 	var owner int64
-	var endpointURL, secret string
-	var old *string
+	var endpointURL string
+	var secret, old *string
 	err = store.Each(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() {
 		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)

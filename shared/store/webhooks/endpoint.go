@@ -61,7 +61,7 @@ type NewEndpoint struct {
 	Description string
 	Events      []string
 	Format      string // "" = FormatCloudEvents
-	Secret      string
+	Secret      string // "" = none, which only a robot may have
 }
 
 const endpointColumns = `id, caller_id, url, coalesce(description, '') as description, events, format, enabled, coalesce(disabled_reason, '') as disabled_reason,
@@ -93,7 +93,7 @@ func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operat
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
 		}
 		id := task.NewID()
-		secret, err := st.db.Keys.Encrypt(EndpointRow(id, n.CallerID, n.URL), n.Secret)
+		secret, err := st.encryptEndpoint(id, n)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -101,6 +101,15 @@ func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operat
 		return store.AuditEntry{Action: "webhook.create", Subject: e.subject(), Before: "", After: e.json()}, err
 	})
 	return e, store.Wrap("add endpoint", err)
+}
+
+// encryptEndpoint returns what is stored as the secret of a new endpoint; nil if it has none.
+func (st *Store) encryptEndpoint(id task.ID, n NewEndpoint) (*string, error) {
+	if n.Secret == "" {
+		return nil, nil
+	}
+	secret, err := st.db.Keys.Encrypt(EndpointRow(id, n.CallerID, n.URL), n.Secret)
+	return &secret, err
 }
 
 const endpointsSQL = `
@@ -197,9 +206,13 @@ update webhook_endpoints set old_secret = secret, old_secret_until = now() + int
 where id = $1 returning ` + endpointColumns
 
 // RotateEndpoint replaces the secret of an endpoint. For a day, events are signed with both
-// secrets. The error is task.CodeNotFound as for Endpoint.
+// secrets. The error is task.CodeNotFound as for Endpoint, or task.CodeConflict for a robot, whose secret
+// is made elsewhere.
 func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, callerID *int64, secret string, by store.Operator) (Endpoint, error) {
 	return st.changeEndpoint(ctx, id, callerID, "webhook.rotate", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
+		if e.Format != FormatCloudEvents {
+			return "", nil, task.Refuse(task.CodeConflict, "this endpoint is a robot, whose secret is made in its chat group: delete this endpoint and register it again with the robot's new secret")
+		}
 		encrypted, err := st.db.Keys.Encrypt(EndpointRow(id, e.CallerID, e.URL), secret)
 		return rotateEndpointSQL, []any{encrypted}, err
 	})
@@ -311,13 +324,13 @@ func (st *Store) signingSecret(ctx context.Context, caller int64) (s SigningSecr
 
 // Signing is what signs for an endpoint or a caller.
 type Signing struct {
-	Secrets []string // newest first
+	Secrets []string // newest first; none for a robot that demands no signature
 	Err     error    // why they cannot be read (ErrDecrypt); nil when Secrets holds them
 }
 
 // signing decrypts the secrets of a row of webhook_endpoints.
-func (st *Store) signing(row, stored string, old *string) (s Signing) {
-	for _, text := range []*string{&stored, old} {
+func (st *Store) signing(row string, stored, old *string) (s Signing) {
+	for _, text := range []*string{stored, old} {
 		if text == nil {
 			continue
 		}
@@ -341,8 +354,7 @@ func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func
 	found := map[int64]Signing{}
 	var id task.ID
 	var caller int64
-	var secret string
-	var old *string
+	var secret, old *string
 	err := store.QueryEach(ctx, st.db.Hot, knownSecretsSQL, []any{callers}, []any{&id, &caller, &secret, &old}, func() {
 		found[caller] = st.signing(EndpointRow(id, caller, ""), secret, old)
 	})

@@ -559,9 +559,12 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 func TestRobotOfOtherEventsIsNotStored(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	add := func(format string, events ...string) error {
-		_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{URL: "https://robot.example", Format: format, Events: events, Secret: "whsec_x"}, store.Operator{Name: "admin"})
+	addWith := func(secret, format string, events ...string) error {
+		_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{URL: "https://robot.example", Format: format, Events: events, Secret: secret}, store.Operator{Name: "admin"})
 		return err
+	}
+	add := func(format string, events ...string) error {
+		return addWith(map[string]string{"cloudevents": "whsec_x"}[format], format, events...)
 	}
 	for _, format := range webhooks.Formats {
 		require.NoError(t, add(format, "alert.raised", "alert.cleared", "webhook.disabled"))
@@ -570,4 +573,11 @@ func TestRobotOfOtherEventsIsNotStored(t *testing.T) {
 	require.ErrorContains(t, add("slack"), "webhook_endpoints_format")
 	require.ErrorContains(t, add("wecom", "alert.raised", "task.failed"), "webhook_endpoints_format")
 	require.ErrorContains(t, add("teams", "alert.raised"), "webhook_endpoints_format")
+
+	require.NoError(t, addWith("SEC1", "dingtalk", "alert.raised"))
+	require.NoError(t, addWith("SEC1", "feishu", "alert.raised"))
+	for _, format := range []string{"slack", "wecom"} {
+		require.ErrorContains(t, addWith("SEC1", format, "alert.raised"), "webhook_endpoints_secret")
+	}
+	require.ErrorContains(t, addWith("", "cloudevents"), "webhook_endpoints_secret")
 }
