@@ -34,7 +34,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/robot", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"functions/console": {ours: []string{"shared/decode", "functions/console/apidocs", "shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
@@ -77,6 +77,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/loglimit":    {},
 	"shared/metrics":     {},
 	"shared/retry":       {},
+	"shared/robot":       {ours: []string{"shared/api", "shared/message", "shared/task"}},
 	"shared/settings":    {ours: []string{"shared/api", "shared/bus", "shared/config", "shared/decode", "shared/store", "shared/task"}},
 	"shared/text":        {},
 	"shared/streamevent": {ours: []string{"shared/bus", "shared/message", "shared/store/messages", "shared/task"}, outside: []string{"github.com/cloudevents/sdk-go/v2"}},

@@ -108,6 +108,7 @@ var chinese = map[string]string{
 	"Error":                            "错误",
 	"Error code":                       "错误码",
 	"Errors in a row":                  "连续错误",
+	"Text":                             "文本",
 	"Event":                            "事件",
 	"Event ID":                         "事件 ID",
 	"Event body":                       "事件内容",

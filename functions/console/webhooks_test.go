@@ -27,6 +27,9 @@ func TestRobotPagesShowNoSecret(t *testing.T) {
 	require.NotContains(t, got.text, "Replace the secret")
 	require.NotContains(t, got.text, "verifies an event")
 	b.get("/console/webhooks").has(t, `<small class="clip">WeCom robot</small>`)
+	got = b.submit(got.path[:strings.Index(got.path, "?")] + "/test")
+	got.has(t, "<h2>Text</h2>", `<pre class="text">`+"[Sendonce] Test: this robot is set up to receive alerts.\n[Sendonce] 测试")
+	require.NotContains(t, got.text, "specversion")
 
 	const secret = "SECad0robot0of0tests"
 	got = b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "webhook.disabled", "format", "slack", "secret", secret)

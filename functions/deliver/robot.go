@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/robot"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robot is a chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
-type robot struct {
+// robotKind is a kind of chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
+type robotKind struct {
 	body    func(text string) map[string]any
 	refusal func(body []byte) string // as in outgoing
 
@@ -18,7 +19,7 @@ type robot struct {
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
-var robots = map[string]robot{
+var robots = map[string]robotKind{
 	webhooks.FormatSlack:    {body: slackText}, // it refuses with 4xx
 	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal, signDingTalk},
 	webhooks.FormatWeCom:    {body: msgtypeText, refusal: errcodeRefusal},
@@ -78,8 +79,8 @@ func refusedWith(name string, code int64, message string) string {
 }
 
 // postToRobot posts the text of an event.
-func (d *deliverer) postToRobot(ctx context.Context, r robot, w webhooks.DueDelivery) attempt {
-	text, err := robotText(w.Payload)
+func (d *deliverer) postToRobot(ctx context.Context, r robotKind, w webhooks.DueDelivery) attempt {
+	text, err := robot.Text(w.Payload)
 	if err != nil {
 		return attempt{at: time.Now(), err: "has no text for a robot: " + err.Error()}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,10 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 			require.Len(t, delivered[0].Tries, 1)
 			require.Equal(t, 1, group.Calls())
 			require.JSONEq(t, fmt.Sprintf(c.body, backlogText), bodyOf(group, 1))
+			shown, err := w.Client.Delivery(t.Context(), delivered[0].ID)
+			require.NoError(t, err)
+			require.Equal(t, strings.ReplaceAll(backlogText, `\n`, "\n"), shown.Text)
+			require.NotEmpty(t, shown.Payload)
 			require.Equal(t, "application/json; charset=utf-8", group.Headers[0].Get("Content-Type"))
 			for _, name := range []string{"webhook-id", "webhook-timestamp", "webhook-signature"} {
 				require.Empty(t, group.Headers[0].Get(name), "no robot verifies %s", name)

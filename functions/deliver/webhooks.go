@@ -2,7 +2,6 @@ package deliver
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"time"
 
@@ -79,7 +78,7 @@ type endpointState struct {
 // logChange logs when an endpoint begins to fail, recovers or is disabled, not the tries between. `make run` shows these
 // messages in its terminal. An endpoint that fails and recovers again and again has one line a minute for each.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
-	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
+	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.HostOf(c.URL))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason
 	if !disabled {
 		unlogged, next := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})
@@ -99,13 +98,4 @@ func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	default:
 		log.Warn("webhook endpoint fails", "error", c.Error, "do", "GET /api/v1/webhooks/deliveries shows each try; it is tried again")
 	}
-}
-
-// hostOf returns the host of a URL for logs: its path may contain a secret.
-func hostOf(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	return u.Host
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/robot"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -111,6 +112,18 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	return api.DeliveryResponse{
 		ID: d.ID.String(), EventID: d.EventID, EventType: d.EventType, Subject: d.Subject, EndpointID: d.EndpointID.String(),
 		URL: d.URL, State: d.State, Attempts: int(d.Tried), NextAt: fn.UTC(d.NextAt), CreatedAt: d.CreatedAt.UTC(),
-		FinishedAt: fn.UTC(d.FinishedAt), Tries: tries, Payload: json.RawMessage(d.Payload),
+		FinishedAt: fn.UTC(d.FinishedAt), Tries: tries, Payload: json.RawMessage(d.Payload), Text: robotText(d),
 	}
+}
+
+// robotText returns what a robot is sent; "" for other endpoints, for events that no robot is sent, and where d has no payload.
+func robotText(d webhooks.Delivery) string {
+	if d.Format == "" || d.Format == webhooks.FormatCloudEvents {
+		return ""
+	}
+	text, err := robot.Text(d.Payload)
+	if err != nil {
+		return ""
+	}
+	return text
 }

@@ -322,6 +322,23 @@ func TestSecretOfRobotIsItsOwn(t *testing.T) {
 	require.Equal(t, []string{"secret"}, s.Post(cluster.EndpointsPath, robot("wecom", secret)).Fields())
 }
 
+func TestDeliveryToRobotHasItsText(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://a.test/","events":["alert.raised"],"format":"feishu"}`)
+	sent := s.Post(at+"/test", "")
+	require.Contains(t, sent.Data("text"), "[Sendonce] Test: this robot is set up to receive alerts.\n")
+	of := fmt.Sprintf("%s/%v", cluster.DeliveriesPath, sent.Data("id"))
+	require.Equal(t, sent.Data("text"), s.Get(of).Data("text"))
+	require.Equal(t, sent.Data("text"), s.Post(of+"/resend", "").Data("text"))
+	require.NotContains(t, s.Get(cluster.DeliveriesPath).Text, `"text"`, "a list has neither texts nor events")
+
+	s.Exec(`update webhook_events set payload = '{"type":"sendonce.task.failed.v1"}'`)
+	require.Nil(t, s.Get(of).Data("text"), "no robot gets this event")
+	plain, _ := cluster.RegisterEndpoint(s, shopURL)
+	require.Nil(t, s.Post(plain+"/test", "").Data("text"))
+}
+
 func TestEndpointsArePaged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -91,6 +91,7 @@ type DeliveryResponse struct {
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
 	Tries      []DeliveryTry   `json:"tries"`             // oldest first, the last 50
 	Payload    json.RawMessage `json:"payload,omitempty"` // the event, where one delivery is read: the body, or what a robot's text was made of
+	Text       string          `json:"text,omitempty"`    // what a robot is sent, where one delivery is read
 }
 
 // DeliveryTry is one POST of a delivery.

@@ -10,3 +10,12 @@ func MaskURL(text string) string {
 	}
 	return u.Scheme + "://" + u.Host + "/****"
 }
+
+// HostOf returns the host of a URL, "" if it is none, for logs and texts: the rest may be a secret.
+func HostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}

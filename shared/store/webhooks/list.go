@@ -25,7 +25,8 @@ type Delivery struct {
 	CreatedAt  time.Time
 	FinishedAt *time.Time
 	Tries      store.List[Try] // oldest first, the last 50
-	Payload    string          // the body of each POST; only where a method says so
+	Payload    string          // the event; only where a method says so
+	Format     string          // of the endpoint, one of Formats; only where a method says so, and "" if the endpoint was deleted
 }
 
 const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,
@@ -43,7 +44,7 @@ type DeliveryFilter struct {
 }
 
 const deliveriesSQL = `
-select ` + deliveryColumns + `, ''
+select ` + deliveryColumns + `, '', ''
 from webhook_deliveries w
 where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.state = $2) and ($3::uuid is null or w.endpoint_id = $3)
     and ($4::uuid is null or w.subject = $4) and ($5::uuid is null or w.id < $5) and ($6::uuid is null or w.id >= $6)
@@ -70,12 +71,12 @@ func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Deliv
 }
 
 const deliverySQL = `
-select ` + deliveryColumns + `, ` + deliveryPayload + `
+select ` + deliveryColumns + `, ` + deliveryPayload + `, coalesce((select format from webhook_endpoints where id = w.endpoint_id), '')
 from webhook_deliveries w
 where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 
 // Delivery finds one delivery of a caller, or any caller's if callerID is nil, with its
-// payload; task.CodeNotFound when there is none.
+// payload and format; task.CodeNotFound when there is none.
 func (st *Store) Delivery(ctx context.Context, id task.ID, callerID *int64) (Delivery, error) {
 	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, callerID)
 	return d, store.Wrap("delivery", err)

@@ -1,4 +1,5 @@
-package deliver
+// Package robot writes the texts that robots of chat groups are sent in place of events.
+package robot
 
 import (
 	"encoding/json"
@@ -11,10 +12,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// robotText returns what a robot posts about an event, in English and Chinese. It always contains "Sendonce", which
+// Text returns what a robot posts about an event, in English and Chinese. It always contains "Sendonce", which
 // robots may demand as a keyword, and never a URL: its path may contain a secret. Names have no characters that robots
 // would read as markup.
-func robotText(payload string) (string, error) {
+func Text(payload string) (string, error) {
 	var event api.WebhookEvent
 	if err := json.Unmarshal([]byte(payload), &event); err != nil {
 		return "", err
@@ -54,11 +55,11 @@ func alertText(a api.AlertEventData) string {
 	title, titleZh, until, untilZh := "Alert", "告警", "", ""
 	if a.ClearedAt != nil {
 		title, titleZh = "Alert cleared", "告警解除"
-		until, untilZh = ", cleared "+robotTime(*a.ClearedAt), "，解除于 "+robotTime(*a.ClearedAt)
+		until, untilZh = ", cleared "+utc(*a.ClearedAt), "，解除于 "+utc(*a.ClearedAt)
 	}
 	value, threshold := alertValue(kind, a.Value), alertValue(kind, a.Threshold)
-	return fmt.Sprintf("[Sendonce] %s: %s%s\nValue %s, threshold %s, since %s%s\n", title, name[0], a.Queue, value, threshold, robotTime(a.Since), until) +
-		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, robotTime(a.Since), untilZh)
+	return fmt.Sprintf("[Sendonce] %s: %s%s\nValue %s, threshold %s, since %s%s\n", title, name[0], a.Queue, value, threshold, utc(a.Since), until) +
+		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), untilZh)
 }
 
 // alertValue is a number of tasks, or a part of 1 as a percentage.
@@ -78,10 +79,10 @@ var disabledReasons = map[string][2]string{
 func disabledText(e api.EndpointEventData) string {
 	since, sinceZh := "", ""
 	if e.FailingSince != nil {
-		since, sinceZh = ", failing since "+robotTime(*e.FailingSince), "，自 "+robotTime(*e.FailingSince)+" 起失败"
+		since, sinceZh = ", failing since "+utc(*e.FailingSince), "，自 "+utc(*e.FailingSince)+" 起失败"
 	}
-	return fmt.Sprintf("[Sendonce] Webhook endpoint disabled: %s\nReason: %s%s, id %s\n", hostOf(e.URL), disabledReasons[e.Reason][0], since, e.EndpointID) +
-		fmt.Sprintf("[Sendonce] 回调端点已停用：%s\n原因：%s%s，ID %s", hostOf(e.URL), disabledReasons[e.Reason][1], sinceZh, e.EndpointID)
+	return fmt.Sprintf("[Sendonce] Webhook endpoint disabled: %s\nReason: %s%s, id %s\n", task.HostOf(e.URL), disabledReasons[e.Reason][0], since, e.EndpointID) +
+		fmt.Sprintf("[Sendonce] 回调端点已停用：%s\n原因：%s%s，ID %s", task.HostOf(e.URL), disabledReasons[e.Reason][1], sinceZh, e.EndpointID)
 }
 
-func robotTime(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
+func utc(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
