@@ -266,6 +266,7 @@ func TestComposeServiceLimits(t *testing.T) {
 		}
 		if text(s, "image") == ourImage {
 			require.Equal(t, "30s", text(s, "stop_grace_period"), "more than SENDONCE_DRAIN_TIMEOUT")
+			require.Equal(t, ".env", text(s, "env_file"), "several functions read one setting, such as SENDONCE_OUTGOING_NETWORKS")
 		}
 		if name != "gateway" {
 			require.Empty(t, list(s, "ports"), "%s must not be reachable from outside", name)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/functions/deliver"
+	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
 // cluster is the objects of one overlay.
@@ -262,6 +262,7 @@ func TestKnativeServiceFields(t *testing.T) {
 				require.Less(t, longest, time.Duration(timeout)*time.Second)
 			}
 			container := at(spec, "containers", 0)
+			require.Equal(t, "sendonce", text(container, "envFrom", 0, "configMapRef", "name"), "several functions read one setting, such as SENDONCE_OUTGOING_NETWORKS")
 			require.Equal(t, "true", text(container, "securityContext", "runAsNonRoot"))
 			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
 			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
@@ -383,7 +384,7 @@ func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
 	wants := map[string][]string{}
-	for _, p := range deliver.NonPublicNetworks {
+	for _, p := range outgoing.NonPublicNetworks {
 		if p.Addr().Is6() {
 			wants["::/0"] = append(wants["::/0"], p.String())
 			continue

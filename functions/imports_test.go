@@ -34,7 +34,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/robot", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+			"shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/outgoing", "shared/retry", "shared/robot", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"functions/console": {ours: []string{"shared/decode", "functions/console/apidocs", "shared/fn", "shared/api", "shared/task", "shared/text"}}, // it calls the API
@@ -72,7 +72,8 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/store/storetest":   {ours: []string{"shared/"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/stretchr/testify"}},
 
 	"shared/config":      {ours: []string{"shared/task"}, outside: []string{"github.com/kelseyhightower/envconfig"}},
-	"shared/decode":      {ours: []string{"shared/task", "shared/message", "shared/text"}},
+	"shared/decode":      {ours: []string{"shared/config", "shared/outgoing", "shared/task", "shared/message", "shared/text"}},
+	"shared/outgoing":    {ours: []string{"shared/config"}},
 	"shared/cache":       {},
 	"shared/loglimit":    {},
 	"shared/metrics":     {},

@@ -198,7 +198,7 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	wakeUps := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wakeUps <- true }))
 	t.Cleanup(shop.Close)
-	w := cluster.OpenTwoPhase(t, cluster.AllowLoopback, "SENDONCE_SAFETY_TICK=1h")
+	w := cluster.OpenTwoPhase(t, "SENDONCE_SAFETY_TICK=1h")
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
 	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
 	w.Restart()

@@ -208,6 +208,7 @@ var apiMessages = map[string]string{
 	"must be one or more of webhook.disabled, alert.raised and alert.cleared for the format %s, and no others":                                 "%s只能选择 webhook.disabled、alert.raised 和 alert.cleared，且至少选择一个",
 	"must be pending, delivered or failed":                                                                                                     "必须是 pending、delivered 或 failed",
 	"must be the id of a task":                                                                                                                 "必须是任务 ID",
+	"must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS":          "主机不能是私有地址或其他非公网地址；运维人员可用 SENDONCE_OUTGOING_NETWORKS 放行网段",
 	"must be left out for cloudevents: the response shows the secret that Sendonce makes":                                                      "CloudEvents 端点不能填写密钥：密钥由 Sendonce 生成，添加后显示",
 	"must be left out: robots of Slack and WeCom take no signature; who knows the URL may post there":                                          "不能填写：Slack 和企业微信机器人不使用签名，知道地址即可发送",
 	"must be what the robot's settings show, at most 200 letters, digits and signs without blanks":                                             "必须是机器人设置中显示的密钥，最多 200 个字母、数字和符号，不能有空白",

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 func TestOutcomeReachesEndpoint(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	endpoint, callback := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(endpoint.URL)
 	id := w.FinishTask(func(r *api.SendRequest) { r.CallbackURL = callback.URL })
@@ -53,7 +53,7 @@ func TestOutcomeReachesEndpoint(t *testing.T) {
 
 func TestForgedEventIsBuriedAlone(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
 	id, orphan := w.Submit(), w.Submit(func(r *api.SendRequest) { r.CallbackURL = "https://shop.example/" })
 	w.Admin.Exec(`update tasks set caller_id = 4711 where id = $1`, orphan) // there is no such caller
@@ -89,7 +89,7 @@ func TestForgedEventIsBuriedAlone(t *testing.T) {
 
 func TestFailedQueryMakesNoDeadLetter(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
 	id := w.Submit()
 	event := func(eventID string) string {
@@ -117,7 +117,7 @@ func TestFailedQueryMakesNoDeadLetter(t *testing.T) {
 
 func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	respond := make(chan struct{})
 	slow := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) {
 		<-respond
@@ -136,7 +136,7 @@ func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 
 func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	shaky := cluster.NewReceiver(t, cluster.RespondWith(500, 302, 200))
 	secret := w.AddEndpoint(shaky.URL).Secret
 	w.FinishTask()
@@ -166,7 +166,7 @@ func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 
 func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	gone, other, all := cluster.NewReceiver(t, cluster.RespondWith(410)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(gone.URL)
 	secret, everything := w.AddEndpoint(other.URL, "webhook.disabled").Secret, w.AddEndpoint(all.URL).Secret
@@ -198,7 +198,7 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 
 func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, cluster.RespondWith(503, 200))
 	signing, err := w.Client.SigningSecret(t.Context())
 	require.NoError(t, err)
@@ -231,9 +231,13 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 
 func TestPrivateAddressesAreNotCalled(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t)
+	w := cluster.New(t, "SENDONCE_SAFETY_TICK=1s")
+	w.Restart()
 	inside := cluster.NewReceiver(t, nil)
-	w.AddEndpoint(inside.URL)
+	w.AddEndpoint(inside.URL) // while the operator allowed it
+	_, err := w.Process(cluster.All).Terminate(cluster.WaitLimit)
+	require.NoError(t, err)
+	w.StartAll(cluster.NoLoopback)
 	w.FinishTask()
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`) == 1
@@ -245,7 +249,7 @@ func TestPrivateAddressesAreNotCalled(t *testing.T) {
 
 func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)
 	secret := w.AddEndpoint(shop.URL).Secret
 	require.Equal(t, w.FinishTask(), shop.Event(t, 1, secret).Subject) // so the streams exist
@@ -286,7 +290,7 @@ func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
 
 func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	hang := make(chan struct{})
 	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
@@ -312,7 +316,7 @@ func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
-	c := cluster.New(t).StartEach(cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
+	c := cluster.New(t).StartEach("SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
 	hang := make(chan struct{})
 	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
@@ -336,7 +340,7 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 
 func TestTestEventIsSignedAndRetriedAsAllOthers(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	receiver := cluster.NewReceiver(t, cluster.RespondWith(500, 204))
 	registered := w.AddEndpoint(receiver.URL, "task.failed")
 	sent, err := w.API("webhooks").TestEndpoint(t.Context(), registered.ID)

@@ -13,7 +13,7 @@ import (
 
 func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	secret := w.AddEndpoint(locked.URL).Secret
 	neighbour := w.AddEndpoint(other.URL)
@@ -36,7 +36,7 @@ func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	w.Admin.NewCaller("shop", "submitter").Get(cluster.SigningSecretPath)
 	setSecret := func(value string) {
@@ -62,7 +62,7 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 
 func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
+	w := cluster.Open(t, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
 	broken, other, witness := cluster.NewReceiver(t, cluster.RespondWith(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(broken.URL)
 	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret

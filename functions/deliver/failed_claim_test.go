@@ -38,7 +38,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_SAFETY_TICK=15m")
+			w := cluster.Open(t, "SENDONCE_SAFETY_TICK=15m")
 			webhook, neighbour := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, receive)
 			if receive != nil {
 				t.Cleanup(func() { close(hang) }) // before the server waits for its calls
@@ -69,7 +69,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 // is not posted. The messages of others are.
 func TestMessageOfUnknownCallerStopsNoOther(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)
 	insertPosts(w.Admin, 0, shop.URL, 1)
 	insertPosts(w.Admin, 4711, shop.URL, 1)

@@ -17,7 +17,7 @@ import (
 
 func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	status := atomic.Int32{}
 	status.Store(http.StatusInternalServerError)
 	shaky := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
@@ -62,7 +62,7 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 
 func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	receiver := cluster.NewReceiver(t, nil)
 	w.AddEndpoint(receiver.URL)
 	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
@@ -77,7 +77,7 @@ func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
 
 func TestDataAfterResponseIsNotLogged(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	w.AddEndpoint("http://" + sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 		if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
 			_, _ = io.Copy(io.Discard, r.Body)

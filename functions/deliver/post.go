@@ -75,8 +75,8 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	}}
 }
 
-// outgoing is a POST in the form of its receiver.
-type outgoing struct {
+// postRequest is a POST in the form of its receiver.
+type postRequest struct {
 	url, contentType string
 	body             []byte
 	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil: there is none
@@ -87,13 +87,13 @@ const errBadURL = "the URL is not valid"
 
 // post sends one event as a CloudEvent. Each try of a delivery must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
-	return p.send(ctx, outgoing{url: url, contentType: contentType, body: body, sign: func(h http.Header, at time.Time) error {
+	return p.send(ctx, postRequest{url: url, contentType: contentType, body: body, sign: func(h http.Header, at time.Time) error {
 		return api.SignWebhook(h, id, at, body, secrets...)
 	}})
 }
 
 // send makes one POST.
-func (p *poster) send(ctx context.Context, out outgoing) attempt {
+func (p *poster) send(ctx context.Context, out postRequest) attempt {
 	a := attempt{at: time.Now()}
 	p.roundTrip(ctx, &a, out)
 	a.duration = time.Since(a.at)
@@ -101,7 +101,7 @@ func (p *poster) send(ctx context.Context, out outgoing) attempt {
 }
 
 // roundTrip sends the request and stores the result in a.
-func (p *poster) roundTrip(ctx context.Context, a *attempt, out outgoing) {
+func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, out.url, bytes.NewReader(out.body))

@@ -13,7 +13,7 @@ import (
 // robotKind is a kind of chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
 type robotKind struct {
 	body    func(text string) map[string]any
-	refusal func(body []byte) string // as in outgoing
+	refusal func(body []byte) string // as in postRequest
 
 	// sign adds the signature of a text to its body, or to the URL, which it returns; nil: robots of this kind take none.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
@@ -94,5 +94,5 @@ func (d *deliverer) postToRobot(ctx context.Context, r robotKind, w webhooks.Due
 	if err != nil {
 		return attempt{at: time.Now(), err: err.Error()}
 	}
-	return d.poster.send(ctx, outgoing{url: url, contentType: "application/json; charset=utf-8", body: body, refusal: r.refusal})
+	return d.poster.send(ctx, postRequest{url: url, contentType: "application/json; charset=utf-8", body: body, refusal: r.refusal})
 }

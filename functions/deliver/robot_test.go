@@ -67,7 +67,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := cluster.Open(t, cluster.AllowLoopback)
+			w := cluster.Open(t)
 			group := cluster.NewReceiver(t, respondWith(c.accepts))
 			addRobot(t, w, group.URL, c.format, "alert.raised")
 			insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
@@ -105,7 +105,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := cluster.Open(t, cluster.AllowLoopback)
+			w := cluster.Open(t)
 			group := cluster.NewReceiver(t, respondWith(c.refuses, c.accepts))
 			robot := addRobot(t, w, group.URL, c.format, "alert.raised")
 			insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
@@ -134,7 +134,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 
 func TestSlackRefusesByStatus(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	channel := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
 			w.WriteHeader(403)
@@ -158,7 +158,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 
 func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	group, gone := cluster.NewReceiver(t, respondWith(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
 	robot := addRobot(t, w, group.URL, "wecom", "webhook.disabled")
 	_, err := w.Client.TestEndpoint(t.Context(), robot.ID)
@@ -215,7 +215,7 @@ func TestRobotsWithSecretAreSigned(t *testing.T) {
 	} {
 		t.Run(c.format, func(t *testing.T) {
 			t.Parallel()
-			w := cluster.Open(t, cluster.AllowLoopback)
+			w := cluster.Open(t)
 			queries := make(chan url.Values, 1)
 			group := cluster.NewReceiver(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 				queries <- r.URL.Query()

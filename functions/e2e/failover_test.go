@@ -21,7 +21,7 @@ func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Clust
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
 	// What is not accepted in its turn would be saved ahead of what was.
-	return cluster.NewOn(t, url).StartEach(append(env, cluster.AllowLoopback, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
+	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
 // throughPgBouncer returns settings by which functions reach the primary of a pair

@@ -13,7 +13,7 @@ import (
 // so only the trigger's check when it connects can bring the outcomes.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
-	c := cluster.New(t).StartEach(cluster.AllowLoopback)
+	c := cluster.New(t).StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	secret := c.AddEndpoint(shop.URL).Secret
 	finished := c.FinishTasks(1)

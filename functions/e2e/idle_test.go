@@ -102,7 +102,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 		return false // it only counts
 	})
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
+	c := o.StartEach("DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
 		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 	ops, shop := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	secret := c.AddEndpoint(ops.URL, "alert.raised", "alert.cleared").Secret

@@ -129,7 +129,7 @@ func start(t *testing.T, a attack) *target {
 			o.db.Exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, '{}')`, nameOf(who, role), hash[:], roles)
 		}
 	}
-	env := cluster.Settings(url, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
+	env := cluster.Settings(url, "NATS_URL="+o.nats.URL())
 	if a.function != "" {
 		env = append(env, "FUNCTION_TARGET="+a.function)
 	}

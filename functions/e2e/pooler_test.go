@@ -7,10 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/functions/internal/contract"
-	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
 )
@@ -26,13 +24,7 @@ func pooled(t *testing.T, url string) string {
 func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	env, err := fn.NewEnv(settings.Config{
-		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles), Pooler: true,
-	}, sandbox.Log(t))
-	require.NoError(t, err)
-	t.Cleanup(env.Close)
-	h, err := fn.Handler(env, functions.Catalogue()...)
-	require.NoError(t, err)
+	_, h := cluster.NewEnv(t, pooled(t, url), func(c *settings.Config) { c.Pooler = true })
 	story{cluster.ServeHandler(t, h).Connect(url), contract.NewWitness(t)}.runAll()
 }
 
@@ -68,7 +60,7 @@ func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {
 func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+pooled(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
+	c := o.StartEach("DATABASE_URL="+pooled(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(20)

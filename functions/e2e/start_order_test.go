@@ -16,7 +16,7 @@ import (
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	o.Env = append(o.Env, "TWO_PHASE_ENABLED=true", cluster.AllowLoopback)
+	o.Env = append(o.Env, "TWO_PHASE_ENABLED=true")
 	at := o.Start("")
 	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)

@@ -120,7 +120,7 @@ func snapshotTables(s *cluster.Client) map[string]string {
 func TestForgedEventsAreRefused(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url, cluster.AllowLoopback, "NATS_URL="+cluster.NewNATS(t).URL()))
+	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url, "NATS_URL="+cluster.NewNATS(t).URL()))
 	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
 	shop := cluster.NewReceiver(t, nil)
 	at, _ := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))

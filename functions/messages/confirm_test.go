@@ -29,7 +29,7 @@ const ledgerOfMessages = `select concat(
 
 func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	admin := w.Admin
 	shop := admin.NewCaller("shop", "submitter")
 	points, bob := admin.NewMessageReceiver("points", "msg.orders.>", "ordres.>"), admin.NewMessageReceiver("bob")
@@ -115,7 +115,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 
 func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	door := w.Admin.NewMessageReceiver("door")
 	statuses := make(chan int, 1)
 	web := cluster.NewReceiver(t, nil)

@@ -67,7 +67,7 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 
 func TestRelayRefusesForgedDestinations(t *testing.T) {
 	t.Parallel()
-	o := cluster.Open(t, cluster.AllowLoopback)
+	o := cluster.Open(t)
 	o.AddEndpoint(cluster.NewReceiver(t, nil).URL)
 	forge := func(kind int, destination, kindOfMessage, data string, n int) {
 		o.Admin.Exec(`with m as (

@@ -52,7 +52,7 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	o := cluster.New(t)
 	limits := createLimited(o, "USERS", "inbox.>", 1)
 	insertAcks(o.Admin, "ann", 20) // far more than the relay takes at once, and first
-	c := o.StartEach(cluster.AllowLoopback)
+	c := o.StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(3)
@@ -146,7 +146,7 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
-	c := cluster.NewAt(t, sandbox.NewDatabase(t), servers.URL()).StartEach(cluster.AllowLoopback)
+	c := cluster.NewAt(t, sandbox.NewDatabase(t), servers.URL()).StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(1)

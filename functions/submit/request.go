@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -36,7 +37,7 @@ func (r *batchRequest) Validate() []task.Field {
 }
 
 // Validate returns all fields with an invalid value. It does not compare times with the current
-// time, because a replay must be accepted even after its times have passed. checkTimes does that.
+// time, because a replay must be accepted even after its times have passed. checkNow does that.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -83,12 +84,14 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkTimes returns an error if expires_at has passed or a time is too far ahead. A replay is accepted all the same.
-func (r *sendRequest) checkTimes(now time.Time) *task.Error {
+// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A replay is
+// accepted all the same.
+func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
 	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.Farthest)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
+	bad.Reachable("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)
 }
 

@@ -189,7 +189,7 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 		sub.Refused = setKey(sub, &req, key)
 	}
 	if sub.Refused == nil {
-		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.checkTimes(time.Now()))
+		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.checkNow(time.Now(), s.env.Config.OutgoingNetworks))
 	}
 	return sub
 }

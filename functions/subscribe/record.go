@@ -25,7 +25,7 @@ func (r *recordRequest) Validate() []task.Field {
 // record commits a message that the caller sends itself: its task is claimed by the caller in
 // the same transaction.
 func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
-	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, h.maxRetries)
+	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
 	out, err := h.submit(ctx, c, s)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
@@ -29,7 +30,7 @@ var noMetadata = []byte(`{}`)
 type sendRequest api.SubscribeRequest
 
 // Validate names every field whose value is not acceptable. It does not compare send_at with the
-// present (checkSendAt does): a repeat must be accepted at any later time.
+// present (checkNow does): a repeat must be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -64,22 +65,23 @@ func oneOf(bad *decode.Rules, field, value string, known ...string) {
 	bad.When(value != "" && !slices.Contains(known, value), field, "must be one of "+strings.Join(known, ", "))
 }
 
-// checkSendAt refuses a send time that is too far in the future; nil if it is not.
-func (r *sendRequest) checkSendAt(now time.Time) *task.Error {
+// checkNow refuses a send time that is too far in the future, and a callback_url that may not be called now.
+func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
+	bad.Reachable("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)
 }
 
 // subscription converts a valid request. A message whose outcome is unknown is held unless the
 // request has another policy: the user must not get it twice.
-func (r *sendRequest) subscription(c *fn.Call, maxRetries int) *subscribe.Submission {
+func (r *sendRequest) subscription(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
-		Refused: r.checkSendAt(time.Now()), AllowOtherCallers: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
+		Refused: r.checkNow(time.Now(), allowed), AllowOtherCallers: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // both are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

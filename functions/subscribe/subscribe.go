@@ -97,7 +97,7 @@ type handlers struct {
 }
 
 func (h *handlers) send(ctx context.Context, c *fn.Call, req sendRequest) (any, error) {
-	s := req.subscription(c, h.maxRetries)
+	s := req.subscription(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue = task.WeChatQueue
 	out, err := h.submit(ctx, c, s)
 	if err != nil {

@@ -235,7 +235,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 
 func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, cluster.AllowLoopback)
+	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)
 	order := api.SubscribeRequest{
 		TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(1), ReceiverUserID: api.NumberOf(9),

@@ -63,7 +63,7 @@ func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client, p
 func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	servers, processes := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	servers, processes := startThree(o, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := cluster.NewReceiver(t, nil)
 	made := servers[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.Status, made.Text)

@@ -33,7 +33,7 @@ func trimNow(o *cluster.Cluster) {
 func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4", cluster.AllowLoopback) // of the trigger too, which makes the stream
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
 	o.StartAll()
 	s := o.Admin
 	ops := cluster.NewReceiver(t, nil)

@@ -71,10 +71,13 @@ func isEventType(t string) bool {
 func isAlertEvent(t string) bool { return t == "alert.raised" || t == "alert.cleared" }
 
 func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
+	var bad decode.Rules
 	for i, event := range req.Events {
-		if isAlertEvent(event) && !c.May(fn.Admin) {
-			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "must not be an alert: only an admin may subscribe to alerts"}})
-		}
+		bad.When(isAlertEvent(event) && !c.May(fn.Admin), fmt.Sprintf("events[%d]", i), "must not be an alert: only an admin may subscribe to alerts")
+	}
+	bad.Reachable("url", req.URL, h.env.Config.OutgoingNetworks)
+	if len(bad) > 0 {
+		return nil, task.Invalid(bad)
 	}
 	made := "" // the secret that the response shows
 	if req.Format == "" || req.Format == webhooks.FormatCloudEvents {

@@ -6,7 +6,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/outgoing"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -78,6 +80,12 @@ func ValidURL(text string) bool {
 // Callback checks an optional URL for the events of one task, as the URL of an endpoint.
 func (r *Rules) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
+}
+
+// Reachable checks that the host of an optional URL is not an address that the service may not call. It is not a rule of the
+// request alone: the operator may change the allowed networks, and a repeat must be accepted all the same.
+func (r *Rules) Reachable(field, url string, allowed config.Networks) {
+	r.When(url != "" && !outgoing.PermitsURL(url, allowed), field, "must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS")
 }
 
 // OnUnknown checks an optional policy for tasks whose outcome is not known.

@@ -16,6 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/settings"
@@ -135,9 +136,9 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	}, nil
 }
 
-// newMessage converts a valid request. A message with a blocked word gets a refusal, which, like
-// that of the caller's quota, applies only to a new message: a repeat of an accepted one is
-// treated like the first one.
+// newMessage converts a valid request. A message with a blocked word, or to an address that may not be
+// called, gets a refusal, which, like that of the caller's quota, applies only to a new message: a
+// repeat of an accepted one is treated like the first one.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {
@@ -146,6 +147,11 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*me
 	m, err := req.message(c.Caller.ID, from)
 	if err != nil {
 		return nil, err
+	}
+	if m.To.Kind == message.URL {
+		var bad decode.Rules
+		bad.Reachable("to", m.To.Name, in.env.Config.OutgoingNetworks)
+		m.Refused = task.Invalid(bad)
 	}
 	blocked, err := in.admin.Blocked(ctx, allText(m.Data))
 	if err != nil {

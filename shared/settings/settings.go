@@ -21,39 +21,40 @@ import (
 
 // Config is the settings that all functions share. Its tags are those of package config.
 type Config struct {
-	DatabaseURL     string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only if SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
-	Username        string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
-	Password        string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
-	PasswordHash    string          `envconfig:"BASIC_AUTH_PASSWORD_HASH" secret:"true" desc:"instead of BASIC_AUTH_PASSWORD: the output of sendonce hash-password for it; the trigger needs the password itself or its own caller"`
-	Host            string          `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
-	AppPort         uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 = a free one"`
-	Port            *uint16         `envconfig:"PORT" desc:"port to listen on; overrides APP_PORT"`
-	Debug           bool            `envconfig:"DEBUG" default:"false" desc:"also write log lines of level debug"`
-	FunctionTarget  string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
-	TrustedProxies  config.Networks `envconfig:"TRUSTED_PROXIES" desc:"networks of proxies whose X-Forwarded-For is trusted, as 10.0.0.0/8,fd00::/8"`
-	EncryptionKeys  string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts sessions, stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"console,deliver,reencrypt,stream,webhooks,wechat"`
-	Metrics         string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin = with the credentials of an admin; open = everyone who reaches the port; a port number = everyone who reaches that port, which serves it instead"`
-	Origins         []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may call the API, open a WebSocket and read the responses (CORS, without cookies), as https://chat.example.com, separated by commas; the service's own origin is needed only behind a gateway that changes the header Host"`
-	TaskEvents      store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are reported by events and webhooks: none, final or all"`
-	RetryBackoff    task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"delays of retries by queue, as wechat=5s,30s;*=1m: the nth retry waits for the nth delay, later ones for the last; * = every other queue, which without it retries at once"`
-	PhoneCountry    task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty = numbers are stored as submitted, without punctuation"`
-	RetentionDays   int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
-	LogDays         int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries and cleared alerts are deleted; 0 = never"`
-	MaxConns        int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role; one caller uses at most half of them"`
-	Pooler          bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: no prepared statements are used"`
-	MaxCalls        int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance processes at once, waiting polls not counted; further ones are refused with 503. Admins have 32 more, events of the trigger another 256"`
-	MaxWaiting      int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance keeps open at once; further ones are refused with 503"`
-	CallerShare     float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"share of SENDONCE_MAX_CALLS, SENDONCE_MAX_WAITING and SENDONCE_MEMORY_MB that one caller may use at once, more than 0 and at most 1; beyond it calls are refused with 429, or 503 for memory"`
-	Waiting         int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages of one caller that may wait to be delivered or confirmed; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
-	WaitingMB       int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; set at most a quarter of the smaller of the streams MESSAGES and of accepted messages; 0 = no limit"`
-	WaitingTasks    int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"unfinished tasks (SMS and subscribe messages) that one caller may have; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
-	OperatorCallers int             `envconfig:"SENDONCE_OPERATOR_CALLERS" default:"20" desc:"callers that an admin with queues may create, including those that they create in turn; revoked ones count for a day"`
-	MemoryMB        int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB for the bodies, pages and responses of the calls in progress of one instance; further calls are refused with 503. A container needs three times as much; GOMEMLIMIT is twice as much unless it is set"`
-	DrainTimeout    time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls in progress may take after SIGTERM"`
-	Roles           Roles           `ignored:"true"` // has settings of its own
-	Bus             bus.Config      `ignored:"true"` // likewise
-	TwoPhase        TwoPhase        `ignored:"true"` // likewise
-	Alerts          Alerts          `ignored:"true"` // likewise
+	DatabaseURL      string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only if SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
+	Username         string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
+	Password         string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
+	PasswordHash     string          `envconfig:"BASIC_AUTH_PASSWORD_HASH" secret:"true" desc:"instead of BASIC_AUTH_PASSWORD: the output of sendonce hash-password for it; the trigger needs the password itself or its own caller"`
+	Host             string          `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
+	AppPort          uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 = a free one"`
+	Port             *uint16         `envconfig:"PORT" desc:"port to listen on; overrides APP_PORT"`
+	Debug            bool            `envconfig:"DEBUG" default:"false" desc:"also write log lines of level debug"`
+	FunctionTarget   string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
+	OutgoingNetworks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, such as 10.1.2.3,fd00::/8; URLs with other such addresses are refused" readby:"deliver,messages,stream,submit,subscribe,webhooks"`
+	TrustedProxies   config.Networks `envconfig:"TRUSTED_PROXIES" desc:"networks of proxies whose X-Forwarded-For is trusted, as 10.0.0.0/8,fd00::/8"`
+	EncryptionKeys   string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts sessions, stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"console,deliver,reencrypt,stream,webhooks,wechat"`
+	Metrics          string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin = with the credentials of an admin; open = everyone who reaches the port; a port number = everyone who reaches that port, which serves it instead"`
+	Origins          []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may call the API, open a WebSocket and read the responses (CORS, without cookies), as https://chat.example.com, separated by commas; the service's own origin is needed only behind a gateway that changes the header Host"`
+	TaskEvents       store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are reported by events and webhooks: none, final or all"`
+	RetryBackoff     task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"delays of retries by queue, as wechat=5s,30s;*=1m: the nth retry waits for the nth delay, later ones for the last; * = every other queue, which without it retries at once"`
+	PhoneCountry     task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty = numbers are stored as submitted, without punctuation"`
+	RetentionDays    int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
+	LogDays          int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries and cleared alerts are deleted; 0 = never"`
+	MaxConns         int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role; one caller uses at most half of them"`
+	Pooler           bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: no prepared statements are used"`
+	MaxCalls         int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance processes at once, waiting polls not counted; further ones are refused with 503. Admins have 32 more, events of the trigger another 256"`
+	MaxWaiting       int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance keeps open at once; further ones are refused with 503"`
+	CallerShare      float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"share of SENDONCE_MAX_CALLS, SENDONCE_MAX_WAITING and SENDONCE_MEMORY_MB that one caller may use at once, more than 0 and at most 1; beyond it calls are refused with 429, or 503 for memory"`
+	Waiting          int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages of one caller that may wait to be delivered or confirmed; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
+	WaitingMB        int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; set at most a quarter of the smaller of the streams MESSAGES and of accepted messages; 0 = no limit"`
+	WaitingTasks     int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"unfinished tasks (SMS and subscribe messages) that one caller may have; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
+	OperatorCallers  int             `envconfig:"SENDONCE_OPERATOR_CALLERS" default:"20" desc:"callers that an admin with queues may create, including those that they create in turn; revoked ones count for a day"`
+	MemoryMB         int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB for the bodies, pages and responses of the calls in progress of one instance; further calls are refused with 503. A container needs three times as much; GOMEMLIMIT is twice as much unless it is set"`
+	DrainTimeout     time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls in progress may take after SIGTERM"`
+	Roles            Roles           `ignored:"true"` // has settings of its own
+	Bus              bus.Config      `ignored:"true"` // likewise
+	TwoPhase         TwoPhase        `ignored:"true"` // likewise
+	Alerts           Alerts          `ignored:"true"` // likewise
 }
 
 // Validate checks what the types alone cannot.

@@ -23,8 +23,10 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// AllowLoopback is the setting that lets webhooks reach this machine.
-const AllowLoopback = "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"
+// NoLoopback is the setting with which webhooks do not reach this machine, as in production.
+const NoLoopback = outgoingNetworks
+
+const outgoingNetworks = "SENDONCE_OUTGOING_NETWORKS="
 
 // All stands for all functions in one process.
 const All = ""

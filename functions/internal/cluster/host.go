@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -62,6 +63,7 @@ func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) 
 func config(databaseURL string) settings.Config {
 	return settings.Config{
 		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles),
+		OutgoingNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, // the receivers of tests
 	}
 }
 

@@ -26,7 +26,7 @@ func Binary(t testing.TB) string {
 func Settings(databaseURL string, more ...string) []string {
 	return slices.Concat(sandbox.RolesEnv(), []string{
 		"DATABASE_URL=" + databaseURL, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
-		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open",
+		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", outgoingNetworks + "127.0.0.0/8", // the receivers of tests
 	}, more)
 }
 

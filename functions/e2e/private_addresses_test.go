@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
+)
+
+// allowing serves all functions, which may call only public addresses and these networks.
+func allowing(t *testing.T, databaseURL, list string) *cluster.Client {
+	t.Helper()
+	var networks config.Networks
+	require.NoError(t, networks.Decode(list))
+	_, h := cluster.NewEnv(t, databaseURL, func(c *settings.Config) { c.OutgoingNetworks = networks })
+	return cluster.ServeHandler(t, h).Connect(databaseURL)
+}
+
+// A caller learns at once that a URL will never be called, not from the tries.
+func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := allowing(t, sandbox.NewDatabase(t), "10.1.0.0/16")
+	n := 0
+	for _, c := range []struct {
+		path, field string
+		body        func(url string) string
+	}{
+		{cluster.EndpointsPath, "url", func(url string) string { return fmt.Sprintf(`{"url":%q}`, url) }},
+		{"/api/v1/sms/send", "callback_url", func(url string) string {
+			return fmt.Sprintf(`{"phone_number":"13800138000","content":"x","callback_url":%q}`, url)
+		}},
+		{"/api/v1/subscribe/send", "callback_url", func(url string) string { return cluster.Booking(n, fmt.Sprintf(`"callback_url":%q`, url)) }},
+		{cluster.MessagesPath, "to", func(url string) string { return fmt.Sprintf(`{"client_msg_id":"m-%d","to":%q,"data":1}`, n, url) }},
+	} {
+		for _, url := range []string{
+			"http://127.0.0.1:8001/x", "https://10.2.0.1/", "http://[::1]/", "http://[::ffff:192.168.1.1]:8080/", "http://[64:ff9b::a00:1]/", "http://169.254.169.254/latest", "http://0.0.0.0/",
+		} {
+			n++
+			refused := s.Post(c.path, c.body(url))
+			require.Equal(t, 400, refused.Status, "%s %s: %s", c.path, url, refused.Text)
+			require.Equal(t, []string{c.field}, refused.Fields(), "%s %s", c.path, url)
+			require.Contains(t, refused.Text, "SENDONCE_OUTGOING_NETWORKS")
+		}
+		for _, url := range []string{"http://10.1.2.3/", "http://[64:ff9b::a01:203]/", "https://1.1.1.1/", "http://localhost/", "https://shop.test/"} {
+			n++
+			accepted := s.Post(c.path, c.body(url))
+			require.Equal(t, 200, accepted.Status, "%s %s: %s", c.path, url, accepted.Text)
+		}
+	}
+	batch := s.Post("/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/"},{"phone_number":"13800138000","content":"x"}]}`)
+	require.Equal(t, 200, batch.Status, batch.Text)
+	require.Contains(t, batch.Text, "SENDONCE_OUTGOING_NETWORKS")
+}
+
+// The setting decides about what is new: a repeat has the response of the first call.
+func TestRepeatsAreAcceptedAfterNetworksWereRemoved(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	before, after := allowing(t, url, "127.0.0.1"), allowing(t, url, "")
+	for path, body := range map[string]string{
+		"/api/v1/sms/send":   `{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/","idempotency_key":"` + api.NewKey() + `"}`,
+		cluster.MessagesPath: `{"client_msg_id":"m","to":"http://127.0.0.1/","data":1}`,
+	} {
+		first := before.Post(path, body)
+		require.Equal(t, 200, first.Status, first.Text)
+		repeat := after.Post(path, body)
+		require.Equal(t, 200, repeat.Status, repeat.Text)
+		require.Equal(t, first.Text, repeat.Text)
+	}
+}

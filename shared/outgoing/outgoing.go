@@ -1,0 +1,69 @@
+// Package outgoing says which addresses the service may call. The function deliver checks each address just before it
+// connects; functions that store URLs refuse those whose host is an address that would not pass.
+package outgoing
+
+import (
+	"net/netip"
+	"net/url"
+
+	"github.com/sendonce/sendonce/shared/config"
+)
+
+// Permits reports whether an address may be called: all in the allowed networks, and all other public ones except those that
+// isOwn returns true for. isOwn may be nil.
+func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bool) bool {
+	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
+	if allowed.Contains(addr) {
+		return true
+	}
+	if nat64.Contains(addr) {
+		embedded := addr.As16()
+		return Permits(netip.AddrFrom4([4]byte(embedded[12:])), allowed, isOwn)
+	}
+	return addr.IsValid() && !NonPublicNetworks.Contains(addr) && (isOwn == nil || !isOwn(addr))
+}
+
+// PermitsURL reports whether the host of a URL is an address that may be called, or a name. Names are not resolved: what they
+// resolve to may be another address when the URL is called.
+func PermitsURL(text string, allowed config.Networks) bool {
+	u, err := url.Parse(text)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return err != nil || Permits(addr, allowed, nil)
+}
+
+// nat64 is the well-known prefix of NAT64. The last 32 bits of such an address are the IPv4 address that is reached.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// NonPublicNetworks is the list of networks whose addresses are not public: those that the IANA special-purpose address
+// registries list as not globally reachable, unassigned ones, and all of 6to4 and Teredo, which embed an IPv4 address and
+// have no public servers. deploy/knative/base/network.yaml has the same list.
+var NonPublicNetworks = config.Networks{
+	netip.MustParsePrefix("0.0.0.0/8"),        // this host
+	netip.MustParsePrefix("10.0.0.0/8"),       // private
+	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT
+	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent, which has a public address
+	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, and the metadata service of most clouds
+	netip.MustParsePrefix("172.16.0.0/12"),    // private
+	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments
+	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
+	netip.MustParsePrefix("192.168.0.0/16"),   // private
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarks
+	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
+	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
+	netip.MustParsePrefix("224.0.0.0/3"),      // multicast, reserved, broadcast
+
+	// All of IPv6 except 2000::/3, the only block that is assigned for global unicast.
+	netip.MustParsePrefix("::/3"),
+	netip.MustParsePrefix("4000::/2"),
+	netip.MustParsePrefix("8000::/1"),
+
+	netip.MustParsePrefix("2001::/23"),     // protocol assignments: Teredo, benchmarks, ORCHID
+	netip.MustParsePrefix("2001:db8::/32"), // documentation
+	netip.MustParsePrefix("2002::/16"),     // 6to4
+	netip.MustParsePrefix("3fff::/20"),     // documentation
+}
