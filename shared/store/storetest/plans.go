@@ -93,6 +93,7 @@ type Plans struct {
 	Sorted []string          // statements that must not sort
 	Bulks  map[string]string // the texts of statements that are no constants
 
+	Kept      []string // statements whose plan a session keeps (store.PlanOnceSQL)
 	Presorted []string // statements that may sort only what an index gives as equal
 }
 
@@ -111,7 +112,16 @@ func (p Plans) Require(t *testing.T) {
 	}
 	_, err := Owner(t, url).Exec(t.Context(), `vacuum analyze`)
 	require.NoError(t, err)
+	mode := func(name string) {
+		plans := "force_custom_plan"
+		if slices.Contains(p.Kept, name) {
+			plans = "force_generic_plan"
+		}
+		_, err := conn.Exec(t.Context(), `set plan_cache_mode = `+plans)
+		require.NoError(t, err)
+	}
 	for name := range p.Cases {
+		mode(name)
 		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+all[name])
 		require.NoError(t, err, name)
 		for range 10 {
@@ -126,6 +136,7 @@ func (p Plans) Require(t *testing.T) {
 	_, err = Owner(t, url).Exec(t.Context(), quiet+p.Burst)
 	require.NoError(t, err)
 	for name := range p.Cases {
+		mode(name)
 		rows, err := conn.Query(t.Context(), `explain `+execute(name))
 		require.NoError(t, err, name)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -37,75 +36,9 @@ type Claimed struct {
 	Phone      string
 	Content    string
 
+	request  int  // index of its request among those of the statement
 	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that
 }
-
-// claimBody is the rest of a claim after its CTE c has locked the rows: it claims them, writes
-// the log and reads the bodies, in one statement and one commit. Rows are updated by id, never
-// by a ctid read earlier. A row without a body is claimed too; its columns of tasks are null.
-const claimBody = `
-, k as materialized (
-    select $7::bigint as claim_id, now() + $4::interval as lease_until
-), u as (
-    update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
-        sending_at = null, ended = 0, updated_at = now(), claimed_by = $8
-    from k where id = any (array(select id from c))
-), b as materialized (
-    select c.id, c.priority, c.retry_count, t.phone_number, t.content, t.caller_id, t.callback_url
-    from c left join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = c.id offset 0) t on true
-), s as (
-    insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
-    select b.id, k.claim_id, $3, b.phone_number, b.content, $6::jsonb,
-        jsonb_build_object('claim_id', k.claim_id, 'lease_until', k.lease_until, 'retry_count', b.retry_count)
-    from b cross join k where b.phone_number is not null
-)`
-
-// claimEvents writes the events of a claim.
-const claimEvents = `, e as (
-    insert into event_outbox (kind, caller_id, ids)
-    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) changed
-    where callback_url is not null or ` + store.HasEndpoint + ` group by kind, caller_id
-)`
-
-const selectClaimed = `
-select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
-
-// claimRows selects from the head of the index task_live_ready: new tasks first, then retries
-// by retry_count, each by age. Rows that another claim has locked are skipped. Expired tasks
-// and paused queues return nothing.
-const claimRows = `
-with c as materialized (
-    select id, priority, retry_count from task_live
-    where state = 1 and queue = $1 and (expires_at is null or expires_at > now()) and ` + notPaused + `
-    order by priority, retry_count, id
-    limit $2
-    for update skip locked
-)`
-
-// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
-// retry_count) in $9..$11, in claim order. It does not scan the dead index entries below the
-// marks.
-const claimRowsAbove = `
-with c as materialized (
-    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as bucket (priority, retry_count, low)
-    cross join lateral (
-        select l.id, l.priority, l.retry_count from task_live l
-        where l.state = 1 and l.queue = $1 and l.priority = bucket.priority and l.retry_count = bucket.retry_count
-            and l.id >= bucket.low and (l.expires_at is null or l.expires_at > now())
-        order by l.id
-        limit $2
-        for update skip locked
-    ) r
-    where ` + notPaused + `
-    limit $2
-)`
-
-const (
-	claimSQL                = claimRows + claimBody + selectClaimed
-	claimWithEventsSQL      = claimRows + claimBody + claimEvents + selectClaimed
-	claimAboveSQL           = claimRowsAbove + claimBody + selectClaimed
-	claimAboveWithEventsSQL = claimRowsAbove + claimBody + claimEvents + selectClaimed
-)
 
 // Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
 // its own queue and some of each other queue, and tries again, so that polling alone keeps
@@ -212,7 +145,8 @@ delete from task_live where id = any (array(
 func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
 	for range removeRounds {
 		var found []Claimed
-		if found, err = st.claimRound(ctx, req, limit-len(claimed)); err != nil {
+		req.Limit = limit - len(claimed)
+		if found, err = st.claimRound(ctx, req); err != nil {
 			break
 		}
 		complete := slices.DeleteFunc(slices.Clone(found), func(c Claimed) bool { return c.bodiless })
@@ -229,84 +163,6 @@ func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (cl
 		err = nil
 	}
 	return claimed, err
-}
-
-// claimRound makes one claim, which may include rows without a body.
-func (st *Store) claimRound(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil, req.CallerID}
-	if buckets := st.marks.of(req.Queue, time.Now()); len(buckets) > 0 {
-		claimed, _, err := st.runClaim(ctx, st.db.EventMode.Pick(claimAboveSQL, claimAboveWithEventsSQL), req, append(args, bucketColumns(buckets)...))
-		if err != nil || len(claimed) > 0 {
-			st.marks.advance(req.Queue, claimed)
-			return claimed, err
-		}
-	}
-	claimed, took, err := st.runClaim(ctx, st.db.EventMode.Pick(claimSQL, claimWithEventsSQL), req, args)
-	if err == nil {
-		st.marks.observe(req.Queue, claimed, took)
-	}
-	return claimed, err
-}
-
-// claimIDIndex is the index of the claim id among the arguments of claimBody.
-const claimIDIndex = 6
-
-// ownClaimSQL finds the tasks of a claim. It is used only after a lost response, so it has no
-// index.
-const ownClaimSQL = `
-select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
-from task_live l join tasks t on t.id = l.id
-where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.claimed_by = $3 and l.state = 2`
-
-// runClaim runs one claim and returns how long the statement took. If its response is lost, the
-// claim is looked up by its id, so that a broken connection costs the tasks neither a lease
-// nor a retry. Each try has its own id: after a failover another app may have got the previous one.
-func (st *Store) runClaim(ctx context.Context, sql string, req ClaimRequest, args []any) (claimed []Claimed, took time.Duration, err error) {
-	var tried []int64
-	err = st.db.RetryLostCommit(ctx, func(again bool) error {
-		if again {
-			st.claimIDs.drop()
-			if claimed, _, err = st.queryClaim(ctx, ownClaimSQL, tried, req.AppID, req.CallerID); err != nil || len(claimed) > 0 {
-				return err
-			}
-		}
-		var id int64
-		if id, err = st.NextClaimID(ctx); err != nil {
-			return err
-		}
-		tried, args[claimIDIndex] = append(tried, id), id
-		claimed, took, err = st.queryClaim(ctx, sql, args...)
-		return err
-	})
-	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {
-		st.db.OnEvents()
-	}
-	slices.SortFunc(claimed, func(a, b Claimed) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
-	})
-	return claimed, took, err
-}
-
-func (st *Store) queryClaim(ctx context.Context, sql string, args ...any) ([]Claimed, time.Duration, error) {
-	conn, err := st.db.Hot.Acquire(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer conn.Release()
-	start := time.Now()
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, 0, store.WrapConnectionLost(conn.Conn(), err)
-	}
-	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
-		var phone, content *string
-		err = row.Scan(&c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content)
-		if c.bodiless = phone == nil; !c.bodiless {
-			c.Phone, c.Content = *phone, *content
-		}
-		return c, err
-	})
-	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
 }
 
 // NextClaimID returns an id for a claim that is about to be made.

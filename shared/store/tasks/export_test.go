@@ -27,6 +27,10 @@ func Bulks() map[string]string {
 	}
 }
 
+func (st *Store) ClaimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Claimed, error) {
+	return st.claimTogether(ctx, reqs)
+}
+
 func (st *Store) ClaimDirectly(r ClaimRequest) bool { return st.claimDirectly(r) }
 
 // LastClaimID is the last id that this process took; 0 = none.

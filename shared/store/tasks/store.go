@@ -31,6 +31,7 @@ type Store struct {
 	blockedWords func(ctx context.Context) (contains func(text string) bool, err error)
 	marks        lowWaterMarks
 	nonEmpty     recentlyNonEmpty
+	claimQueues  claimQueues
 	claimIDs     claimIDs
 	statusOf     func(code string) int
 	backoff      task.Backoff

@@ -1,0 +1,110 @@
+package tasks_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func claimRequest(app string, caller int64, limit int) tasks.ClaimRequest {
+	return tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: app, CallerID: caller, Limit: limit, Lease: time.Minute, Request: []byte(`{"of":"` + app + `"}`)}
+}
+
+func TestClaimsTogetherShareTheQueueInOrder(t *testing.T) {
+	t.Parallel()
+	for _, marks := range []bool{false, true} {
+		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
+		var ids []task.ID
+		for range 5 {
+			s := storetest.Submission(storetest.WithCallback)
+			db.MustSubmit(t, s)
+			ids = append(ids, s.ID)
+		}
+		if marks {
+			head := tasks.Claimed{ID: ids[0], Priority: storetest.Submission().Priority}
+			for range tasks.SlowInARow {
+				db.Tasks.ObserveClaim(task.DefaultQueue, []tasks.Claimed{head}, time.Second)
+			}
+			require.NotEmpty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()))
+		}
+		longer := claimRequest("b", 2, 2)
+		longer.Lease, longer.MarksSending = time.Hour, true
+		claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 2), longer, claimRequest("c", 3, 2), claimRequest("d", 4, 2)})
+		require.NoError(t, err)
+		var got [][]task.ID
+		for _, one := range claimed {
+			got = append(got, store.Column(one, func(c tasks.Claimed) task.ID { return c.ID }))
+		}
+		require.Equal(t, [][]task.ID{ids[:2], ids[2:4], ids[4:], {}}, got)
+		require.Equal(t, claimed[0][0].ClaimID, claimed[0][1].ClaimID)
+		require.NotEqual(t, claimed[0][0].ClaimID, claimed[1][0].ClaimID)
+		require.InDelta(t, time.Hour.Seconds()-60, claimed[1][0].LeaseUntil.Sub(claimed[0][0].LeaseUntil).Seconds(), 1)
+
+		second := db.MustTask(t, ids[2])
+		require.Equal(t, task.Processing, second.State)
+		require.Equal(t, "b", second.AppID)
+		require.EqualValues(t, 2, *second.ClaimedBy)
+		require.Equal(t, 2, db.Count(t, `select count(*) from task_live where marks_sending`))
+		require.Equal(t, 1, db.Count(t, `select count(distinct xmin::text) from send_logs`))
+		require.Equal(t, 2, db.Count(t, `select count(*) from send_logs where app_id = 'b' and request_data->>'of' = 'b' and (response_data->>'claim_id')::bigint = $1`, claimed[1][0].ClaimID))
+		require.Equal(t, 5, db.Count(t, `select coalesce(sum(cardinality(ids)), 0) from event_outbox where kind = 'task.processing'`))
+	}
+}
+
+func TestSharedClaimsWithLostResponseAreReturned(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL())
+	a, b, c := storetest.Submission(), storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, a, b, c)
+	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
+	claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 1), claimRequest("b", 2, 2)})
+	<-fired
+	require.NoError(t, err)
+	require.Len(t, claimed[0], 1)
+	require.Equal(t, a.ID, claimed[0][0].ID)
+	require.Equal(t, []task.ID{b.ID, c.ID}, store.Column(claimed[1], func(c tasks.Claimed) task.ID { return c.ID }))
+	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
+}
+
+func TestAFailedClaimFailsNoOtherThatSharesItsStatement(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	for range 20 {
+		db.MustSubmit(t, storetest.Submission())
+	}
+	release := storetest.HoldLock(t, url, `lock table send_logs in exclusive mode`)
+	var all sync.WaitGroup
+	claim := func(app string, caller int64) (claimed []tasks.Claimed, err error) {
+		claimed, _, err = db.Tasks.Claim(t.Context(), claimRequest(app, caller, 1))
+		return claimed, err
+	}
+	for caller := range int64(20) {
+		all.Go(func() {
+			if caller%4 == 1 {
+				_, err := claim(strings.Repeat("x", 51), caller)
+				require.ErrorContains(t, err, "too long")
+				return
+			}
+			claimed, err := claim("app", caller)
+			require.NoError(t, err)
+			require.Len(t, claimed, 1)
+		})
+	}
+	owner := storetest.Owner(t, url)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, 10*time.Second, time.Millisecond)
+	release()
+	all.Wait()
+	require.Equal(t, 15, db.Count(t, `select count(distinct task_id) from send_logs`))
+	require.Equal(t, 15, db.Count(t, `select count(*) from task_live where state = 2`))
+}

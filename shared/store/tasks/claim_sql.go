@@ -1,0 +1,294 @@
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// sharedLimit is the highest limit of claims that share a statement with others. For one task, a
+// claim of its own costs Postgres ten times what it costs in a statement for 64 claims. For many
+// tasks it costs the same, and Postgres can run two at once.
+const sharedLimit = 10
+
+// claimQueues has the group commit of claims for each queue: a queue with slow claims does not
+// make the claims of others wait.
+type claimQueues struct {
+	mu     sync.Mutex
+	byName map[string]*store.Coalescer[ClaimRequest, []Claimed]
+}
+
+// maxClaimQueues limits the queues in claimQueues. When it is full it is cleared: claims under way
+// keep their group, and later ones begin a new one.
+const maxClaimQueues = 1000
+
+func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	group := q.byName[queue]
+	if group == nil {
+		group = store.NewCoalescer(func(r ClaimRequest) int64 { return r.CallerID }, func(ctx context.Context, reqs []ClaimRequest, _ bool) ([][]Claimed, error) {
+			return st.claimTogether(ctx, reqs)
+		})
+		if q.byName == nil || len(q.byName) >= maxClaimQueues {
+			q.byName = map[string]*store.Coalescer[ClaimRequest, []Claimed]{}
+		}
+		q.byName[queue] = group
+	}
+	return group
+}
+
+// claimRows selects from the head of the index task_live_ready: new tasks first, then retries
+// by retry_count, each by age. Rows that another claim has locked are skipped. Expired tasks
+// and paused queues return nothing.
+const claimRows = `
+with c as materialized (
+    select id, priority, retry_count from task_live
+    where state = 1 and queue = $1 and (expires_at is null or expires_at > now()) and ` + notPaused + `
+    order by priority, retry_count, id
+    limit $2
+    for update skip locked
+)`
+
+// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
+// retry_count) in $11..$13, in claim order. It does not scan the dead index entries below the
+// marks.
+const claimRowsAbove = `
+with c as materialized (
+    select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
+    cross join lateral (
+        select l.id, l.priority, l.retry_count from task_live l
+        where l.state = 1 and l.queue = $1 and l.priority = bucket.priority and l.retry_count = bucket.retry_count
+            and l.id >= bucket.low and (l.expires_at is null or l.expires_at > now())
+        order by l.id
+        limit $2
+        for update skip locked
+    ) r
+    where ` + notPaused + `
+    limit $2
+)`
+
+// claimBodies is the next part of a claim, after its CTE c has locked the rows. Each request takes
+// its part of them, from its first row to its last. A row without a body is claimed too; its columns
+// of tasks are null.
+const claimBodies = `
+, k as materialized (
+    select request.*, now() + lease as lease_until
+    from unnest($3::integer[], $4::integer[], $5::bigint[], $6::text[], $7::interval[], $8::boolean[], $9::jsonb[], $10::bigint[])
+        with ordinality as request (first, last, claim_id, app_id, lease, marks_sending, data, claimed_by, nr)
+), a as materialized (
+    select array_agg(id) as ids, array_agg(priority) as priorities, array_agg(retry_count) as retry_counts from c
+), b as materialized (
+    select k.*, l.*, t.*
+    from a cross join k
+    cross join lateral unnest(ids[first:last], priorities[first:last], retry_counts[first:last]) as l (id, priority, retry_count)
+    left join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = l.id offset 0) t on true
+), s as (
+    insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
+    select id, claim_id, app_id, phone_number, content, data,
+        jsonb_build_object('claim_id', claim_id, 'lease_until', lease_until, 'retry_count', retry_count)
+    from b where phone_number is not null
+), u as (
+    update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
+        sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
+
+// updateForOne ends u for a single request. This form may keep its plan: the ids are all that can be
+// used to find the rows. updateForAll is for any number, and must be planned each time: a plan made
+// for an empty table would read all of it. Rows are never updated by a ctid read earlier.
+const (
+	updateForOne = `
+    from k by where l.id = any (array(select id from c))
+)`
+	updateForAll = `
+    from b by where l.id = by.id
+)`
+)
+
+// claimEvents writes the events of a claim.
+const claimEvents = `, e as (
+    insert into event_outbox (kind, caller_id, ids)
+    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) changed
+    where callback_url is not null or ` + store.HasEndpoint + ` group by kind, caller_id
+)`
+
+const selectClaimed = `
+select nr, id, priority, retry_count, claim_id, lease_until, phone_number, content from b`
+
+const (
+	claimSQL                      = claimRows + claimBodies + updateForOne + selectClaimed
+	claimWithEventsSQL            = claimRows + claimBodies + updateForOne + claimEvents + selectClaimed
+	claimAboveSQL                 = claimRowsAbove + claimBodies + updateForOne + selectClaimed
+	claimAboveWithEventsSQL       = claimRowsAbove + claimBodies + updateForOne + claimEvents + selectClaimed
+	sharedClaimSQL                = claimRows + claimBodies + updateForAll + selectClaimed
+	sharedClaimWithEventsSQL      = claimRows + claimBodies + updateForAll + claimEvents + selectClaimed
+	sharedClaimAboveSQL           = claimRowsAbove + claimBodies + updateForAll + selectClaimed
+	sharedClaimAboveWithEventsSQL = claimRowsAbove + claimBodies + updateForAll + claimEvents + selectClaimed
+)
+
+// claimRound makes one claim, which may include rows without a body.
+func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, error) {
+	if req.Limit <= sharedLimit {
+		claimed, errs := st.claimQueues.of(st, req.Queue).Do([]ClaimRequest{req})
+		return claimed[0], errs[0]
+	}
+	claimed, err := st.claimTogether(ctx, []ClaimRequest{req})
+	if err != nil {
+		return nil, err
+	}
+	return claimed[0], nil
+}
+
+// claimTogether makes claims of one queue in one statement. When there are too few tasks, the
+// first requests get them.
+func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Claimed, error) {
+	queue, caller := reqs[0].Queue, reqs[0].CallerID
+	if !slices.ContainsFunc(reqs, func(r ClaimRequest) bool { return r.CallerID != caller }) {
+		ctx = store.WithCaller(ctx, caller) // many queues of one caller share its connections
+	}
+	if buckets := st.marks.of(queue, time.Now()); len(buckets) > 0 {
+		claimed, _, err := st.runClaims(ctx, reqs, bucketColumns(buckets))
+		if err != nil || len(claimed) > 0 {
+			st.marks.advance(queue, claimed)
+			return byRequest(claimed, len(reqs)), err
+		}
+	}
+	claimed, took, err := st.runClaims(ctx, reqs, nil)
+	if err == nil {
+		st.marks.observe(queue, claimed, took)
+	}
+	return byRequest(claimed, len(reqs)), err
+}
+
+// byRequest returns the tasks of each request, in the order of claims.
+func byRequest(claimed []Claimed, requests int) [][]Claimed {
+	slices.SortFunc(claimed, func(a, b Claimed) int {
+		return cmp.Or(cmp.Compare(a.request, b.request), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
+	})
+	each := make([][]Claimed, requests)
+	for start := 0; start < len(claimed); {
+		request := claimed[start].request
+		end := start
+		for end < len(claimed) && claimed[end].request == request {
+			end++
+		}
+		each[request], start = claimed[start:end:end], end
+	}
+	return each
+}
+
+// claimTry is a claim of one request that was sent to Postgres. Each try has an id of its own: after
+// a failover another app may have got the previous one.
+type claimTry struct {
+	id      int64
+	request int // its index
+}
+
+// ownClaimsSQL finds the tasks of claims that were sent. It is used only after a lost response, so it
+// has no index.
+const ownClaimsSQL = `
+select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
+join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
+join tasks body on body.id = l.id`
+
+// runClaims runs the statement for the requests, with the columns of their priority buckets if there
+// are marks, and returns how long it took. If its response is
+// lost, the claims are looked up by their ids, so that a broken connection costs the tasks neither a
+// lease nor a retry.
+func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []any) (claimed []Claimed, took time.Duration, err error) {
+	var tried []claimTry
+	err = st.db.RetryLostCommit(ctx, func(again bool) error {
+		if again {
+			st.claimIDs.drop()
+			if claimed, _, err = st.queryClaims(ctx, "", ownClaimsSQL,
+				store.Column(tried, func(t claimTry) int64 { return t.id }),
+				store.Column(tried, func(t claimTry) string { return reqs[t.request].AppID }),
+				store.Column(tried, func(t claimTry) int64 { return reqs[t.request].CallerID }),
+				store.Column(tried, func(t claimTry) int64 { return int64(t.request) + 1 }),
+			); err != nil || len(claimed) > 0 {
+				return err
+			}
+		}
+		ids := make([]int64, len(reqs))
+		for i := range reqs {
+			if ids[i], err = st.NextClaimID(ctx); err != nil {
+				return err
+			}
+			tried = append(tried, claimTry{ids[i], i})
+		}
+		plan, sql := st.claimStatement(len(reqs) == 1, len(buckets) > 0)
+		claimed, took, err = st.queryClaims(ctx, plan, sql, append(claimArgs(reqs, ids), buckets...)...)
+		return err
+	})
+	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {
+		st.db.OnEvents()
+	}
+	return claimed, took, err
+}
+
+// claimStatement returns the statement and the one to run before it.
+func (st *Store) claimStatement(one, above bool) (plan, sql string) {
+	mode := st.db.EventMode
+	switch {
+	case one && above:
+		return store.PlanOnceSQL, mode.Pick(claimAboveSQL, claimAboveWithEventsSQL)
+	case one:
+		return store.PlanOnceSQL, mode.Pick(claimSQL, claimWithEventsSQL)
+	case above:
+		return "", mode.Pick(sharedClaimAboveSQL, sharedClaimAboveWithEventsSQL)
+	default:
+		return "", mode.Pick(sharedClaimSQL, sharedClaimWithEventsSQL)
+	}
+}
+
+// claimArgs returns the parameters of claimSQL.
+func claimArgs(reqs []ClaimRequest, ids []int64) []any {
+	first, last, total := make([]int32, len(reqs)), make([]int32, len(reqs)), int32(0)
+	for i, r := range reqs {
+		first[i] = total + 1
+		total += int32(r.Limit)
+		last[i] = total
+	}
+	return []any{
+		reqs[0].Queue, total, first, last, ids,
+		store.Column(reqs, func(r ClaimRequest) string { return r.AppID }),
+		store.Column(reqs, func(r ClaimRequest) time.Duration { return r.Lease }),
+		store.Column(reqs, func(r ClaimRequest) bool { return r.MarksSending }),
+		store.Column(reqs, func(r ClaimRequest) string { return string(r.Request) }),
+		store.Column(reqs, func(r ClaimRequest) int64 { return r.CallerID }),
+	}
+}
+
+// queryClaims runs a claim, after the statement plan if it is not empty.
+func (st *Store) queryClaims(ctx context.Context, plan, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer conn.Release()
+	start := time.Now()
+	var batch pgx.Batch
+	if plan != "" {
+		batch.Queue(plan)
+	}
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		var c Claimed
+		var nr int64
+		var phone, content *string
+		return store.Each(rows, []any{&nr, &c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content}, func() {
+			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, "", ""
+			if !c.bodiless {
+				c.Phone, c.Content = *phone, *content
+			}
+			claimed = append(claimed, c)
+		})
+	})
+	err = conn.SendBatch(ctx, &batch).Close()
+	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
+}
