@@ -27,6 +27,9 @@ func TestRefusedFormsAreShownAgain(t *testing.T) {
 		got.has(t, `value="`+strings.Repeat("&lt;", 501)+`"`, `<span class="wrong">`, "Cancel the task")
 		require.Equal(t, 409, b.submit(path+"/retry").status, "it has not failed")
 	})
+	t.Run("with a field as large as a form may be", func(t *testing.T) {
+		b.submit("/console/blocked-words", "word", strings.Repeat("a", 60_000)).has(t, `<span class="wrong">is required: 1 to 100 characters`)
+	})
 	t.Run("once if the page of the form cannot be shown", func(t *testing.T) {
 		got := b.submit("/console/tasks/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81/retry")
 		require.Equal(t, 404, got.status)

@@ -273,7 +273,8 @@ func (m *callMemory) endLarge() {
 	}
 }
 
-// pause lets other large calls of the caller work while this one waits for the database. It keeps its memory.
+// pause lets other large calls of the caller work while this one waits for the database, or for the calls of a page. It keeps its
+// memory.
 func (m *callMemory) pause() {
 	b := m.budget
 	b.mu.Lock()

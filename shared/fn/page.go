@@ -202,6 +202,7 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	if err := req.readBodyWithoutSlot(ctx, p, req.resumeSession); err != nil {
 		return nil, err
 	}
+	req.call.memory.pause() // the calls that the page makes count as large themselves, and would wait for it
 	return req.call.Body, nil
 }
 
