@@ -115,7 +115,7 @@ func TestOperatorReadsTheAuditLog(t *testing.T) {
 	id := s.SubmitTo("otp")
 	s.Post("/api/v1/admin/tasks/"+id+"/cancel?reason=duplicate", "")
 	b := openTab(t, s)
-	b.logIn(s.User, s.Password)
+	b.logIn(s)
 	b.open("/console/alerts")
 	b.shot("alerts")
 	b.open("/console/dead-letters")

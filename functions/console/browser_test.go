@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/storage"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -34,11 +37,22 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
-// chromium is the one browser of the package: to start one takes seconds of a core. Each tab has its own cookies.
+// chromium is the one browser of the package: to start one takes seconds of a core.
 var chromium struct {
 	start sync.Once
 	ctx   context.Context
 	end   func()
+}
+
+// chromiumProgram returns the path of the browser, "" if there is none. The headless shell, which has no window to draw,
+// needs a third of the processor time. Its command in PATH is a script that would leave it running.
+func chromiumProgram() string {
+	for _, name := range []string{"/usr/lib/chromium/chromium-headless-shell", "chromium"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 func startChromium(program string) {
@@ -68,27 +82,38 @@ func endChromium() {
 	}
 }
 
-// tabs limits how many are open at once: each wants a core while it loads a page.
-var tabs = make(chan struct{}, 4)
+// window is a window of the browser with cookies of its own. Tests use it one after the other, as each new one would
+// start a process.
+type window struct {
+	ctx     context.Context
+	close   func()
+	profile cdp.BrowserContextID
+}
 
-// openTab opens a tab, and skips the test where there is no browser.
+// windows has those that no test uses; nil is one that is not open yet. A test has one at a time.
+var windows = func() chan *window {
+	free := make(chan *window, 2)
+	for range cap(free) {
+		free <- nil
+	}
+	return free
+}()
+
+// openTab opens an empty page without cookies, and skips the test where there is no browser.
 func openTab(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("chromium is not installed (Debian: apt-get install chromium)")
+	program := chromiumProgram()
+	if program == "" {
+		t.Skip("chromium is not installed (Debian: apt-get install chromium-headless-shell)")
 	}
 	chromium.start.Do(func() { startChromium(program) })
-	tabs <- struct{}{}
-	window, profile := newWindow(t)
-	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithTargetID(window))
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	t.Cleanup(func() {
-		stop()
-		cancel()
-		_ = target.DisposeBrowserContext(profile).Do(chromiumItself())
-		<-tabs
-	})
+	w := <-windows
+	t.Cleanup(func() { windows <- w.reset(t) })
+	if w == nil {
+		w = newWindow(t)
+	}
+	ctx, stop := context.WithTimeout(w.ctx, 2*time.Minute)
+	t.Cleanup(stop)
 	b := &tab{t: t, ctx: ctx, url: s.URL, width: 1280}
 	chromedp.ListenTarget(ctx, func(event any) {
 		b.mu.Lock()
@@ -102,24 +127,49 @@ func openTab(t *testing.T, s *cluster.Client) *tab {
 			}
 		}
 	})
-	b.run(log.Enable(), emulation.SetFocusEmulationEnabled(true)) // the others may take the focus
 	return b
 }
 
-// newWindow opens a window with cookies of its own. The option of chromedp for that opens a tab, and there is no window
-// yet that it could be in.
-func newWindow(t *testing.T) (target.ID, cdp.BrowserContextID) {
+// newWindow opens a window. The option of chromedp for one with its own cookies opens a tab, and there is no window yet
+// that it could be in.
+func newWindow(t *testing.T) *window {
 	t.Helper()
 	profile, err := target.CreateBrowserContext().Do(chromiumItself())
 	require.NoError(t, err)
-	window, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(chromiumItself())
+	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(chromiumItself())
 	require.NoError(t, err)
-	return window, profile
+	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithTargetID(id))
+	require.NoError(t, chromedp.Run(ctx, log.Enable(), emulation.SetFocusEmulationEnabled(true))) // the others may take the focus
+	return &window{ctx, cancel, profile}
+}
+
+// reset makes the window as new. It closes that of a test that has failed, which may still load a page, and returns nil.
+func (w *window) reset(t *testing.T) *window {
+	if w == nil {
+		return nil
+	}
+	if !t.Failed() {
+		ctx, stop := context.WithTimeout(w.ctx, time.Minute)
+		defer stop()
+		err := chromedp.Run(ctx, chromedp.Navigate("about:blank"), emulation.ClearDeviceMetricsOverride(), emulation.SetScriptExecutionDisabled(false))
+		if err == nil && storage.ClearCookies().WithBrowserContextID(w.profile).Do(chromiumItself()) == nil {
+			return w
+		}
+	}
+	w.close()
+	_ = target.DisposeBrowserContext(w.profile).Do(chromiumItself())
+	return nil
 }
 
 // chromiumItself has commands go to the browser, not to a page in it.
 func chromiumItself() context.Context {
 	return cdp.WithExecutor(chromium.ctx, chromedp.FromContext(chromium.ctx).Browser)
+}
+
+// byQuery finds elements by a CSS selector. chromedp would look for one that is not there yet every 5 ms.
+func byQuery(s *chromedp.Selector) {
+	chromedp.ByQuery(s)
+	chromedp.RetryInterval(30 * time.Millisecond)(s)
 }
 
 func (b *tab) run(actions ...chromedp.Action) {
@@ -130,7 +180,7 @@ func (b *tab) run(actions ...chromedp.Action) {
 // open shows a page. Errors of scripts and of the content security policy fail the test.
 func (b *tab) open(path string) {
 	b.t.Helper()
-	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main"))
+	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main", byQuery))
 	b.checkProblems()
 }
 
@@ -141,23 +191,35 @@ func (b *tab) checkProblems() {
 	require.Empty(b.t, b.problems)
 }
 
-func (b *tab) logIn(name, password string) {
+// logIn gives the window the session of a visitor who has logged in elsewhere.
+func (b *tab) logIn(s *cluster.Client) {
+	b.t.Helper()
+	at, err := url.Parse(b.url)
+	require.NoError(b.t, err)
+	for _, cookie := range logIn(b.t, s, s.User, s.Password).http.Jar.Cookies(at) {
+		b.run(network.SetCookie(cookie.Name, cookie.Value).WithURL(b.url))
+	}
+}
+
+// logInByForm logs in as a visitor would.
+func (b *tab) logInByForm(s *cluster.Client) {
 	b.t.Helper()
 	b.open("/console/login")
-	b.run(chromedp.SendKeys(`input[name=name]`, name), chromedp.SendKeys(`input[name=password]`, password), chromedp.Submit(`input[name=password]`), chromedp.WaitVisible(`.menu`))
+	b.run(chromedp.SendKeys(`input[name=name]`, s.User, byQuery), chromedp.SendKeys(`input[name=password]`, s.Password, byQuery),
+		chromedp.Submit(`input[name=password]`, byQuery), chromedp.WaitVisible(`.menu`, byQuery))
 }
 
 // text returns what the page shows.
 func (b *tab) text() (text string) {
 	b.t.Helper()
-	b.run(chromedp.Text("body", &text, chromedp.ByQuery))
+	b.run(chromedp.Text("body", &text, byQuery))
 	return text
 }
 
 // click clicks an element and waits for what the page then has.
 func (b *tab) click(selector, then string) {
 	b.t.Helper()
-	b.run(chromedp.Click(selector, chromedp.ByQuery), chromedp.WaitVisible(then, chromedp.ByQuery))
+	b.run(chromedp.Click(selector, byQuery), chromedp.WaitVisible(then, byQuery))
 }
 
 // phone makes the window as wide as that of a phone.
@@ -165,6 +227,13 @@ func (b *tab) phone() {
 	b.t.Helper()
 	b.width = 390
 	b.run(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
+}
+
+// desktop undoes phone.
+func (b *tab) desktop() {
+	b.t.Helper()
+	b.width = 1280
+	b.run(emulation.ClearDeviceMetricsOverride())
 }
 
 // shot keeps a picture of the whole page where SCREENSHOTS names a directory.
@@ -183,12 +252,12 @@ func (b *tab) shot(name string) {
 func (b *tab) fill(form string, fields ...string) {
 	b.t.Helper()
 	for i := 0; i+1 < len(fields); i += 2 {
-		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, chromedp.ByQuery)) // the page may still be arriving
+		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, byQuery)) // the page may still be arriving
 	}
 	b.run(chromedp.Evaluate(`{ const d = document.querySelector(`+strconv.Quote(form)+`).closest("details"); if (d) d.open = true; }`, nil))
 	for i := 0; i+1 < len(fields); i += 2 {
 		field := form + ` [name="` + fields[i] + `"]`
-		b.run(chromedp.Evaluate(`document.querySelector(`+strconv.Quote(field)+`).value = ""`, nil), chromedp.SendKeys(field, fields[i+1], chromedp.ByQuery))
+		b.run(chromedp.Evaluate(`document.querySelector(`+strconv.Quote(field)+`).value = ""`, nil), chromedp.SendKeys(field, fields[i+1], byQuery))
 	}
 }
 
@@ -198,6 +267,18 @@ func (b *tab) fits() {
 	var width int
 	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth`, &width))
 	require.LessOrEqual(b.t, width, b.width, "the page fits the window")
+}
+
+// fitsEverywhere opens a page, and fails when it is wider than a window or a phone.
+func (b *tab) fitsEverywhere(path, name string) {
+	b.t.Helper()
+	b.open(path)
+	b.fits()
+	b.shot(name)
+	b.phone()
+	b.fits()
+	b.shot(name + "-phone")
+	b.desktop()
 }
 
 func TestOperatorFindsAndRetriesATask(t *testing.T) {
@@ -211,7 +292,7 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b := openTab(t, s)
 	b.open("/console")
 	b.shot("login")
-	b.logIn(s.User, s.Password)
+	b.logInByForm(s)
 	b.shot("overview")
 	b.open("/console/tasks?state=failed")
 	b.shot("tasks")
@@ -248,18 +329,18 @@ func TestOperatorCancelsAllThatMatch(t *testing.T) {
 	}
 	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
 	b := openTab(t, s)
-	b.logIn(s.User, s.Password)
+	b.logIn(s)
 	b.open("/console/tasks?queue=promo&state=pending")
 	b.click(`a[href^="/console/bulk/new"]`, `form[action="/console/bulk"]`)
 	b.shot("bulk-new")
-	b.run(chromedp.SendKeys(`input[name=count]`, "8"), chromedp.SendKeys(`input[name=reason]`, "the campaign was withdrawn"))
+	b.run(chromedp.SendKeys(`input[name=count]`, "8", byQuery), chromedp.SendKeys(`input[name=reason]`, "the campaign was withdrawn", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `.wrong`)
 	require.Zero(t, s.Count(`select count(*) from bulk_changes`), "the number is wrong")
-	b.run(chromedp.SetValue(`input[name=count]`, "7"))
+	b.run(chromedp.SetValue(`input[name=count]`, "7", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `progress`)
 	b.shot("bulk-running")
 	require.Equal(t, 204, s.Tick("sweep").Status)
-	b.run(chromedp.WaitVisible(`.state.finished`, chromedp.ByQuery)) // the page refreshes itself
+	b.run(chromedp.WaitVisible(`.state.finished`, byQuery)) // the page refreshes itself
 	b.shot("bulk-finished")
 	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`))
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
@@ -274,8 +355,8 @@ func TestConsoleWorksWithoutScripts(t *testing.T) {
 	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","idempotency_key":"order-4711"}`).Data("task_id").(string)
 	b := openTab(t, s)
 	b.run(emulation.SetScriptExecutionDisabled(true))
-	b.logIn(s.User, s.Password)
-	b.run(chromedp.SendKeys(`input[name=q]`, "order-4711\n"), chromedp.WaitVisible(`.timeline`, chromedp.ByQuery)) // the search leads to the task
+	b.logInByForm(s)
+	b.run(chromedp.SendKeys(`input[name=q]`, "order-4711\n", byQuery), chromedp.WaitVisible(`.timeline`, byQuery)) // the search leads to the task
 	b.click(`form[action$="/cancel"] button`, `.notice`)
 	require.Equal(t, "failed", s.Get("/api/v1/sms/task/"+id).Data("state"))
 	b.click(`form[action$="/retry"] button`, `form[action$="/cancel"]`)

@@ -34,9 +34,18 @@ func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) 
 	return res, body
 }
 
-func TestContractIsServed(t *testing.T) {
+// The tests share a server, as it prepares each file at the first request for it.
+func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
+	t.Run("serve the contract", func(t *testing.T) { contractIsServed(t, s) })
+	t.Run("are compressed and cached", func(t *testing.T) { docsAreCompressed(t, s) })
+	t.Run("have a reference of each operation", func(t *testing.T) { referenceHasEveryOperation(t, s) })
+	t.Run("have a reference for phones", func(t *testing.T) { referenceFitsPhones(t, s) })
+	t.Run("try calls out", func(t *testing.T) { swaggerTriesCalls(t, s) })
+}
+
+func contractIsServed(t *testing.T, s *cluster.Client) {
 	res, body := fetch(t, s.URL+"/openapi.yaml")
 	require.Equal(t, "application/yaml", res.Header.Get("Content-Type"))
 	require.Equal(t, string(api.OpenAPI()), string(body))
@@ -53,9 +62,7 @@ func TestContractIsServed(t *testing.T) {
 }
 
 // Each file is the same compressed and not, and is not sent again while it is unchanged.
-func TestDocsAreCompressedAndCached(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
+func docsAreCompressed(t *testing.T, s *cluster.Client) {
 	for _, path := range []string{"/openapi.yaml", "/openapi.json", "/docs", "/docs/init.js", "/docs/style.css", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/reference"} {
 		plain, text := fetch(t, s.URL+path, "Accept-Encoding", "gzip;q=0")
 		require.Equal(t, 200, plain.StatusCode, path)
@@ -79,9 +86,7 @@ func TestDocsAreCompressedAndCached(t *testing.T) {
 	}
 }
 
-func TestReferenceHasEveryOperation(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
+func referenceHasEveryOperation(t *testing.T, s *cluster.Client) {
 	_, body := fetch(t, s.URL+"/docs/reference")
 	page := string(body)
 	ids := regexp.MustCompile(`(?m)^      operationId: (\w+)$`).FindAllStringSubmatch(string(api.OpenAPI()), -1)
@@ -102,25 +107,23 @@ func TestReferenceHasEveryOperation(t *testing.T) {
 	require.False(t, strings.Contains(page, "**"), "Markdown is rendered")
 }
 
-func TestSwaggerUITriesCallsOut(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
+func swaggerTriesCalls(t *testing.T, s *cluster.Client) {
 	b := openTab(t, s)
 	b.open("/docs")
-	b.run(chromedp.WaitVisible(`#operations-submit-send, .opblock-tag`, chromedp.ByQuery))
+	b.run(chromedp.WaitVisible(`#operations-submit-send, .opblock-tag`, byQuery))
 	b.shot("docs")
 	var headers string
 	b.run(
 		chromedp.Evaluate(`ui.preauthorizeBasic("basic", "`+s.User+`", "`+s.Password+`")`, nil),
-		chromedp.Click(`[data-tag="submit"]`, chromedp.ByQuery),
-		chromedp.Click(`#operations-submit-send .opblock-summary`, chromedp.ByQuery),
-		chromedp.WaitVisible(`#operations-submit-send tr[data-param-name="X-Request-Id"] input`, chromedp.ByQuery),
+		chromedp.Click(`[data-tag="submit"]`, byQuery),
+		chromedp.Click(`#operations-submit-send .opblock-summary`, byQuery),
+		chromedp.WaitVisible(`#operations-submit-send tr[data-param-name="X-Request-Id"] input`, byQuery),
 		chromedp.Evaluate(`[...document.querySelectorAll('#operations-submit-send tr[data-param-in="header"] input')].map((input) => input.value || "empty").join()`, &headers),
-		chromedp.Click(`#operations-submit-send .execute`, chromedp.ByQuery),
-		chromedp.WaitVisible(`#operations-submit-send .live-responses-table .response-col_status`, chromedp.ByQuery),
+		chromedp.Click(`#operations-submit-send .execute`, byQuery),
+		chromedp.WaitVisible(`#operations-submit-send .live-responses-table .response-col_status`, byQuery),
 	)
 	var status string
-	b.run(chromedp.Text(`#operations-submit-send .live-responses-table tbody .response-col_status`, &status, chromedp.ByQuery))
+	b.run(chromedp.Text(`#operations-submit-send .live-responses-table tbody .response-col_status`, &status, byQuery))
 	b.shot("docs-tried")
 	require.Contains(t, status, "200")
 	require.Equal(t, "empty,empty", headers, "request ids and keys of an example belong to no call")
@@ -128,9 +131,7 @@ func TestSwaggerUITriesCallsOut(t *testing.T) {
 	b.checkProblems()
 }
 
-func TestReferenceInBrowser(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
+func referenceFitsPhones(t *testing.T, s *cluster.Client) {
 	b := openTab(t, s)
 	b.open("/docs/reference")
 	b.window("reference")

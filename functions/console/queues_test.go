@@ -93,7 +93,7 @@ func TestOperatorPausesAQueue(t *testing.T) {
 	}
 	s.Post("/api/v1/admin/queues/marketing/pause", `{"reason":"The gateway of the operator rejects everything since the update of this morning, see the channel"}`)
 	b := openTab(t, s)
-	b.logIn(s.User, s.Password)
+	b.logIn(s)
 	b.open("/console/queues")
 	b.shot("queues")
 	b.fill(`form:has(input[value="pause otp"])`, "reason", "tests", "until", "soon")

@@ -84,7 +84,7 @@ func TestSubscribePages(t *testing.T) {
 		s.Exec(`update subscribe_message_logs set error_message = 'argument invalid! data.thing1.value invalid', template_type = 'PAYMENT' where id = $1::text::bigint`, two)
 		s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ('tmpl-booking-confirm', 0, 3, now(), '47003 argument invalid'), ('tmpl-payment', 0, 1, null, '47003 argument invalid')`)
 		tab := openTab(t, s)
-		tab.logIn(s.User, s.Password)
+		tab.logIn(s)
 		tab.open("/console/subscribe")
 		tab.shot("subscribe")
 		tab.open("/console/subscribe/" + two)

@@ -177,7 +177,7 @@ func TestDeliveryPages(t *testing.T) {
 		s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now() - interval '1 min', 'status', 502, 'duration_ms', 7, 'error', 'answered 502 Bad Gateway', 'response', '<html><h1>Bad gateway</h1>'),
 			jsonb_build_object('at', now(), 'duration_ms', 10000, 'error', 'timed out after 10s')) where id = $1`, failed)
 		tab := openTab(t, s)
-		tab.logIn(s.User, s.Password)
+		tab.logIn(s)
 		tab.open("/console/webhooks")
 		tab.fill(`form[action="/console/webhooks"]`, "url", "https://shop.example.com/sms-events", "description", "订单")
 		tab.shot("endpoints")
@@ -234,19 +234,12 @@ func TestLongTextsFitThePages(t *testing.T) {
 	s.Exec(`update subscribe_message_logs set template_type = $1, business_type = $1, template_id = $2, error_message = $3, error_code = $1`, strings.Repeat("W", 50), strings.Repeat("W", 100), long)
 	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ($1, 0, 3, now(), $2)`, strings.Repeat("W", 100), long)
 	tab := openTab(t, s)
-	tab.logIn(s.User, s.Password)
+	tab.logIn(s)
 	pages := []string{
 		"/console/webhooks", "/console/webhooks/" + path.Base(at), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
 		"/console/messages/" + id, "/console/subscribe", "/console/subscribe/" + subscribed, "/console/subscribe/statistics", "/console/subscribe/templates",
 	}
-	for _, width := range []string{"wide", "phone"} {
-		if width == "phone" {
-			tab.phone()
-		}
-		for i, page := range pages {
-			tab.open(page)
-			tab.shot(fmt.Sprintf("long-%s-%d", width, i))
-			tab.fits()
-		}
+	for i, page := range pages {
+		tab.fitsEverywhere(page, fmt.Sprintf("long-%d", i))
 	}
 }
