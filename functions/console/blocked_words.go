@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
@@ -21,14 +20,10 @@ func (s *site) addBlockedWord(p *page) error {
 	if _, err := post[api.BlockedWordResponse](p, blockedWordsPath, api.BlockedWordRequest{Word: p.PostFormValue("word")}); err != nil {
 		return p.again(err, "/console/blocked-words", s.blockedWords)
 	}
-	p.done("/console/blocked-words", "word_blocked")
-	return nil
+	return p.done("/console/blocked-words", "word_blocked")
 }
 
 func (s *site) removeBlockedWord(p *page) error {
-	if err := p.API(http.MethodDelete, blockedWordsPath+"/"+url.PathEscape(p.PathValue("id")), nil, nil); err != nil {
-		return p.again(err, "/console/blocked-words", s.blockedWords)
-	}
-	p.done("/console/blocked-words", "word_allowed")
-	return nil
+	err := p.API(http.MethodDelete, blockedWordsPath+"/"+p.id(), nil, nil)
+	return p.finish(err, "/console/blocked-words", s.blockedWords, "word_allowed")
 }

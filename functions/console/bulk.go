@@ -52,7 +52,8 @@ func (s *site) newBulk(p *page) error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to") // once: the change begins with what was counted
+	// Times such as "2h" are resolved here alone, so that the change is of the tasks that were counted.
+	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
 	}
@@ -97,8 +98,7 @@ func (s *site) startBulk(p *page) error {
 	if err != nil {
 		return p.again(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
 	}
-	p.done("/console/bulk/"+began.ID, "bulk_started")
-	return nil
+	return p.done("/console/bulk/"+began.ID, "bulk_started")
 }
 
 func (p *page) startBulk() (began api.BulkResponse, err error) {
@@ -166,7 +166,7 @@ func (b bulkProgress) Tasks() string {
 }
 
 func (s *site) bulk(p *page) error {
-	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+url.PathEscape(p.PathValue("id")), nil)
+	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
@@ -179,10 +179,9 @@ func (s *site) bulk(p *page) error {
 }
 
 func (s *site) stopBulk(p *page) error {
-	path := "/bulk/" + url.PathEscape(p.PathValue("id"))
+	path := "/bulk/" + p.id()
 	if err := p.API(http.MethodPost, "/api/v1/admin"+path+"/stop", nil, nil); err != nil {
 		return err
 	}
-	p.done("/console"+path, "bulk_stopped")
-	return nil
+	return p.done("/console"+path, "bulk_stopped")
 }

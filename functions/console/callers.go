@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +60,7 @@ func (s *site) newCaller(p *page) error {
 }
 
 func (s *site) caller(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
 	if err != nil {
 		return err
@@ -136,7 +135,7 @@ func (p *page) showToken(caller api.CallerResponse) error {
 }
 
 func (s *site) changeCaller(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	grants, err := p.typedGrants()
 	if err == nil && len(grants.Roles) == 0 { // which would leave them as they are
 		err = p.badField("roles", p.T("choose at least one role"))
@@ -144,15 +143,11 @@ func (s *site) changeCaller(p *page) error {
 	if err == nil {
 		err = p.API(http.MethodPut, callersPath+"/"+id, grants, nil)
 	}
-	if err != nil {
-		return p.again(err, "/console/callers/"+id, s.caller)
-	}
-	p.done("/console/callers/"+id, "saved")
-	return nil
+	return p.finish(err, "/console/callers/"+id, s.caller, "saved")
 }
 
 func (s *site) rotateCaller(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	rotated, err := post[api.CallerResponse](p, callersPath+"/"+id+"/rotate", nil)
 	if err != nil {
 		return p.again(err, "/console/callers/"+id, s.caller)
@@ -162,7 +157,7 @@ func (s *site) rotateCaller(p *page) error {
 
 // revokeCaller revokes a caller whose name was typed to confirm it.
 func (s *site) revokeCaller(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
 	if err == nil && p.PostFormValue("confirm") != found.Name {
 		err = p.badField("confirm", p.T("must be the name of the caller: %s", found.Name))
@@ -170,9 +165,5 @@ func (s *site) revokeCaller(p *page) error {
 	if err == nil {
 		err = p.API(http.MethodPost, callersPath+"/"+id+"/revoke", nil, nil)
 	}
-	if err != nil {
-		return p.again(err, "/console/callers/"+id, s.caller)
-	}
-	p.done("/console/callers/"+id, "caller_revoked")
-	return nil
+	return p.finish(err, "/console/callers/"+id, s.caller, "caller_revoked")
 }

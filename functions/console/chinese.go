@@ -335,7 +335,6 @@ var chinese = map[string]string{
 	"The form has a field that cannot be read.":                                                       "表单中有无法识别的字段。",
 	"The form has no key: open the page again.":                                                       "表单缺少幂等键：请重新打开页面。",
 	"The form is malformed.":                                                                          "表单格式有误。",
-	"The form is too large.":                                                                          "表单过大。",
 	"The message is abandoned.":                                                                       "消息已放弃。",
 	"The message is sent again.":                                                                      "消息已重新发送。",
 	"The message was submitted: this is its task.":                                                    "短信已提交，这是它的任务。",

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"net/url"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
@@ -69,12 +68,9 @@ func readDeadLetter(d api.DeadLetterResponse) deadLetter {
 }
 
 func (s *site) dismissDeadLetter(p *page) error {
-	path := "/api/v1/admin/dead-letters/" + url.PathEscape(p.PathValue("id")) + "/dismiss"
-	if err := p.API(http.MethodPost, path, api.DismissRequest{Reason: p.PostFormValue("reason")}, nil); err != nil {
-		return p.again(err, "/console/dead-letters", s.deadLetters)
-	}
-	p.done("/console/dead-letters", "dismissed")
-	return nil
+	path := "/api/v1/admin/dead-letters/" + p.id() + "/dismiss"
+	err := p.API(http.MethodPost, path, api.DismissRequest{Reason: p.PostFormValue("reason")}, nil)
+	return p.finish(err, "/console/dead-letters", s.deadLetters, "dismissed")
 }
 
 // pretty indents text that is JSON.

@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
@@ -24,12 +23,11 @@ func (s *site) addDefaultSMS(p *page) error {
 	if err != nil {
 		return p.again(err, "/console/default-sms", s.defaultSMSes)
 	}
-	p.done("/console/default-sms/"+added.ID.String(), "saved")
-	return nil
+	return p.done("/console/default-sms/"+added.ID.String(), "saved")
 }
 
 func (s *site) defaultSMS(p *page) error {
-	found, err := get[api.DefaultSMSResponse](p, defaultsPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	found, err := get[api.DefaultSMSResponse](p, defaultsPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
@@ -47,20 +45,16 @@ func (s *site) changeDefaultSMS(p *page) error {
 	case "reset":
 		return s.changeDefault(p, http.MethodPost, "/reset", nil, "default_reset")
 	case "delete":
-		if err := p.API(http.MethodDelete, defaultsPath+"/"+url.PathEscape(p.PathValue("id")), nil, nil); err != nil {
+		if err := p.API(http.MethodDelete, defaultsPath+"/"+p.id(), nil, nil); err != nil {
 			return err
 		}
-		p.done("/console/default-sms", "deleted")
-		return nil
+		return p.done("/console/default-sms", "deleted")
 	}
 	return s.notFound(p)
 }
 
 func (s *site) changeDefault(p *page, method, do string, body any, notice string) error {
-	id := url.PathEscape(p.PathValue("id"))
-	if err := p.API(method, defaultsPath+"/"+id+do, body, nil); err != nil {
-		return p.again(err, "/console/default-sms/"+id, s.defaultSMS)
-	}
-	p.done("/console/default-sms/"+id, notice)
-	return nil
+	id := p.id()
+	err := p.API(method, defaultsPath+"/"+id+do, body, nil)
+	return p.finish(err, "/console/default-sms/"+id, s.defaultSMS, notice)
 }

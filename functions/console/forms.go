@@ -36,6 +36,15 @@ func (p *page) again(err error, to string, show handler) error {
 	return p.showEntered(to, show)
 }
 
+// finish ends a change that only needs a notice: it redirects to a page with the notice, or shows that page again with the
+// form that was refused.
+func (p *page) finish(err error, to string, show handler, notice string) error {
+	if err != nil {
+		return p.again(err, to, show)
+	}
+	return p.done(to, notice)
+}
+
 // showEntered shows the page at an address with what was entered into its form.
 func (p *page) showEntered(to string, show handler) error {
 	if err := p.at(to); err != nil {

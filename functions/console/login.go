@@ -23,8 +23,7 @@ func (p *page) login(problem string) loginPage {
 
 func (s *site) loginForm(p *page) error {
 	if p.LoggedIn() {
-		p.redirect("/console")
-		return nil
+		return p.redirect("/console")
 	}
 	return p.show("login", p.T("Log in"), p.login(""))
 }
@@ -38,8 +37,7 @@ func (s *site) logIn(p *page) error {
 	var refused *task.Error
 	switch {
 	case err == nil:
-		p.redirect(localPath(p.PostFormValue("next")))
-		return nil
+		return p.redirect(localPath(p.PostFormValue("next")))
 	case errors.Is(err, fn.ErrNoSessionKey):
 		return p.render(http.StatusServiceUnavailable, "login", p.T("Log in"), p.login(p.T("Nobody can log in: SENDONCE_ENCRYPTION_KEYS must be set for this function.")))
 	case !errors.As(err, &refused):
@@ -54,16 +52,14 @@ func (s *site) logIn(p *page) error {
 
 func (s *site) logOut(p *page) error {
 	p.LogOut(p.w)
-	p.redirect("/console/login")
-	return nil
+	return p.redirect("/console/login")
 }
 
 func (s *site) setLanguage(p *page) error {
 	if language := p.PostFormValue("language"); htmlLanguages[language] != "" {
 		http.SetCookie(p.w, &http.Cookie{Name: languageCookie, Value: language, Path: "/console", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	}
-	p.redirect(localPath(p.PostFormValue("next")))
-	return nil
+	return p.redirect(localPath(p.PostFormValue("next")))
 }
 
 // localPath returns the path of a page of the console. Any other address is replaced, so that a link to the login

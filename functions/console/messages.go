@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
 )
 
 const (
@@ -18,22 +17,18 @@ const (
 // messageStates are the states of a message.
 var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
 
-// readsAll reports whether the visitor reads what belongs to all callers, as fn.Call.ReadsAll does.
-func (p *page) readsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
-
 type messagesPage struct {
 	api.Page[api.MessageResponse]
-	Kind     string // of the stuck messages
-	ReadsAll bool
+	Kind string // of the stuck messages
 }
 
 // messages lists the stuck messages. A submitter, who has none to decide about, finds its own by their keys.
 func (s *site) messages(p *page) error {
-	shown := messagesPage{Kind: "sending", ReadsAll: p.readsAll()}
+	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
 		shown.Kind = "sent"
 	}
-	if shown.ReadsAll {
+	if p.ReadsAll() {
 		query := p.query("older_than_seconds", "limit", "after")
 		query.Set("kind", shown.Kind)
 		var err error
@@ -60,8 +55,7 @@ func (s *site) messageByKey(p *page) error {
 		}
 		return s.messages(p)
 	}
-	p.redirect("/console/messages/" + found.ServerMsgID)
-	return nil
+	return p.redirect("/console/messages/" + found.ServerMsgID)
 }
 
 // changeStuck is a button for all messages that a list shows.
@@ -74,8 +68,7 @@ func (s *site) changeStuck(p *page) error {
 	if err != nil {
 		return p.again(err, back, s.messages)
 	}
-	p.doneMany(back, "messages_"+do, done.Changed)
-	return nil
+	return p.doneMany(back, "messages_"+do, done.Changed)
 }
 
 type messagePage struct {
@@ -104,7 +97,7 @@ func (s *site) message(p *page) error { return p.showMessage(nil) }
 
 // showMessage shows the message of the path. Its data is hidden unless it is revealed.
 func (p *page) showMessage(revealed map[string]api.JSON) error {
-	found, err := get[api.MessageResponse](p, messagesPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	found, err := get[api.MessageResponse](p, messagesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
@@ -137,11 +130,7 @@ func (s *site) changeMessage(p *page) error {
 	default:
 		return s.notFound(p)
 	}
-	if err != nil {
-		return p.again(err, back, s.message)
-	}
-	p.done(back, "message_"+do)
-	return nil
+	return p.finish(err, back, s.message, "message_"+do)
 }
 
 // revealMessages returns the data of messages by their ids; the API records who read it.
@@ -175,7 +164,7 @@ func (s *site) conversations(p *page) error {
 
 func (p *page) readConversation(param func(name string) string) (shown conversationPage, err error) {
 	shown = conversationPage{User: strings.TrimSpace(param("user")), Peer: strings.TrimSpace(param("peer"))}
-	if shown.User == "" && !p.readsAll() {
+	if shown.User == "" && !p.ReadsAll() {
 		shown.User = p.Caller.Name
 	}
 	query := url.Values{"limit": {"50"}} // as many as can be revealed at once

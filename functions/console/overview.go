@@ -34,8 +34,7 @@ type totals struct {
 func (s *site) overview(p *page) error {
 	if !p.May(fn.Viewer) {
 		if p.May(fn.Submitter) {
-			p.redirect("/console/tasks")
-			return nil
+			return p.redirect("/console/tasks")
 		}
 		return &api.Error{Status: http.StatusForbidden, Message: p.T("The console is for callers with the role admin, viewer or submitter.")}
 	}

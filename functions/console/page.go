@@ -47,8 +47,8 @@ type handler func(p *page) error
 func (s *site) page(h handler) fn.Route {
 	return s.public(func(p *page) error {
 		if p.LoggedIn() {
-			if err := p.ParseForm(); err != nil {
-				return p.malformed(err)
+			if p.ParseForm() != nil {
+				return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form is malformed.")}
 			}
 			return h(p)
 		}
@@ -56,8 +56,7 @@ func (s *site) page(h handler) fn.Route {
 		if p.Method == http.MethodGet && p.URL.Path != "/console" {
 			login += "?" + url.Values{"next": {p.URL.RequestURI()}}.Encode()
 		}
-		p.redirect(login)
-		return nil
+		return p.redirect(login)
 	})
 }
 
@@ -72,14 +71,6 @@ func (s *site) public(h handler) fn.Route {
 	})
 }
 
-// malformed is the error for a form that cannot be read.
-func (p *page) malformed(err error) error {
-	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-		return err
-	}
-	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form is malformed.")}
-}
-
 // errorPage is shown instead of a page.
 type errorPage struct {
 	Status  int
@@ -90,19 +81,16 @@ type errorPage struct {
 func (s *site) showError(p *page, err error) {
 	shown := errorPage{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
 	refused := p.refusalOf(err)
-	var tooLarge *http.MaxBytesError
 	switch {
 	case refused != nil:
 		shown = errorPage{Status: refused.Status, Message: refused.Message, Fields: refused.Fields}
-	case errors.As(err, &tooLarge):
-		shown = errorPage{Status: http.StatusRequestEntityTooLarge, Message: p.T("The form is too large.")}
 	case errors.Is(err, context.DeadlineExceeded):
 		shown = errorPage{Status: http.StatusServiceUnavailable, Message: p.T("The service did not answer in time. Try again.")}
 	default:
 		p.Log("error", "page_failed", "cause", err.Error())
 	}
 	if shown.Status == http.StatusUnauthorized { // the session ended meanwhile
-		p.redirect("/console/login")
+		_ = p.redirect("/console/login")
 		return
 	}
 	p.Refusal = nil // the page of the form could not be shown, and the error says why
@@ -115,14 +103,18 @@ func (s *site) notFound(p *page) error {
 	return &api.Error{Status: http.StatusNotFound, Message: p.T("There is no such page.")}
 }
 
-func (p *page) redirect(to string) { http.Redirect(p.w, p.Request, to, http.StatusSeeOther) }
+// redirect sends the visitor to another page. Its error is always nil, for handlers that end with it.
+func (p *page) redirect(to string) error {
+	http.Redirect(p.w, p.Request, to, http.StatusSeeOther)
+	return nil
+}
 
 // done redirects to a page that shows the notice with this key.
-func (p *page) done(to, notice string) { p.redirect(withNotice(to, "done", notice)) }
+func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, "done", notice)) }
 
 // doneMany is done for a notice that says how many.
-func (p *page) doneMany(to, notice string, n int) {
-	p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
+func (p *page) doneMany(to, notice string, n int) error {
+	return p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
 }
 
 // withNotice returns the address of a page with a notice, given as name, value, name, value, in place of the notice that
@@ -293,8 +285,11 @@ func (p *page) MaySubmit() bool {
 	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
 }
 
-// ReadsAudit reports whether links to audit entries are shown.
-func (p *page) ReadsAudit() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
+// ReadsAll reports whether the visitor reads what belongs to all callers and queues, as fn.Call.ReadsAll does.
+func (p *page) ReadsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
+
+// id returns the {id} of the address, escaped for other addresses.
+func (p *page) id() string { return url.PathEscape(p.PathValue("id")) }
 
 // query returns the parameters of the address that a list of the API takes, without empty ones.
 func (p *page) query(names ...string) url.Values {

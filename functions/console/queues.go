@@ -57,19 +57,12 @@ func (s *site) pauseQueue(p *page) error {
 	if err == nil {
 		err = p.changeQueue("pause", api.PauseRequest{Until: until, Reason: p.PostFormValue("reason")})
 	}
-	if err != nil {
-		return p.again(err, "/console/queues", s.queues)
-	}
-	p.done("/console/queues", "queue_paused")
-	return nil
+	return p.finish(err, "/console/queues", s.queues, "queue_paused")
 }
 
 func (s *site) resumeQueue(p *page) error {
-	if err := p.changeQueue("resume", api.ResumeRequest{Reason: p.PostFormValue("reason")}); err != nil {
-		return p.again(err, "/console/queues", s.queues)
-	}
-	p.done("/console/queues", "queue_resumed")
-	return nil
+	err := p.changeQueue("resume", api.ResumeRequest{Reason: p.PostFormValue("reason")})
+	return p.finish(err, "/console/queues", s.queues, "queue_resumed")
 }
 
 func (p *page) changeQueue(do string, body any) error {

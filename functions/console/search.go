@@ -46,11 +46,9 @@ func (s *site) search(p *page) error {
 	}
 	switch {
 	case len(shown.Hits) == 1 && shown.Phone == "":
-		p.redirect(shown.Hits[0].Path)
-		return nil
+		return p.redirect(shown.Hits[0].Path)
 	case len(shown.Hits) == 0 && shown.Phone != "":
-		p.redirect(shown.Phone)
-		return nil
+		return p.redirect(shown.Phone)
 	}
 	return p.show("search", p.T("Search"), shown)
 }

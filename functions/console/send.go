@@ -113,14 +113,12 @@ func (s *site) send(p *page) error {
 		if err != nil {
 			return err
 		}
-		p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
-		return nil
+		return p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
 	}
 	if err != nil {
 		return p.again(err, "/console/send", s.sendForm)
 	}
-	p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
-	return nil
+	return p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
 }
 
 // typedMessage reads the message from the form. A visitor who may list templates chooses one by its id, as several may

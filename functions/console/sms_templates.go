@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -52,7 +51,7 @@ func (s *site) newSMSTemplate(p *page) error {
 }
 
 func (s *site) smsTemplate(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	found, err := get[api.TemplateResponse](p, templatesPath+"/"+id, nil)
 	if err != nil {
 		return err
@@ -118,24 +117,19 @@ func (s *site) addSMSTemplate(p *page) error {
 	if err != nil {
 		return p.again(err, "/console/templates/new", s.newSMSTemplate)
 	}
-	p.done("/console/templates/"+added.ID.String(), "template_added")
-	return nil
+	return p.done("/console/templates/"+added.ID.String(), "template_added")
 }
 
 func (s *site) editSMSTemplate(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	name, content := p.PostFormValue("template_name"), p.PostFormValue("template_content")
 	err := p.API(http.MethodPut, templatesPath+"/"+id, api.TemplateChange{TemplateName: &name, TemplateContent: &content}, nil)
-	if err != nil {
-		return p.again(err, "/console/templates/"+id, s.smsTemplate)
-	}
-	p.done("/console/templates/"+id, "saved")
-	return nil
+	return p.finish(err, "/console/templates/"+id, s.smsTemplate, "saved")
 }
 
 // changeSMSTemplate is a button of a template: preview, activate or deactivate.
 func (s *site) changeSMSTemplate(p *page) error {
-	id, do := url.PathEscape(p.PathValue("id")), p.PathValue("do")
+	id, do := p.id(), p.PathValue("do")
 	switch do {
 	case "preview":
 		show := s.smsTemplate
@@ -144,11 +138,8 @@ func (s *site) changeSMSTemplate(p *page) error {
 		}
 		return p.showEntered("/console/templates/"+id, show)
 	case "activate", "deactivate":
-		if err := p.API(http.MethodPost, templatesPath+"/"+id+"/"+do, nil, nil); err != nil {
-			return p.again(err, "/console/templates/"+id, s.smsTemplate)
-		}
-		p.done("/console/templates/"+id, "template_"+do+"d")
-		return nil
+		err := p.API(http.MethodPost, templatesPath+"/"+id+"/"+do, nil, nil)
+		return p.finish(err, "/console/templates/"+id, s.smsTemplate, "template_"+do+"d")
 	}
 	return s.notFound(p)
 }

@@ -47,7 +47,7 @@ func (s *site) subscribeMessage(p *page) error {
 }
 
 func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
-	found, err := get[api.SubscribeDetailResponse](p, subscribePath+url.PathEscape(p.PathValue("id")), p.query("after"))
+	found, err := get[api.SubscribeDetailResponse](p, subscribePath+p.id(), p.query("after"))
 	if err != nil {
 		return found, err
 	}
@@ -65,14 +65,14 @@ func (s *site) revealSubscribe(p *page) error {
 			return err
 		}
 	}
-	if err := p.at("/console/subscribe/" + url.PathEscape(p.PathValue("id"))); err != nil {
+	if err := p.at("/console/subscribe/" + p.id()); err != nil {
 		return err
 	}
 	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, true})
 }
 
 func (s *site) resendSubscribe(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	sent, err := post[api.SubscribeResponse](p, subscribePath+id+"/resend", api.SubscribeResendRequest{Reason: p.PostFormValue("reason"), Force: p.PostFormValue("force") != ""})
 	if err != nil {
 		return p.again(err, "/console/subscribe/"+id, s.subscribeMessage)
@@ -81,8 +81,7 @@ func (s *site) resendSubscribe(p *page) error {
 	if sent.Skipped {
 		notice = "subscribe_skipped"
 	}
-	p.done("/console/subscribe/"+id, notice)
-	return nil
+	return p.done("/console/subscribe/"+id, notice)
 }
 
 func (s *site) subscribeStatistics(p *page) error {
@@ -121,11 +120,10 @@ func (s *site) resumeSubscribeTemplate(p *page) error {
 	if err != nil {
 		return p.again(err, "/console/subscribe/templates", s.subscribeTemplates)
 	}
-	p.doneMany("/console/subscribe/templates", "subscribe_template_resumed", int(resumed.DueTasks))
-	return nil
+	return p.doneMany("/console/subscribe/templates", "subscribe_template_resumed", int(resumed.DueTasks))
 }
 
 // SeesTemplates reports whether the visitor may see the templates of subscribe messages, which belong to one queue.
 func (p *page) SeesTemplates() bool {
-	return p.readsAll() || p.May(fn.Viewer) && slices.Contains(p.Caller.Queues, task.WeChatQueue)
+	return p.ReadsAll() || p.May(fn.Viewer) && slices.Contains(p.Caller.Queues, task.WeChatQueue)
 }

@@ -38,7 +38,7 @@ func (s *site) task(p *page) error { return p.showTask(false) }
 
 // showTask shows the task of the path. Phone number and content are hidden unless they are revealed.
 func (p *page) showTask(revealed bool) error {
-	id := url.PathEscape(p.PathValue("id"))
+	id := p.id()
 	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
 	if err != nil {
 		return err
@@ -89,6 +89,5 @@ func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 
 // backToTask leads from the address of a button to the page of the task.
 func (s *site) backToTask(p *page) error {
-	p.redirect("/console/tasks/" + url.PathEscape(p.PathValue("id")))
-	return nil
+	return p.redirect("/console/tasks/" + p.id())
 }

@@ -124,8 +124,7 @@ func (s *site) changeTask(p *page) error {
 	if from := p.PostFormValue("back"); from != "" {
 		back = localPath(from)
 	}
-	p.done(back, do)
-	return nil
+	return p.done(back, do)
 }
 
 // held lists the tasks of which nobody knows whether they were sent, with the buttons that decide.

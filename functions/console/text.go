@@ -74,7 +74,7 @@ func templateFuncs(language string) template.FuncMap {
 		"result":   func(result string) string { return resultText(language, result) },
 		"lastTry":  lastTry,
 		"isPast":   isPast,
-		"timeIn":   parsedTime,
+		"timeIn":   timeInText,
 
 		"alertValue":  alertValue,
 		"pretty":      pretty,
@@ -184,8 +184,8 @@ var english = map[string]string{
 	"cloudevents": "CloudEvents, signed", "slack": "Slack robot", "dingtalk": "DingTalk robot", "wecom": "WeCom robot", "feishu": "Feishu or Lark robot",
 }
 
-// parsedTime reads a time that the API gives as text; nil if it is none.
-func parsedTime(text string) *time.Time {
+// timeInText reads a time that the API gives as text; nil if it is none.
+func timeInText(text string) *time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return nil

@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -72,4 +73,13 @@ func parseSpan(text string) (time.Duration, bool) {
 		span *= 24
 	}
 	return span, err == nil && span > 0
+}
+
+// pastTimes replaces parameters that say how long ago by the time then. Others are left for the API to read.
+func pastTimes(query url.Values, names ...string) {
+	for _, name := range names {
+		if at, ok := parsePast(query.Get(name), time.Now()); ok {
+			query.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
 }

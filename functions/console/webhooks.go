@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
@@ -64,8 +63,7 @@ func (s *site) addEndpoint(p *page) error {
 		return p.again(err, "/console/webhooks", s.endpoints)
 	}
 	if isRobot(added.Format) {
-		p.done("/console/webhooks/"+added.ID, "robot_added")
-		return nil
+		return p.done("/console/webhooks/"+added.ID, "robot_added")
 	}
 	return p.showEndpointSecret(added)
 }
@@ -104,7 +102,7 @@ func (s *site) endpoint(p *page) error {
 
 // changeEndpoint is a button of an endpoint's page.
 func (s *site) changeEndpoint(p *page) error {
-	do, id := p.PathValue("do"), url.PathEscape(p.PathValue("id"))
+	do, id := p.PathValue("do"), p.id()
 	path, back := endpointsPath+"/"+id, "/console/webhooks/"+id
 	var err error
 	switch do {
@@ -127,8 +125,7 @@ func (s *site) changeEndpoint(p *page) error {
 	if err != nil {
 		return p.again(err, "/console/webhooks/"+id, s.endpoint)
 	}
-	p.done(back, "endpoint_"+do)
-	return nil
+	return p.done(back, "endpoint_"+do)
 }
 
 type deliveriesPage struct {
@@ -169,8 +166,7 @@ func (s *site) resendFailed(p *page) error {
 	if done.More {
 		notice = "resent_more"
 	}
-	p.doneMany(back, notice, done.Resent)
-	return nil
+	return p.doneMany(back, notice, done.Resent)
 }
 
 type deliveryPage struct {
@@ -179,7 +175,7 @@ type deliveryPage struct {
 }
 
 func (s *site) delivery(p *page) error {
-	found, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+url.PathEscape(p.PathValue("id")), nil)
+	found, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
@@ -187,12 +183,9 @@ func (s *site) delivery(p *page) error {
 }
 
 func (s *site) resendDelivery(p *page) error {
-	id := url.PathEscape(p.PathValue("id"))
-	if err := p.API(http.MethodPost, deliveriesPath+"/"+id+"/resend", nil, nil); err != nil {
-		return p.again(err, "/console/webhooks/deliveries/"+id, s.delivery)
-	}
-	p.done("/console/webhooks/deliveries/"+id, "delivery_resent")
-	return nil
+	id := p.id()
+	err := p.API(http.MethodPost, deliveriesPath+"/"+id+"/resend", nil, nil)
+	return p.finish(err, "/console/webhooks/deliveries/"+id, s.delivery, "delivery_resent")
 }
 
 // Task is the id of the task whose event this is; "" if it is not an event of a task.
@@ -201,13 +194,4 @@ func (d deliveryPage) Task() string {
 		return d.Subject
 	}
 	return ""
-}
-
-// pastTimes replaces parameters that say how long ago by the time then. Others are left for the API to read.
-func pastTimes(query url.Values, names ...string) {
-	for _, name := range names {
-		if at, ok := parsePast(query.Get(name), time.Now()); ok {
-			query.Set(name, at.UTC().Format(time.RFC3339Nano))
-		}
-	}
 }
