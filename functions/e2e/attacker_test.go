@@ -174,6 +174,34 @@ func unread(path string) func(o *attacker, worker int) error {
 	}
 }
 
+// pipelined returns an attack without credentials: a connection with many requests in one write, whose
+// responses are hardly read.
+func pipelined(path string, requests int) func(o *attacker, worker int) error {
+	return func(o *attacker, _ int) error {
+		dialer := net.Dialer{}
+		conn, err := dialer.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := io.WriteString(conn, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", requests)); err != nil {
+			o.responses[0].Add(1)
+			return nil
+		}
+		time.Sleep(200 * time.Millisecond) // the client does not read
+		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), nil)
+		if err != nil {
+			o.responses[0].Add(1)
+			return nil
+		}
+		_ = res.Body.Close()
+		o.responses[res.StatusCode].Add(1)
+		return nil
+	}
+}
+
 // replay reads a stream from its beginning.
 func replay(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)

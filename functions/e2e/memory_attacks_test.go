@@ -94,6 +94,8 @@ func attacks() []attack {
 				c.header = []string{"X-Filler", strings.Repeat("x", 3000)}
 				return c
 			})},
+		{name: "pipelined unknown paths", function: "submit", status: 404, quiet: submitQuiet, once: pipelined("/nosuch", 1500)},
+		{name: "pipelined calls of nobody", function: "messages", status: 401, quiet: messageQuiet(), once: pipelined("/api/v1/messages/peers", 1500)},
 		{name: "largest report batch", function: "report", status: 200, quiet: reportQuiet,
 			body: func() string {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(

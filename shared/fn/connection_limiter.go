@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,6 +30,8 @@ type connection struct {
 	from  netip.Prefix
 	calls int       // of known callers, under way
 	since time.Time // when the last one ended
+
+	unknown atomic.Int32 // requests since the last one of a known caller
 }
 
 type connectionKey struct{}
@@ -106,7 +109,18 @@ func KeepConnectionOpen(ctx context.Context) (end func()) {
 	return func() { c.count(-1) }
 }
 
+// maxUnknown is how many requests in a row without a known caller a connection may carry. One that
+// has thousands of them in its buffer would keep a processor busy without ever waiting.
+const maxUnknown = 64
+
+// isUsedUp counts a request and reports whether its connection must end with it.
+func isUsedUp(ctx context.Context) bool {
+	c, ours := ctx.Value(connectionKey{}).(*connection)
+	return ours && c.unknown.Add(1) >= maxUnknown
+}
+
 func (c *connection) count(n int) {
+	c.unknown.Store(0)
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
 	c.calls += n

@@ -147,6 +147,36 @@ func TestLongPollOutlivesReadTimeout(t *testing.T) {
 	require.Equal(t, 409, h.call("POST", "/api/v1/fail", ``).status)
 }
 
+func TestConnectionOfNobodyEndsAfterSomeRequests(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil)
+	runServer(t, h, nil, greeter())
+	const (
+		unknownPath = "GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n"
+		greet       = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
+	)
+	statuses := func(requests string) (n map[int]int, closed bool) {
+		w := h.dialRaw(t)
+		w.send(requests)
+		n = map[int]int{}
+		for !closed && (n[200] == 0 || n[404] < maxUnknown-1) {
+			response, err := http.ReadResponse(w.responses, nil)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, response.Body)
+			require.NoError(t, err)
+			n[response.StatusCode]++
+			closed = response.Close
+		}
+		return n, closed
+	}
+	n, closed := statuses(strings.Repeat(unknownPath, maxUnknown))
+	require.Equal(t, map[int]int{404: maxUnknown}, n)
+	require.True(t, closed)
+	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greet + strings.Repeat(unknownPath, maxUnknown/2-1))
+	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller begins the count anew")
+	require.False(t, closed)
+}
+
 // A connection cannot send frames of HTTP/2 without end: it is closed at its first.
 func TestHTTP2IsDisabled(t *testing.T) {
 	t.Parallel()
