@@ -98,7 +98,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/task", "shared/text"},
+		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/task", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "github.com/valyala/fasthttp", "go.yaml.in/yaml/v4",
 			"golang.org/x/sync/errgroup"},
 	},

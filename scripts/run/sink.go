@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -37,10 +38,11 @@ type sink struct {
 	url      string
 	opened   bool
 	server   http.Server
-	served   chan struct{} // closed once the port is
-	endpoint string        // its id
-	secret   string        // signs webhooks of the endpoint
-	signing  string        // signs webhooks to a URL that a task or a message names
+	served   chan struct{}        // closed once the port is
+	endpoint string               // its id
+	secret   string               // signs webhooks of the endpoint
+	signing  string               // signs webhooks to a URL that a task or a message names
+	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by their status
 }
 
 // listenForSink opens the port of the sink until close, so that no other program can
@@ -49,7 +51,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	if !s.sink {
 		return nil, nil
 	}
-	k := &sink{client: api.NewClient(s.url(), s.username, s.password), out: out, served: make(chan struct{})}
+	k := &sink{client: api.NewClient(s.url(), s.username, s.password), out: out, served: make(chan struct{}), printed: new(loglimit.ByKey[int])}
 	if !s.callsSink() {
 		return k, nil
 	}
@@ -162,6 +164,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	as, err := k.verify(r.Header, body)
+	verified := err == nil
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
 		// Another endpoint that was registered with this port: its secret is not known here.
 		as, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
@@ -176,8 +179,13 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
-	fmt.Fprintf(k.out, "received %s %s (%s)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
-	w.WriteHeader(http.StatusNoContent)
+	defer w.WriteHeader(http.StatusNoContent) // once the line is printed
+	line := fmt.Sprintf("received %s %s (%s)", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
+	if !verified {
+		k.printLimited(http.StatusNoContent, line)
+		return
+	}
+	fmt.Fprintln(k.out, line)
 }
 
 // verify returns which of the secrets has signed the body.
@@ -194,6 +202,19 @@ func (k *sink) verify(h http.Header, body []byte) (string, error) {
 }
 
 func (k *sink) refuse(w http.ResponseWriter, status int, err error) {
-	fmt.Fprintf(k.out, "sink: refused a call with %d: %s\n", status, printable(err.Error()))
+	k.printLimited(status, fmt.Sprintf("sink: refused a call with %d: %s", status, printable(err.Error())))
 	http.Error(w, err.Error(), status)
+}
+
+// printLimited prints one line a minute for each status: anybody on this machine can make calls
+// that are not verified.
+func (k *sink) printLimited(status int, line string) {
+	unprinted, print := k.printed.Next(status)
+	if !print {
+		return
+	}
+	if unprinted > 0 {
+		line = fmt.Sprintf("%s; %d more since the last such line", line, unprinted)
+	}
+	fmt.Fprintln(k.out, line)
 }

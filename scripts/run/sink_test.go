@@ -11,11 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -147,6 +149,7 @@ func TestSinkPrintsVerifiedWebhooks(t *testing.T) {
 		{"no event", endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: "},
 		{strings.Repeat(" ", sinkLimit+1), endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: http: request body too large"},
 	} {
+		k.printed = new(loglimit.ByKey[int])
 		before := len(out.String())
 		require.Equal(t, c.status, postWebhook(t, k.url, c.body, c.at, c.secret), c.line)
 		require.True(t, strings.HasPrefix(out.String()[before:], c.line), out.String()[before:])
@@ -162,6 +165,41 @@ func TestSinkPrintsOtherEndpoints(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, postWebhook(t, k.url+"/mine", event, time.Now(), ""))
 	require.True(t, strings.HasPrefix(out.String(), "received succeeded 0198 (not verified: /mine has a secret of its own)\nreceived succeeded 0198 (callback verified)\n"+
 		"sink: refused a call with 401: "+api.ErrWebhookHeaders.Error()), out.String())
+}
+
+// Anybody on this machine can call the sink, and must not fill the terminal.
+func TestSinkSumsUpUnverifiedCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out := &sandbox.LogBuffer{}
+		k := &sink{out: out, printed: new(loglimit.ByKey[int]), secret: api.NewWebhookSecret(), signing: api.NewWebhookSecret()}
+		call := func(path, secret string) {
+			const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
+			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(event))
+			if secret != "" {
+				require.NoError(t, api.SignWebhook(r.Header, "id", time.Now(), []byte(event), secret))
+			}
+			k.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		unknown := api.NewWebhookSecret()
+		calls := func() {
+			for range 100 {
+				call("/", "")
+				call("/mine", unknown)
+			}
+			call("/", k.secret)
+			call("/", k.secret)
+		}
+		const verified = "received succeeded 0198 (webhook verified)\n"
+		refused := "sink: refused a call with 401: " + api.ErrWebhookHeaders.Error() + ": webhook-id is empty or has a full stop"
+		const unverified = "received succeeded 0198 (not verified: /mine has a secret of its own)"
+		calls()
+		require.Equal(t, refused+"\n"+unverified+"\n"+verified+verified, out.String())
+		time.Sleep(time.Minute)
+		calls()
+		require.Equal(t, refused+"; 99 more since the last such line\n"+unverified+"; 99 more since the last such line\n"+verified+verified,
+			strings.TrimPrefix(out.String(), refused+"\n"+unverified+"\n"+verified+verified))
+	})
 }
 
 // Not parallel: a process that another test starts inherits our ports until its exec.
