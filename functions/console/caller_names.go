@@ -92,7 +92,7 @@ func (p *page) filter(names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// callerNamed returns the id of a caller. An id is taken, too, for callers whose name the visitor may not read.
+// callerNamed returns the id of a caller. It also accepts an id, for callers whose name the visitor may not read.
 func (p *page) callerNamed(name string) (id api.ID, err error) {
 	if task.ValidUser(name) {
 		found, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"name": {name}})

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// refusedInput reports whether the API refused what the visitor entered, and keeps why: the handler then shows the
-// page with the form again, which has the entered values and what is wrong with them.
+// refusedInput reports whether the API refused what the visitor entered. It keeps the refusal, so that the handler can show
+// the form again with the entered values and what is wrong with them.
 func (p *page) refusedInput(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
@@ -27,8 +27,7 @@ func (p *page) refusedInput(err error) bool {
 	return true
 }
 
-// again shows the page at an address with the form that was refused, and returns errors that are not a refusal. The
-// address, which is not that of the form's action, is where the links of the page lead.
+// again shows the page at an address with the form that was refused. It returns errors that are no refusal.
 func (p *page) again(err error, to string, show handler) error {
 	if !p.refusedInput(err) {
 		return err
@@ -54,7 +53,7 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// at makes the response to a form the page at another address, to which its links lead: the form's action is no page.
+// at changes the address to which the links of the response lead. That of a form's action is no page.
 func (p *page) at(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
@@ -67,8 +66,8 @@ func (p *page) at(to string) error {
 	return nil
 }
 
-// Form returns what one of several forms of a page is shown with: a hidden input "form" has its name. Only the form that
-// was refused has a Refusal.
+// Form returns the page for one of its several forms, which has its name in a hidden input "form". Only the form that was
+// refused has a Refusal.
 func (p *page) Form(name string) *page {
 	form := *p
 	if p.PostFormValue("form") != name {

@@ -22,7 +22,7 @@ type messagesPage struct {
 	Kind string // of the stuck messages
 }
 
-// messages lists the stuck messages. A submitter, who has none to decide about, finds its own by their keys.
+// messages lists the stuck messages to those who decide about them. A submitter finds its own messages by their keys.
 func (s *site) messages(p *page) error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
@@ -39,7 +39,7 @@ func (s *site) messages(p *page) error {
 	return p.show("messages", p.T("Messages"), shown)
 }
 
-// messageByKey leads to the message that its sender gave a key.
+// messageByKey redirects to the message with a key of its sender.
 func (s *site) messageByKey(p *page) error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
 	if refused := p.refusalOf(err); refused != nil && refused.Status == http.StatusNotFound {

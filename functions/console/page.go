@@ -71,21 +71,15 @@ func (s *site) public(h handler) fn.Route {
 	})
 }
 
-// errorPage is shown instead of a page.
-type errorPage struct {
-	Status  int
-	Message string
-	Fields  []api.Field
-}
-
+// showError renders a page that says what went wrong.
 func (s *site) showError(p *page, err error) {
-	shown := errorPage{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
+	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
 	refused := p.refusalOf(err)
 	switch {
 	case refused != nil:
-		shown = errorPage{Status: refused.Status, Message: refused.Message, Fields: refused.Fields}
+		shown = refused
 	case errors.Is(err, context.DeadlineExceeded):
-		shown = errorPage{Status: http.StatusServiceUnavailable, Message: p.T("The service did not answer in time. Try again.")}
+		shown = &api.Error{Status: http.StatusServiceUnavailable, Message: p.T("The service did not answer in time. Try again.")}
 	default:
 		p.Log("error", "page_failed", "cause", err.Error())
 	}
@@ -103,7 +97,7 @@ func (s *site) notFound(p *page) error {
 	return &api.Error{Status: http.StatusNotFound, Message: p.T("There is no such page.")}
 }
 
-// redirect sends the visitor to another page. Its error is always nil, for handlers that end with it.
+// redirect sends the visitor to another page. It returns nil, so that a handler can end with it.
 func (p *page) redirect(to string) error {
 	http.Redirect(p.w, p.Request, to, http.StatusSeeOther)
 	return nil
@@ -121,23 +115,12 @@ func (p *page) doneMany(to, notice string, n int) error {
 // it had.
 func withNotice(to string, notice ...string) string {
 	path, text, _ := strings.Cut(to, "?")
-	query, err := url.ParseQuery(text)
-	if err != nil {
-		query = url.Values{}
-	}
-	query.Del("done")
+	query, _ := url.ParseQuery(text) // without what is malformed
 	query.Del("n")
-	var address strings.Builder
-	if address.WriteString(path + "?"); len(query) > 0 {
-		address.WriteString(query.Encode() + "&")
+	for i := 0; i+1 < len(notice); i += 2 {
+		query.Set(notice[i], notice[i+1])
 	}
-	for i := 0; i < len(notice); i += 2 {
-		if i > 0 {
-			address.WriteString("&")
-		}
-		address.WriteString(notice[i] + "=" + url.QueryEscape(notice[i+1]))
-	}
-	return address.String()
+	return path + "?" + query.Encode()
 }
 
 // Notice is the sentence about what was just done, from the key in the address.
@@ -236,8 +219,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether a page is closed to the visitor, as its routes of the API belong to no queue: an admin with
-// queues, who has no other role for it.
+// Closed reports whether a page is closed to the visitor: its routes of the API belong to no queue, so an admin with queues
+// needs another role for them.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
@@ -252,7 +235,7 @@ func (p *page) Closed(path string) bool {
 var menu = []struct {
 	path, text string
 	roles      []fn.Role
-	allQueues  bool // for callers without queues only, as its routes of the API are
+	allQueues  bool // for callers without queues only, like its routes of the API
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
@@ -280,7 +263,7 @@ func (p *page) MayChange() bool { return p.May(fn.Admin) }
 // MayChangeAll is MayChange for what admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
 
-// MaySubmit reports whether the visitor may submit tasks, which an admin with queues may not for this role alone.
+// MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter for it.
 func (p *page) MaySubmit() bool {
 	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
 }

@@ -9,7 +9,7 @@ import (
 func TestWithNoticeReplacesTheNoticeBefore(t *testing.T) {
 	t.Parallel()
 	for to, want := range map[string]string{
-		"/console/held": "/console/held?done=resolve", "/console/held?done=retry&n=3&queue=a%26b": "/console/held?queue=a%26b&done=resolve", "/console/held?%zz": "/console/held?done=resolve",
+		"/console/held": "/console/held?done=resolve", "/console/held?done=retry&n=3&queue=a%26b": "/console/held?done=resolve&queue=a%26b", "/console/held?%zz": "/console/held?done=resolve",
 	} {
 		require.Equal(t, want, withNotice(to, "done", "resolve"))
 	}

@@ -13,8 +13,8 @@ const (
 	plotSteps = 72 // six hours
 )
 
-// plotSize is the size of a plot in its own units, with the room for the numbers and times at its axes. It is drawn as wide
-// as its place.
+// plotSize is the size of a plot in its own units, with the room for the labels of its axes. It is scaled to the width of
+// what it is in.
 type plotSize struct{ Width, Height, Left, Top, Bottom float64 }
 
 var (
@@ -22,8 +22,8 @@ var (
 	smallPlot = plotSize{Width: 120, Height: 24, Top: 2, Bottom: 2} // in a row of a table
 )
 
-// plot is a plot of throughput over the last six hours, ready for its template: lines of points, and what stands at
-// its axes.
+// plot is a plot of throughput over the last six hours, ready for its template: lines of points, and labels of its
+// axes.
 type plot struct {
 	plotSize
 	Lines   []plotLine

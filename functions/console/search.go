@@ -19,11 +19,11 @@ type hit struct {
 
 type searchPage struct {
 	Hits     []hit
-	Phone    string // its tasks are listed elsewhere
+	Phone    string // the list of the tasks of the phone number that was searched; "" if it was none
 	Complete bool
 }
 
-// search leads to what was found, if that is one thing.
+// search lists what was found, or redirects to it if it is one thing.
 func (s *site) search(p *page) error {
 	query := p.query("q")
 	if len(query) == 0 {

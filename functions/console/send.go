@@ -42,7 +42,7 @@ func (s *site) sendForm(p *page) error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview shows what the form would send. Only the API says that it would be sent, and it says so to admins alone.
+// preview shows what the form would send. Whether it would be sent is known to the API, which says so to admins only.
 func (f sendPage) preview(p *page) (*textPreview, error) {
 	shown, err := f.previewText(p)
 	if shown == nil || err != nil {
@@ -108,7 +108,7 @@ func (s *site) send(p *page) error {
 		sent, err = post[api.SendResponse](p, "/api/v1/sms/send", request)
 	}
 	if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == task.CodeKeyReused {
-		// "In 2 hours" is another time with each click, so that a request sent again is not the same.
+		// The form was sent twice: a time such as "2h" is another one with each click, which makes another request.
 		found, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
 		if err != nil {
 			return err

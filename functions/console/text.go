@@ -167,12 +167,12 @@ func hidden(language, text string) string {
 	return translate(language, "hidden, %s characters", strconv.Itoa(utf8.RuneCountInString(text)))
 }
 
-// shortEvent is the type of an event without what all of them have.
+// shortEvent returns the type of an event without its prefix and version.
 func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
 }
 
-// lastTry is the newest of the tries, alone or none.
+// lastTry returns a list of the newest try, empty if there is none.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
 // english has what is shown for values of the API that are no plain English; all other texts are shown as they are.

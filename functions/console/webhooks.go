@@ -19,7 +19,7 @@ var (
 	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
 )
 
-// owns reports whether the buttons of what belongs to a caller are shown to the visitor.
+// owns reports whether the visitor may change what belongs to a caller.
 func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }
@@ -50,7 +50,7 @@ func (s *site) endpoints(p *page) error {
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
-// isRobot reports whether an endpoint is a chat robot. If it has a secret, its visitor knows it already.
+// isRobot reports whether an endpoint is a chat robot. The secret of one was entered, so it is not shown as a new one.
 func isRobot(format string) bool { return format != "cloudevents" }
 
 // addEndpoint shows the new endpoint's secret in its response: it is never shown again.

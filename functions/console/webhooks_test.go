@@ -167,7 +167,7 @@ func TestDeliveryPages(t *testing.T) {
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="yesterday"`, hostileShown, `<span class="wrong">`)
 		got = b.submit(list+"/resend", "since", "1d", "endpoint_id", endpoint, "reason", "back")
-		require.Equal(t, list+"?endpoint_id="+endpoint+"&done=resent&n=1", got.path)
+		require.Equal(t, list+"?done=resent&endpoint_id="+endpoint+"&n=1", got.path)
 		got.has(t, "Sent again: 1 deliveries.")
 		require.Equal(t, 2, s.Count(`select count(*) from webhook_deliveries where state = 0`))
 		b.submit(list+"/resend", "since", "1d").has(t, "Sent again: 0 deliveries.")

@@ -107,7 +107,7 @@ func serve(contentType string, content func() ([]byte, error)) fn.Route {
 	})
 }
 
-// serve writes the file as it is kept to clients that accept that, and decompressed to others.
+// serve writes the file compressed to clients that accept that, and decompressed to others.
 func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		w.Header().Set("ETag", fmt.Sprintf(`"%s-gzip"`, f.tag))

@@ -1,6 +1,6 @@
 "use strict";
-// Everything works without this script. It refreshes regions, asks before what cannot be undone, copies, selects rows, shows previews
-// as one types, and has two shortcuts of the keyboard.
+// Everything works without this script. It refreshes regions, asks before what cannot be undone, copies, shows previews as
+// one types, and has two shortcuts of the keyboard.
 
 // confirmed asks a question in a dialog and resolves to true if it was answered with the button that has the text of action.
 function confirmed(question, action, danger) {
@@ -88,15 +88,6 @@ document.addEventListener("click", async (event) => {
     const text = button.textContent;
     button.textContent = "✓";
     setTimeout(() => { button.textContent = text; }, 1500);
-  }
-});
-
-// A box with data-select-all selects every other box of its table.
-document.addEventListener("change", (event) => {
-  if (event.target.matches("input[data-select-all]")) {
-    for (const box of event.target.closest("table").querySelectorAll("input[type=checkbox]")) {
-      box.checked = event.target.checked;
-    }
   }
 });
 
