@@ -1,8 +1,8 @@
 // Command rates is `make bench`: the rates and latencies of submissions, claims and reports of
-// one server over HTTP, beside those of pgbench and of another job queue, and how long a wake-up
-// through NATS takes from one process to another. Each measurement follows that of its baseline,
-// in rounds; a first round is not counted. In the end the database must have what the responses say,
-// once.
+// one server over HTTP, beside those of pgbench, of a server that does only the least, and of
+// another job queue, and how long a wake-up through NATS takes from one process to another. Each
+// measurement follows that of its baseline, in rounds; a first round is not counted. In the end the
+// database must have what the responses say, once.
 package main
 
 import (
@@ -79,7 +79,8 @@ func write(o options, table *bench.Table, m *bench.Machine) error {
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys, with
+socket, over as many connections, at most 64. The prototype is the least that saves a message that comes over HTTP: it inserts the row
+of pgbench, many in one commit, and knows no keys, callers, limits or logs. River is a job queue that is called in its own process, without HTTP and without keys, with
 the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked
 until none is left. Submissions at fixed times come at half of the rate of the same round, at random times that are fixed before; their
 durations count from these times, whether or not a connection was free, and a warm-up is left out. A whole life: tasks are submitted one by
@@ -114,14 +115,20 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if river != nil {
 		defer func() { err = errors.Join(err, river.Stop(ctx)) }()
 	}
+	prototype, err := s.Machine.StartPrototype(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, prototype.Stop()) }()
 	address, err := s.Start(ctx, "", "NATS_URL=")
 	if err != nil {
 		return "", err
 	}
+	p := peers{s.Machine, prototype, river}
 	t, now := tasks{bench.NewTasks(1)}, o
 	now.life = min(o.life, o.duration) // in the round that is not counted
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		err := t.round(ctx, now, s.Machine, river, address, table)
+		err := t.round(ctx, now, p, address, table)
 		now.life = o.life
 		return err
 	})
@@ -141,9 +148,9 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 }
 
 // round makes each measurement of tasks once.
-func (t tasks) round(ctx context.Context, o options, m *bench.Machine, river *bench.River, address string, table *bench.Table) error {
+func (t tasks) round(ctx context.Context, o options, than peers, address string, table *bench.Table) error {
 	var submitted float64 // rate with a key and the most connections
-	for _, phase := range t.phases(o, m, river) {
+	for _, phase := range t.phases(o, than) {
 		p := phase()
 		p.Duration = o.duration
 		r, err := p.Measure(ctx, address)
@@ -165,7 +172,7 @@ func (t tasks) round(ctx context.Context, o options, m *bench.Machine, river *be
 	}
 	r.Compare(submitKeyed, submitted)
 	table.Add(r)
-	if r, err = t.measureLife(ctx, o, m, address); err != nil {
+	if r, err = t.measureLife(ctx, o, than.machine, address); err != nil {
 		return err
 	}
 	table.Add(r)

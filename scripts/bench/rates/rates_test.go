@@ -35,12 +35,13 @@ func TestShortRun(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &rounds))
 	require.Len(t, rounds.Results, 14)
 	require.FileExists(t, o.svg)
+	require.Regexp(t, `\| prototype \| \d+ \| \d`, report)
 	if strings.Contains(report, "River could not be downloaded") {
 		t.Skip(progress.String())
 	}
 	for _, name := range []string{"River, insert", "River, insert 500", "River, work"} {
 		require.Regexp(t, `\| `+name+` \| \d+ \| \d`, report)
 	}
-	require.Equal(t, 14+1+2, strings.Count(report, "|\n"), "a row each, one more for a second baseline, below a head of two lines")
+	require.Equal(t, 14+2+2, strings.Count(report, "|\n"), "a row each, two more for the second and third baseline of one, below a head of two lines")
 	require.Equal(t, 4, strings.Count(report, "Checked: "))
 }

@@ -34,18 +34,25 @@ const (
 	wholeLife      = "whole life"
 )
 
+// peers are what tasks are compared with. River is nil if it could not be downloaded.
+type peers struct {
+	machine   *bench.Machine // of pgbench
+	prototype *bench.Prototype
+	river     *bench.River
+}
+
 // phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
 // depend on the phases before.
-func (t tasks) phases(o options, m *bench.Machine, river *bench.River) (list []func() bench.Phase) {
+func (t tasks) phases(o options, than peers) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline {
-		return []bench.Baseline{m.Pgbench(min(connections, pgbenchMost), o.duration/2)}
+		return []bench.Baseline{than.machine.Pgbench(min(connections, pgbenchMost), o.duration/2)}
 	}
 	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, Rows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
 			if n == most {
-				p.Baselines = append(p.Baselines, river.Insert(o.duration/2)...)
+				p.Baselines = append(append(p.Baselines, than.prototype.Submit(n, o.duration/2)), than.river.Insert(o.duration/2)...)
 			}
 			return p
 		})
@@ -56,7 +63,7 @@ func (t tasks) phases(o options, m *bench.Machine, river *bench.River) (list []f
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
-				Baselines: river.InsertMany(o.duration / 2)}
+				Baselines: than.river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: "claim 100", Connections: senders, Rows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
@@ -69,7 +76,7 @@ func (t tasks) phases(o options, m *bench.Machine, river *bench.River) (list []f
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
-				Baselines: river.Work()}
+				Baselines: than.river.Work()}
 		})
 }
 
