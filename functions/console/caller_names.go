@@ -73,8 +73,8 @@ func (p *page) CallerFilter() string {
 	return p.Param("caller")
 }
 
-// filter returns the parameters of a list of the API: times that are given as how long ago, and a caller that is given
-// by its name, are replaced by what the API takes.
+// filter returns the parameters of a list for the API: a span such as 2h becomes the time that long ago, the name of a caller
+// its id.
 func (p *page) filter(names ...string) (url.Values, error) {
 	query := p.query(names...)
 	pastTimes(query, "from", "to")
@@ -90,6 +90,18 @@ func (p *page) filter(names ...string) (url.Values, error) {
 		return query, p.nameCallers(id)
 	}
 	return query, nil
+}
+
+// filtered reads a list of the API with the filter in the address. A filter that was refused is shown with the page.
+func filtered[T any](p *page, path string, names ...string) (found T, err error) {
+	query, err := p.filter(names...)
+	if err == nil {
+		found, err = get[T](p, path, query)
+	}
+	if p.refusedInput(err) {
+		err = nil
+	}
+	return found, err
 }
 
 // callerNamed returns the id of a caller. It also accepts an id, for callers whose name the visitor may not read.

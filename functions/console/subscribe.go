@@ -22,12 +22,9 @@ type subscribePage struct {
 }
 
 func (s *site) subscribeMessages(p *page) error {
-	query, err := p.filter("send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
-	var found api.Page[api.SubscribeLogResponse]
-	if err == nil {
-		found, err = get[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages", query)
-	}
-	if err != nil && !p.refusedInput(err) {
+	found, err := filtered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
+		"send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
+	if err != nil {
 		return err
 	}
 	return p.show("subscribe_messages", p.T("Subscribe messages"), subscribePage{found, sendStatuses})

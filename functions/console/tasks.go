@@ -26,15 +26,13 @@ type tasksPage struct {
 }
 
 func (s *site) tasks(p *page) error {
-	query, err := p.filter(taskFilters...)
-	if err == nil && p.Param("format") == "csv" {
-		return p.writeTasks(query)
+	if p.Param("format") == "csv" {
+		if query, err := p.filter(taskFilters...); err == nil {
+			return p.writeTasks(query)
+		}
 	}
-	var found api.Page[api.AdminTask]
-	if err == nil {
-		found, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
-	}
-	if err != nil && !p.refusedInput(err) {
+	found, err := filtered[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", taskFilters...)
+	if err != nil {
 		return err
 	}
 	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})

@@ -21,7 +21,7 @@ func (p *page) typedTime(name string) (*time.Time, error) {
 	if text == "" {
 		return nil, nil
 	}
-	at, ok := parseTime(text, time.Now())
+	at, ok := parseTime(text, time.Now(), ahead)
 	if !ok {
 		return nil, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how far ahead it is, such as 30m, 2h or 3d"))
 	}
@@ -30,55 +30,38 @@ func (p *page) typedTime(name string) (*time.Time, error) {
 
 // typedPast reads a required time from a field of a form: an instant with its zone, or how long ago it was.
 func (p *page) typedPast(name string) (time.Time, error) {
-	at, ok := parsePast(strings.TrimSpace(p.PostFormValue(name)), time.Now())
+	at, ok := parseTime(strings.TrimSpace(p.PostFormValue(name)), time.Now(), ago)
 	if !ok {
 		return at, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d"))
 	}
 	return at, nil
 }
 
-func parsePast(text string, now time.Time) (time.Time, bool) {
-	if at, ok := parseInstant(text); ok {
-		return at, true
-	}
-	ago, ok := parseSpan(text)
-	return now.Add(-ago), ok
-}
-
 // timeLayouts are what a time may look like, with and without seconds.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00", "2006-01-02 15:04 Z07:00"}
 
-func parseTime(text string, now time.Time) (time.Time, bool) {
-	if at, ok := parseInstant(text); ok {
-		return at, true
-	}
-	ahead, ok := parseSpan(text)
-	return now.Add(ahead), ok
-}
+// What a span such as 2h means.
+const ahead, ago = 1, -1
 
-func parseInstant(text string) (time.Time, bool) {
+// parseTime reads an instant with its zone, or a span from now such as 30m, 2h or 3d.
+func parseTime(text string, now time.Time, direction time.Duration) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
 			return at, true
 		}
 	}
-	return time.Time{}, false
-}
-
-// parseSpan reads a time span such as 30m, 2h or 3d.
-func parseSpan(text string) (time.Duration, bool) {
 	span, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		span, err = time.ParseDuration(days + "h")
 		span *= 24
 	}
-	return span, err == nil && span > 0
+	return now.Add(direction * span), err == nil && span > 0
 }
 
-// pastTimes replaces parameters that say how long ago by the time then. Others are left for the API to read.
+// pastTimes replaces parameters such as 2h by the time that long ago. Other values are left for the API to judge.
 func pastTimes(query url.Values, names ...string) {
 	for _, name := range names {
-		if at, ok := parsePast(query.Get(name), time.Now()); ok {
+		if at, ok := parseTime(query.Get(name), time.Now(), ago); ok {
 			query.Set(name, at.UTC().Format(time.RFC3339Nano))
 		}
 	}

@@ -135,12 +135,8 @@ type deliveriesPage struct {
 }
 
 func (s *site) deliveries(p *page) error {
-	query, err := p.filter("state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
-	var found api.Page[api.DeliveryResponse]
-	if err == nil {
-		found, err = get[api.Page[api.DeliveryResponse]](p, deliveriesPath, query)
-	}
-	if err != nil && !p.refusedInput(err) {
+	found, err := filtered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
+	if err != nil {
 		return err
 	}
 	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
