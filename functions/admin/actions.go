@@ -2,14 +2,10 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
-	"regexp"
-	"slices"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -28,23 +24,10 @@ func (h *handlers) actions(ctx context.Context, c *fn.Call, req actionsRequest) 
 	rows, more, err := h.adminStore.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
 	if !c.May(fn.Admin) {
 		for i := range rows {
-			rows[i].Before, rows[i].After = maskURLs(rows[i].Before), maskURLs(rows[i].After)
+			rows[i].Before, rows[i].After = task.MaskURLFields(rows[i].Before), task.MaskURLFields(rows[i].After)
 		}
 	}
 	return fn.PageOf(rows, more, actionResponse, func(a admin.Action) int64 { return a.ID }), err
-}
-
-// urlField is the URL of an endpoint in an entry of the audit log.
-var urlField = regexp.MustCompile(`("url": ?)("(?:[^"\\]|\\.)*")`)
-
-// maskURLs hides from viewers what is behind the host of a URL, as the lists of endpoints do.
-func maskURLs(entry json.RawMessage) json.RawMessage {
-	return urlField.ReplaceAllFunc(entry, func(field []byte) []byte {
-		parts := urlField.FindSubmatch(field)
-		var url string
-		_ = json.Unmarshal(parts[2], &url) // valid
-		return slices.Concat(parts[1], []byte(store.MustJSON(task.MaskURL(url))))
-	})
 }
 
 func actionResponse(a admin.Action) api.ActionResponse {

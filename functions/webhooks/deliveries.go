@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/robot"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -96,10 +97,16 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
 }
 
+// disabledEvent is the type of the only event with a URL: that of the endpoint that was disabled.
+const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
+
 // shownDelivery makes the response for one who may only read deliveries.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = shownURL(c, d.URL)
+		if seesOnlyHosts(c) && d.EventType == disabledEvent {
+			d.Payload = string(task.MaskURLFields([]byte(d.Payload)))
+		}
 		return deliveryResponse(d)
 	}
 }

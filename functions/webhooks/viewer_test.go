@@ -1,6 +1,8 @@
 package webhooks_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,4 +25,22 @@ func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 		require.NotContains(t, got.Text, "SECRETMARK", path)
 		require.Contains(t, got.Text, `"https://hooks.example.com/****"`, path)
 	}
+}
+
+// The event of a disabled endpoint has its URL too.
+func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/"}`)
+	disabled := strings.TrimPrefix(at, cluster.EndpointsPath+"/")
+	path := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, disabled, disabled)
+	const data = `{"endpoint_id":"%s","url":"%s","reason":"gone"}`
+	s.Exec(`update webhook_deliveries set event_type = 'sendonce.webhook.disabled.v1'`)
+	s.Exec(`update webhook_events set payload = $1`, `{"specversion":"1.0","type":"sendonce.webhook.disabled.v1","data":`+
+		fmt.Sprintf(data, disabled, `https://hooks.example.com/\"SECRETMARK?key=SECRETMARK\u0026a=1`)+`}`)
+	require.Contains(t, s.Get(path).Text, "SECRETMARK")
+	got := s.NewCaller("eyes", "viewer").Get(path)
+	require.Equal(t, 200, got.Status, got.Text)
+	require.NotContains(t, got.Text, "SECRETMARK")
+	require.Contains(t, got.Text, fmt.Sprintf(data, disabled, "https://hooks.example.com/****"), "the rest of the event is kept")
 }

@@ -84,9 +84,12 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// shownURL hides from viewers what is behind the host of a URL: it may be a secret with which one can post there.
+// seesOnlyHosts is whether what is behind the host of a URL is hidden, as it is from viewers: it may be a secret with
+// which one can post there.
+func seesOnlyHosts(c *fn.Call) bool { return c.ReadsAll() && !c.May(fn.Admin) }
+
 func shownURL(c *fn.Call, url string) string {
-	if c.ReadsAll() && !c.May(fn.Admin) {
+	if seesOnlyHosts(c) {
 		return task.MaskURL(url)
 	}
 	return url

@@ -1,6 +1,11 @@
 package task
 
-import "net/url"
+import (
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"slices"
+)
 
 // MaskURL leaves only the scheme and the host of a URL: the rest may be a secret, as that of a robot of a chat group is.
 func MaskURL(text string) string {
@@ -9,6 +14,19 @@ func MaskURL(text string) string {
 		return "****"
 	}
 	return u.Scheme + "://" + u.Host + "/****"
+}
+
+var urlField = regexp.MustCompile(`("url":\s*)("(?:[^"\\]|\\.)*")`)
+
+// MaskURLFields applies MaskURL to each field "url" of a valid JSON text.
+func MaskURLFields(text []byte) []byte {
+	return urlField.ReplaceAllFunc(text, func(field []byte) []byte {
+		parts := urlField.FindSubmatch(field)
+		var plain string
+		_ = json.Unmarshal(parts[2], &plain)      // valid
+		masked, _ := json.Marshal(MaskURL(plain)) // a string always encodes
+		return slices.Concat(parts[1], masked)
+	})
 }
 
 // HostOf returns the host of a URL, "" if it is none, for logs and texts: the rest may be a secret.
