@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -68,12 +69,15 @@ func requestID(given string) string {
 	return rand.Text()
 }
 
+// mobileNumber is one of mainland China. A random id has one in one of a hundred, a run of 11 digits in one of twenty.
+var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
+
 // isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits: its runs of digits are no
-// phone numbers.
+// phone numbers, unless they look like a mobile number.
 func isRandomID(id string) bool {
 	hex := strings.ReplaceAll(id, "-", "")
 	hasForm := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)
-	return hasForm && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
+	return hasForm && !mobileNumber.MatchString(id) && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
 }
 
 // readBody reads the whole body, at most the route's maxBody, once there is memory for

@@ -9,7 +9,7 @@ import (
 
 const (
 	loggedDigits  = 7 // as many are masked: they may be a phone number
-	maxSeparators = 2 // between two digits of a number, as in "(138) 7654"
+	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
 // MaskNumbers masks the middle of each run of 7 or more digits in a text, for logs: it may be a phone number. The
@@ -83,7 +83,8 @@ func maskRuns(b *strings.Builder, text string) {
 	b.WriteString(text)
 }
 
-// run returns the end of the run of digits that text begins with, and their number.
+// run returns the end of the run of digits that text begins with, and their number. Between two digits may be anything
+// but letters, and the escaped bytes of a URL, whose digits count: they may be some of the number.
 func run(text string) (end, digits int) {
 	separators := 0
 	for i, r := range text {
@@ -92,10 +93,10 @@ func run(text string) (end, digits int) {
 			digits++
 			separators = 0
 			end = i + len(string(r))
-		case isSeparator(r) && separators < maxSeparators:
-			separators++
-		default:
+		case separators == maxSeparators || unicode.IsLetter(r) && !strings.Contains(text[max(0, i-2):i], "%"):
 			return end, digits
+		default:
+			separators++
 		}
 	}
 	return end, digits
@@ -134,7 +135,3 @@ func countDigits(text string) (n int) {
 
 // isAnyDigit is for the digits of all scripts, such as １ and ①.
 func isAnyDigit(r rune) bool { return unicode.In(r, unicode.Nd, unicode.No) }
-
-func isSeparator(r rune) bool {
-	return strings.ContainsRune("-._:()[]", r) || unicode.In(r, unicode.Zs, unicode.Pd, unicode.Cf)
-}
