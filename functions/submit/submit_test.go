@@ -33,6 +33,19 @@ func TestIdempotencyKeyReplaysOrRefuses(t *testing.T) {
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").List(), 1)
 }
 
+func TestAnEmptyKeyInTheBodyIsRefused(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const body = `{"phone_number":"13800138000","content":"hi","idempotency_key":%s}`
+	got := s.Post("/api/v1/sms/send/batch", `{"items":[`+fmt.Sprintf(body, `""`)+`,`+fmt.Sprintf(body, "null")+`]}`)
+	items := got.Data("items").([]any)
+	require.Equal(t, 400.0, items[0].(map[string]any)["code"], got.Text)
+	require.Contains(t, got.Text, `"field":"idempotency_key"`)
+	require.Equal(t, 200.0, items[1].(map[string]any)["code"], "null is absent")
+	require.Equal(t, 400, s.Do("POST", "/api/v1/sms/send", fmt.Sprintf(body, `""`), "Idempotency-Key", "order-1").Status)
+	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").List(), 1)
+}
+
 func TestBatchReturnsResultsInOrder(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -124,6 +137,8 @@ func TestBadInputIsNamedAndNotStored(t *testing.T) {
 		{"POST", send, `{"phone_number":"13800138000","content":"x","expires_at":"2001-01-01T00:00:00+14:00"}`, 400, []string{"expires_at"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","ttl_seconds":60,"expires_at":"2090-01-01T00:00:00Z"}`, 400, []string{"expires_at"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","idempotency_key":"a b"}`, 400, []string{"idempotency_key"}},
+		{"POST", send, `{"phone_number":"13800138000","content":"x","idempotency_key":""}`, 400, []string{"idempotency_key"}},
+		{"POST", send, `{"phone_number":"x","content":"x","idempotency_key":""}`, 400, []string{"idempotency_key", "phone_number"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","idempotency_key":"` + strings.Repeat("k", 256) + `"}`, 400, []string{"idempotency_key"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","callback_url":"javascript:alert(1)"}`, 400, []string{"callback_url"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","metadata":[1]}`, 400, []string{"metadata"}},

@@ -10,10 +10,10 @@ import (
 // default content of the number is sent.
 type SendRequest struct {
 	PhoneNumber    string          `json:"phone_number"`
-	Content        string          `json:"content,omitempty"`         // the text, or URL-encoded parameters when a template is used
-	UseTemplate    *bool           `json:"use_template,omitempty"`    // default false; true when a template or params are given
-	Source         string          `json:"source,omitempty"`          // at most 50 characters
-	IdempotencyKey string          `json:"idempotency_key,omitempty"` // ^[A-Za-z0-9._:-]{1,255}$
+	Content        string          `json:"content,omitempty"`                     // the text, or URL-encoded parameters when a template is used
+	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; true when a template or params are given
+	Source         string          `json:"source,omitempty"`                      // at most 50 characters
+	IdempotencyKey string          `json:"idempotency_key,omitempty" text:"some"` // ^[A-Za-z0-9._:-]{1,255}$
 	TemplateID     ID              `json:"template_id,omitempty"`
 	TemplateName   string          `json:"template_name,omitempty"`
 	Params         map[string]any  `json:"params,omitempty"`      // the parameters, instead of Content

@@ -389,6 +389,27 @@ func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Object([]byte(`{"any":1}`), &dst).Fields)
 }
 
+func TestAnEmptyTextIsRefusedWhereAFieldSaysSo(t *testing.T) {
+	t.Parallel()
+	type shape struct {
+		Key  string `json:"key" text:"some"`
+		Text string `json:"text"`
+	}
+	for given, want := range map[string]string{
+		`{"key":"a","text":""}`: "", `{"key":null}`: "", `{}`: "",
+		`{"key":""}`:       "must not be empty; leave it out for none",
+		`{"key":1}`:        "must be a string",
+		`{"key":"\u0000"}`: "must not contain NUL or unpaired surrogates",
+	} {
+		err := Object([]byte(given), new(shape))
+		if want == "" {
+			require.Nil(t, err, given)
+			continue
+		}
+		require.Equal(t, []task.Field{{Name: "key", Message: want}}, err.Fields, given)
+	}
+}
+
 func TestAListOfTooManyElementsIsNotBuilt(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"words":["a"`)

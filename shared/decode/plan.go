@@ -21,6 +21,7 @@ const (
 	kindNumber // json.Number
 	kindAny
 	kindRepaired    // a string field tagged text:"any"
+	kindSome        // a string field tagged text:"some": absent or not empty
 	kindRaw         // json.RawMessage
 	kindUnmarshaler // json.Unmarshaler
 	kindText        // encoding.TextUnmarshaler
@@ -150,8 +151,11 @@ func (p *Plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*Pl
 			panic(fmt.Sprintf("decode: %s.%s: a name twice, the option string, or more than 64 fields", p.typ, f.Name))
 		}
 		member := compile(f.Type, open)
-		if f.Tag.Get("text") == "any" {
+		switch f.Tag.Get("text") {
+		case "any":
 			member = &Plan{kind: kindRepaired, typ: f.Type, want: member.want}
+		case "some":
+			member = &Plan{kind: kindSome, typ: f.Type, want: member.want}
 		}
 		p.fields[name] = field{name: name, bit: 1 << len(p.fields), index: index, Plan: member}
 	}

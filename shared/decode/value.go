@@ -33,7 +33,7 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
-	case kindString, kindText:
+	case kindString, kindSome, kindText:
 		if c != '"' {
 			d.wrongType(p)
 			return
@@ -231,6 +231,8 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 		d.fail(problem)
 	case p.kind == kindText:
 		d.check(p, v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+	case p.kind == kindSome && len(s) == 0:
+		d.fail("must not be empty; leave it out for none")
 	default:
 		v.SetString(string(s))
 	}
