@@ -126,7 +126,20 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", fmt.Sprint(f.size))
-	_, _ = io.Copy(w, text) // a visitor who left needs no page
+	_, _ = io.Copy(w, oneAtATime{text}) // a visitor who left needs no page
+}
+
+// decompressing is held while a part of a file is decompressed.
+var decompressing sync.Mutex
+
+// oneAtATime reads a part of a compressed file while no other is read, so that visitors who request many files do not
+// delay the callers of the API. The lock is not held while a visitor receives the part.
+type oneAtATime struct{ io.Reader }
+
+func (r oneAtATime) Read(p []byte) (int, error) {
+	decompressing.Lock()
+	defer decompressing.Unlock()
+	return r.Reader.Read(p)
 }
 
 // acceptsGzip reports whether the header Accept-Encoding names gzip and does not refuse it.
