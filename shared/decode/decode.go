@@ -18,7 +18,7 @@ import (
 const (
 	maxDepth  = 20
 	tooDeep   = "must not be nested deeper than 20 levels"
-	maxFields = 200 // bad fields in one response: a caller can cause one with a few bytes
+	maxFields = 200 // bad fields in one response: a few bytes of a request can cause each
 
 	maxElements = 10_000 // of one list or object
 	tooMany     = "must have at most 10000 elements"
@@ -27,8 +27,8 @@ const (
 // Object fills dst, a pointer to a struct, from one JSON object. The error names every bad
 // field.
 //
-// Names are those of the json tags, in exact case; nested ones read items[3].phone_number,
-// and "body" is the whole. null counts as absent. If dst has Validate() []task.Field, its
+// Names are those of the json tags, in exact case; a nested one is written
+// items[3].phone_number, and "body" is the whole object. null counts as absent. If dst has Validate() []task.Field, its
 // result is added, except for fields that could not be decoded.
 //
 // A json.RawMessage is checked for text and depth only, and aliases raw, which must not be
@@ -55,9 +55,9 @@ func (p *Plan) Body(r Request, dst any) *task.Error {
 	return d.finish(dst)
 }
 
-// Parameters fills dst from the query string, and from the body over it if there is one,
-// which GET must not have. The errors are as for Object; a parameter that is given twice is
-// one too.
+// Parameters fills dst from the query string, then from the body, whose fields replace
+// parameters of the same name. GET must have no body. The errors are as for Object; a
+// parameter that is given twice is one too.
 func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	d := decoder{}
 	d.query(p, r.Query, dst)
@@ -80,7 +80,7 @@ type decoder struct {
 	bad  []task.Field
 }
 
-// step is one level of the path to the value at hand.
+// step is one level of the path to the value that is read.
 type step struct {
 	name  string
 	index int // in a list, when name is ""
@@ -117,8 +117,8 @@ func syntaxProblem(raw []byte) string {
 
 // finish adds what dst's own Validate returns, and returns all bad fields.
 func (d *decoder) finish(dst any) *task.Error {
-	whole := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
-	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !whole {
+	unread := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
+	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !unread {
 		undecoded := d.bad
 		for _, f := range v.Validate() {
 			if !slices.ContainsFunc(undecoded, func(b task.Field) bool { return overlaps(b.Name, f.Name) }) {
@@ -139,7 +139,7 @@ func overlaps(a, b string) bool {
 
 func (d *decoder) failBody(message string) { d.note("body", message) }
 
-// fail notes that the value at hand is bad.
+// fail records that the value that is read is bad.
 func (d *decoder) fail(message string) {
 	if len(d.bad) > maxFields {
 		return
@@ -150,9 +150,9 @@ func (d *decoder) fail(message string) {
 		case s.name == "":
 			name.WriteString("[" + strconv.Itoa(s.index) + "]")
 		case i > 0:
-			name.WriteString("." + shown(s.name))
+			name.WriteString("." + printable(s.name))
 		default:
-			name.WriteString(shown(s.name))
+			name.WriteString(printable(s.name))
 		}
 	}
 	if name.Len() == 0 {
@@ -174,12 +174,14 @@ func (d *decoder) note(name, message string) {
 	}
 }
 
-// failAt notes that a member of the value at hand is bad.
+// failAt records that a member of that value is bad.
 func (d *decoder) failAt(name, message string) {
 	d.path = append(d.path, step{name: name})
 	d.fail(message)
 	d.path = d.path[:len(d.path)-1]
 }
 
-// shown is a name that the caller wrote, as an error message may contain it.
-func shown(name string) string { return text.Cut(text.Printable(name, unicode.ReplacementChar), 64) }
+// printable returns a name that the caller wrote, safe for an error message.
+func printable(name string) string {
+	return text.Cut(text.Printable(name, unicode.ReplacementChar), 64)
+}
