@@ -18,7 +18,7 @@ func (s *site) blockedWords(p *page) error {
 
 func (s *site) addBlockedWord(p *page) error {
 	if _, err := post[api.BlockedWordResponse](p, blockedWordsPath, api.BlockedWordRequest{Word: p.PostFormValue("word")}); err != nil {
-		return p.again(err, "/console/blocked-words", s.blockedWords)
+		return p.showRefused(err, "/console/blocked-words", s.blockedWords)
 	}
 	return p.done("/console/blocked-words", "word_blocked")
 }

@@ -96,7 +96,7 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 func (s *site) startBulk(p *page) error {
 	began, err := p.startBulk()
 	if err != nil {
-		return p.again(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
+		return p.showRefused(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
 	}
 	return p.done("/console/bulk/"+began.ID, "bulk_started")
 }

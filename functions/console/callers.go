@@ -124,7 +124,7 @@ func (s *site) addCaller(p *page) error {
 		})
 	}
 	if err != nil {
-		return p.again(err, "/console/callers/new", s.newCaller)
+		return p.showRefused(err, "/console/callers/new", s.newCaller)
 	}
 	return p.showToken(added)
 }
@@ -150,7 +150,7 @@ func (s *site) rotateCaller(p *page) error {
 	id := p.id()
 	rotated, err := post[api.CallerResponse](p, callersPath+"/"+id+"/rotate", nil)
 	if err != nil {
-		return p.again(err, "/console/callers/"+id, s.caller)
+		return p.showRefused(err, "/console/callers/"+id, s.caller)
 	}
 	return p.showToken(rotated)
 }

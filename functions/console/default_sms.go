@@ -21,7 +21,7 @@ func (s *site) addDefaultSMS(p *page) error {
 		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), UseTemplate: p.PostFormValue("use_template") != "",
 	})
 	if err != nil {
-		return p.again(err, "/console/default-sms", s.defaultSMSes)
+		return p.showRefused(err, "/console/default-sms", s.defaultSMSes)
 	}
 	return p.done("/console/default-sms/"+added.ID.String(), "saved")
 }

@@ -27,8 +27,8 @@ func (p *page) refusedInput(err error) bool {
 	return true
 }
 
-// again shows the page at an address with the form that was refused. It returns errors that are no refusal.
-func (p *page) again(err error, to string, show handler) error {
+// showRefused shows the page at an address with the form that was refused. It returns an error that is not a refusal.
+func (p *page) showRefused(err error, to string, show handler) error {
 	if !p.refusedInput(err) {
 		return err
 	}
@@ -39,22 +39,23 @@ func (p *page) again(err error, to string, show handler) error {
 // form that was refused.
 func (p *page) finish(err error, to string, show handler, notice string) error {
 	if err != nil {
-		return p.again(err, to, show)
+		return p.showRefused(err, to, show)
 	}
 	return p.done(to, notice)
 }
 
 // showEntered shows the page at an address with what was entered into its form.
 func (p *page) showEntered(to string, show handler) error {
-	if err := p.at(to); err != nil {
+	if err := p.setAddress(to); err != nil {
 		return err
 	}
 	p.entered = true
 	return show(p)
 }
 
-// at changes the address to which the links of the response lead. That of a form's action is no page.
-func (p *page) at(to string) error {
+// setAddress replaces the address of the request, which is the action of a form, by that of a page: the response has links to
+// itself.
+func (p *page) setAddress(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func (p *page) at(to string) error {
 	return nil
 }
 
-// Form returns the page for one of its several forms, which has its name in a hidden input "form". Only the form that was
+// Form returns the page for one of several forms on it. A hidden input "form" has the form's name. Only the form that was
 // refused has a Refusal.
 func (p *page) Form(name string) *page {
 	form := *p
@@ -76,7 +77,7 @@ func (p *page) Form(name string) *page {
 	return &form
 }
 
-// Problem is what is wrong with a field of the form; "" if nothing is. The fields of a list ("events[2]") belong to the list.
+// Problem returns what is wrong with a field of the form, or "". The fields of a list ("events[2]") belong to the list.
 func (p *page) Problem(field string) string {
 	if p.Refusal == nil {
 		return ""
@@ -90,18 +91,18 @@ func (p *page) Problem(field string) string {
 	return strings.Join(problems, p.T("; "))
 }
 
-// Entered is what a field of a form shows: what was entered if that was refused, else the given value.
-func (p *page) Entered(field, otherwise string) string {
+// Entered returns the value that a field of a form shows: the entered one if the form was refused, else the initial one.
+func (p *page) Entered(field, initial string) string {
 	if p.entered {
 		return p.PostFormValue(field)
 	}
-	return otherwise
+	return initial
 }
 
-// Chose reports whether a box or an option of a form is selected: as it was sent if that was refused, else as given.
-func (p *page) Chose(field, value string, otherwise bool) bool {
+// Selected reports whether a box or an option of a form is selected: as entered if the form was refused, else as initial.
+func (p *page) Selected(field, value string, initial bool) bool {
 	if p.entered {
 		return slices.Contains(p.PostForm[field], value)
 	}
-	return otherwise
+	return initial
 }

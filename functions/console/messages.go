@@ -44,7 +44,7 @@ func (s *site) messageByKey(p *page) error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
 	if refused := p.refusalOf(err); refused != nil && refused.Status == http.StatusNotFound {
 		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
-		if err := p.at("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
+		if err := p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
 			return err
 		}
 		return s.messages(p)
@@ -66,7 +66,7 @@ func (s *site) changeStuck(p *page) error {
 	}
 	done, err := post[api.MessageBulkResponse](p, messagesPath+"/"+do, api.MessageBulkRequest{IDs: p.PostForm["ids"], Reason: p.PostFormValue("reason")})
 	if err != nil {
-		return p.again(err, back, s.messages)
+		return p.showRefused(err, back, s.messages)
 	}
 	return p.doneMany(back, "messages_"+do, done.Changed)
 }
@@ -123,7 +123,7 @@ func (s *site) changeMessage(p *page) error {
 		if err != nil {
 			return err
 		}
-		if err := p.at(back); err != nil {
+		if err := p.setAddress(back); err != nil {
 			return err
 		}
 		return p.showMessage(revealed)
@@ -202,7 +202,7 @@ func (s *site) revealConversation(p *page) error {
 	if after := p.PostFormValue("after"); after != "" {
 		address.Set("after", after)
 	}
-	if err := p.at(conversationsPage + "?" + address.Encode()); err != nil {
+	if err := p.setAddress(conversationsPage + "?" + address.Encode()); err != nil {
 		return err
 	}
 	return p.show("conversations", p.T("Conversations"), shown)

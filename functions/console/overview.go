@@ -10,7 +10,7 @@ import (
 
 type overviewPage struct {
 	api.OverviewResponse
-	Old   bool // the database is away
+	Stale bool // more than a minute old: the database does not answer
 	Total totals
 	Plot  plot
 	Rows  []queueRow
@@ -26,7 +26,7 @@ type queueRow struct {
 type totals struct {
 	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
 	More                                                bool // there are more than counted
-	Oldest                                              float64
+	OldestSeconds                                       float64
 	Paused                                              int
 }
 
@@ -42,7 +42,7 @@ func (s *site) overview(p *page) error {
 	if err != nil {
 		return err
 	}
-	shown := overviewPage{OverviewResponse: found, Old: time.Since(found.At) > time.Minute}
+	shown := overviewPage{OverviewResponse: found, Stale: time.Since(found.At) > time.Minute}
 	all := found.Queues
 	if found.OtherQueues != nil {
 		all = append(all, *found.OtherQueues)
@@ -67,7 +67,7 @@ func (t *totals) add(q api.QueueOverview) {
 	if q.Pause != nil {
 		t.Paused++
 	} else {
-		t.Oldest = max(t.Oldest, q.Pending.OldestSeconds)
+		t.OldestSeconds = max(t.OldestSeconds, q.Pending.OldestSeconds)
 	}
 }
 

@@ -18,14 +18,14 @@ import (
 
 type sendPage struct {
 	Action    string // where the form is sent
-	Key       string // the idempotency key of this form: sent twice, it makes one task
+	Key       string // the idempotency key of this form, which makes one task even if it is sent twice
 	Templates []api.TemplateResponse
 	Preview   *textPreview
 }
 
 func (s *site) sendForm(p *page) error {
 	if !p.MaySubmit() {
-		return &api.Error{Status: http.StatusForbidden, Message: p.T("To send an SMS needs the role submitter.")}
+		return &api.Error{Status: http.StatusForbidden, Message: p.T("Sending an SMS needs the role submitter.")}
 	}
 	shown := sendPage{Action: "/console/send", Key: p.Entered("idempotency_key", "console-"+rand.Text())}
 	if p.May(fn.Viewer) {
@@ -42,7 +42,7 @@ func (s *site) sendForm(p *page) error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview shows what the form would send. Whether it would be sent is known to the API, which says so to admins only.
+// preview returns the text that the form would send, or nil. Only for admins it says whether the API would accept it.
 func (f sendPage) preview(p *page) (*textPreview, error) {
 	shown, err := f.previewText(p)
 	if shown == nil || err != nil {
@@ -53,19 +53,19 @@ func (f sendPage) preview(p *page) (*textPreview, error) {
 	}
 	if refused := p.refusalOf(p.checkMessage()); refused != nil {
 		shown.Sendable = false
-		for _, field := range refused.Fields {
-			shown.Problem = field.Field + " " + field.Message
+		if len(refused.Fields) > 0 {
+			shown.Problem = refused.Fields[0].Field + " " + refused.Fields[0].Message
 		}
 	}
 	return shown, nil
 }
 
-// previewText shows the text. A caller that cannot read templates sees none of them.
+// previewText returns the text, or nil if the form has none yet. Only admins can preview a template.
 func (f sendPage) previewText(p *page) (*textPreview, error) {
 	content, id := p.Entered("content", ""), p.Entered("template_id", "")
 	switch {
 	case (id != "" || p.Entered("template_name", "") != "") && !p.MayChange():
-		return &textPreview{Refusal: p.T("A template is shown to admins only: the text is made of it when the message is sent.")}, nil
+		return &textPreview{Refusal: p.T("Only admins can preview a template. Its text is made when the message is sent.")}, nil
 	case id != "":
 		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.ID.String() == id })
 		if i < 0 {
@@ -81,7 +81,7 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil
 }
 
-// checkMessage refuses fields that can be judged without the API. An empty phone number is not typed yet.
+// checkMessage checks the fields that need no call of the API. An empty phone number is accepted: it is not entered yet.
 func (p *page) checkMessage() error {
 	if phone := p.PostFormValue("phone_number"); phone != "" {
 		if _, problem := task.Country("").Phone(phone); problem != "" {
@@ -100,15 +100,15 @@ func (p *page) checkMessage() error {
 
 func (s *site) previewSend(p *page) error { return p.showEntered("/console/send", s.sendForm) }
 
-// send submits the form. Its key is that of the form, so that a second click finds the task of the first.
+// send submits the form with the form's idempotency key, so that a second click finds the task of the first.
 func (s *site) send(p *page) error {
 	request, err := p.typedMessage()
 	var sent api.SendResponse
 	if err == nil {
 		sent, err = post[api.SendResponse](p, "/api/v1/sms/send", request)
 	}
-	if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == task.CodeKeyReused {
-		// The form was sent twice: a time such as "2h" is another one with each click, which makes another request.
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == task.CodeKeyReused {
+		// The form was sent twice, with different requests: a time such as "2h" depends on when it is sent.
 		found, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (s *site) send(p *page) error {
 		return p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
 	}
 	if err != nil {
-		return p.again(err, "/console/send", s.sendForm)
+		return p.showRefused(err, "/console/send", s.sendForm)
 	}
 	return p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
 }
@@ -134,11 +134,14 @@ func (p *page) typedMessage() (api.SendRequest, error) {
 	var err error
 	if id := p.PostFormValue("template_id"); id != "" {
 		if err = request.TemplateID.UnmarshalJSON([]byte(id)); err != nil {
-			return request, p.badField("template_id", p.T("choose a template of the list"))
+			return request, p.badField("template_id", p.T("choose a template from the list"))
 		}
 	}
-	if request.SendAt, err = p.typedTime("send_at"); err != nil || request.TemplateID == 0 && request.TemplateName == "" {
+	if request.SendAt, err = p.typedTime("send_at"); err != nil {
 		return request, err
+	}
+	if request.TemplateID == 0 && request.TemplateName == "" {
+		return request, nil
 	}
 	if request.Content != "" {
 		return request, p.badField("content", p.T("must be empty when a template is chosen"))

@@ -58,7 +58,7 @@ func TestSend(t *testing.T) {
 		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
 		require.Equal(t, "Second 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
 		fields[5] = "<b>"
-		admin.submit("/console/send", fields...).has(t, "choose a template of the list")
+		admin.submit("/console/send", fields...).has(t, "choose a template from the list")
 	})
 	t.Run("with a template by its name", func(t *testing.T) {
 		got := b.submit("/console/send", "idempotency_key", keyOf(t, b.get("/console/send")), "phone_number", "13800138000", "template_name", "login <b>", "params", "code=42")
@@ -108,7 +108,7 @@ func TestSend(t *testing.T) {
 		got := preview(b, "send_at", "2h")
 		got.has(t, "hello {name}</p>", "12 characters")
 		require.NotContains(t, got.text, promise, "only admins are told by the API")
-		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "A template is shown to admins only")
+		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Only admins can preview a template")
 	})
 	t.Run("is for submitters", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("eye", "viewer"), s.NewCaller("ops", "admin", "otp")} {

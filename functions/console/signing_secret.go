@@ -16,7 +16,7 @@ func (s *site) signingSecret(p *page) error { return p.showSigningSecret(api.Sig
 
 func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {
 	if !p.MaySubmit() {
-		return &api.Error{Status: http.StatusForbidden, Message: p.T("Only submitters have callback URLs, and a secret that signs them.")}
+		return &api.Error{Status: http.StatusForbidden, Message: p.T("Only submitters have callback URLs and a secret that signs the calls.")}
 	}
 	return p.show("signing_secret", p.T("Secret of callback URLs"), shown)
 }
@@ -35,7 +35,7 @@ func (s *site) changeSigningSecret(p *page) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := p.at(signingSecretPage); err != nil {
+	if err := p.setAddress(signingSecretPage); err != nil {
 		return err
 	}
 	return p.showSigningSecret(shown)

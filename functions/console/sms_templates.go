@@ -115,7 +115,7 @@ func (p *page) typedParams(field string) (map[string]any, error) {
 func (s *site) addSMSTemplate(p *page) error {
 	added, err := post[api.TemplateResponse](p, templatesPath, api.TemplateRequest{TemplateName: p.PostFormValue("template_name"), TemplateContent: p.PostFormValue("template_content")})
 	if err != nil {
-		return p.again(err, "/console/templates/new", s.newSMSTemplate)
+		return p.showRefused(err, "/console/templates/new", s.newSMSTemplate)
 	}
 	return p.done("/console/templates/"+added.ID.String(), "template_added")
 }

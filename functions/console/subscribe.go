@@ -51,7 +51,7 @@ func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
 	return found, p.nameCallers(found.CallerID)
 }
 
-// revealSubscribe shows what the sends of a message say. Each is recorded as the reveal of its task.
+// revealSubscribe shows the contents of the sends of a message. The audit log has a reveal for the task of each.
 func (s *site) revealSubscribe(p *page) error {
 	found, err := p.readSubscribeMessage()
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *site) revealSubscribe(p *page) error {
 			return err
 		}
 	}
-	if err := p.at("/console/subscribe/" + p.id()); err != nil {
+	if err := p.setAddress("/console/subscribe/" + p.id()); err != nil {
 		return err
 	}
 	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, true})
@@ -72,7 +72,7 @@ func (s *site) resendSubscribe(p *page) error {
 	id := p.id()
 	sent, err := post[api.SubscribeResponse](p, subscribePath+id+"/resend", api.SubscribeResendRequest{Reason: p.PostFormValue("reason"), Force: p.PostFormValue("force") != ""})
 	if err != nil {
-		return p.again(err, "/console/subscribe/"+id, s.subscribeMessage)
+		return p.showRefused(err, "/console/subscribe/"+id, s.subscribeMessage)
 	}
 	notice := "subscribe_resent"
 	if sent.Skipped {
@@ -115,7 +115,7 @@ func (s *site) resumeSubscribeTemplate(p *page) error {
 	caller, path := api.ID(number), "/api/v1/admin/subscribe-templates/"+url.PathEscape(template)+"/resume"
 	resumed, err := post[api.ResumeTemplateResponse](p, path, api.ResumeTemplateRequest{CallerID: &caller, Reason: p.PostFormValue("reason")})
 	if err != nil {
-		return p.again(err, "/console/subscribe/templates", s.subscribeTemplates)
+		return p.showRefused(err, "/console/subscribe/templates", s.subscribeTemplates)
 	}
 	return p.doneMany("/console/subscribe/templates", "subscribe_template_resumed", int(resumed.DueTasks))
 }

@@ -60,7 +60,7 @@ func (s *site) addEndpoint(p *page) error {
 		Secret: p.PostFormValue("secret"),
 	})
 	if err != nil {
-		return p.again(err, "/console/webhooks", s.endpoints)
+		return p.showRefused(err, "/console/webhooks", s.endpoints)
 	}
 	if isRobot(added.Format) {
 		return p.done("/console/webhooks/"+added.ID, "robot_added")
@@ -69,7 +69,7 @@ func (s *site) addEndpoint(p *page) error {
 }
 
 func (p *page) showEndpointSecret(e api.EndpointResponse) error {
-	if err := p.at("/console/webhooks/" + e.ID); err != nil {
+	if err := p.setAddress("/console/webhooks/" + e.ID); err != nil {
 		return err
 	}
 	return p.show("endpoint_secret", p.T("Secret of an endpoint"), e)
@@ -123,7 +123,7 @@ func (s *site) changeEndpoint(p *page) error {
 		return s.notFound(p)
 	}
 	if err != nil {
-		return p.again(err, "/console/webhooks/"+id, s.endpoint)
+		return p.showRefused(err, "/console/webhooks/"+id, s.endpoint)
 	}
 	return p.done(back, "endpoint_"+do)
 }
@@ -150,13 +150,13 @@ func (s *site) resendFailed(p *page) error {
 	}
 	since, err := p.typedPast("since")
 	if err != nil {
-		return p.again(err, back, s.deliveries)
+		return p.showRefused(err, back, s.deliveries)
 	}
 	done, err := post[api.DeliveriesResendResponse](p, deliveriesPath+"/resend", api.DeliveriesResendRequest{
 		Since: since, EndpointID: p.PostFormValue("endpoint_id"), Reason: p.PostFormValue("reason"),
 	})
 	if err != nil {
-		return p.again(err, back, s.deliveries)
+		return p.showRefused(err, back, s.deliveries)
 	}
 	notice := "resent"
 	if done.More {
