@@ -63,7 +63,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	found, err := h.taskStore.List(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
-		page.Items[i] = adminTask(t)
+		page.Items[i] = adminTask(c, t)
 	}
 	if !found.Next.IsZero() {
 		page.NextAfter = found.Next.String()
@@ -113,7 +113,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	}
 	before, _ := parseTimelineCursor(req.After) // valid
 	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, timelineLimit)
-	response := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
+	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
 		if e.CallerName != "" && !readsAll(c) {
@@ -221,7 +221,10 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 	}, nil
 }
 
-func adminTask(t tasks.Detail) api.AdminTask {
+func adminTask(c *fn.Call, t tasks.Detail) api.AdminTask {
+	if t.CallbackURL != "" && t.CallerID != c.Caller.ID {
+		t.CallbackURL = c.ShownURL(t.CallbackURL)
+	}
 	response := api.AdminTask{
 		TaskResponse: fn.TaskResponse(t),
 		CallerID:     api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID),

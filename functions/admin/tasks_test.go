@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -94,4 +95,19 @@ func TestManualChangesOfTasks(t *testing.T) {
 	}
 	o.requireError(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
 	o.requireError(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
+}
+
+func TestViewersSeeOnlyTheHostOfTheCallbackURL(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	shop, eyes := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer")
+	made := shop.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hi","callback_url":"https://shop.example/SECRETMARK"}`)
+	require.Equal(t, 200, made.Status, made.Text)
+	for _, path := range []string{cluster.AdminPath + "tasks", cluster.AdminPath + "tasks/" + made.Data("task_id").(string)} {
+		require.Contains(t, s.Get(path).Text, "SECRETMARK", path)
+		require.Contains(t, shop.Get(path).Text, "SECRETMARK", path)
+		got := eyes.Get(path)
+		require.Contains(t, got.Text, `"callback_url":"https://shop.example/****"`, path)
+		require.NotContains(t, got.Text, "SECRETMARK", path)
+	}
 }

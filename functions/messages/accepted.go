@@ -29,7 +29,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 		return api.MessageResponse{}, err
 	}
 	return api.MessageResponse{
-		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To.String(),
+		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownTo(c, m.To, m.CallerID),
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		State: api.AckAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),

@@ -65,7 +65,7 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 	if err != nil {
 		return nil, err
 	}
-	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m messages.Detail) task.ID { return m.ID })
+	page := pageOf(c, found.Messages, found.More)
 	read := map[string]api.ReadCursor{}
 	for i, name := range pair {
 		read[name] = readCursor(found.Read[i])

@@ -140,19 +140,33 @@ func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, 
 	case err != nil:
 		return api.MessageResponse{}, err
 	}
-	return messageResponse(m), nil
+	return messageResponse(c, m), nil
+}
+
+// pageOf makes a page of messages, the next of which begins after its last one.
+func pageOf(c *fn.Call, found []messages.Detail, more bool) api.Page[api.MessageResponse] {
+	shown := func(m messages.Detail) api.MessageResponse { return messageResponse(c, m) }
+	return fn.PageOf(found, more, shown, func(m messages.Detail) task.ID { return m.ID })
 }
 
 func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
+// shownTo returns where a message goes, as the caller may see it.
+func shownTo(c *fn.Call, to message.Address, owner int64) string {
+	if to.Kind == message.URL && owner != c.Caller.ID {
+		return c.ShownURL(to.Name)
+	}
+	return to.String()
+}
+
 // messageResponse converts a saved message for its sender or an operator.
-func messageResponse(m messages.Detail) api.MessageResponse {
+func messageResponse(c *fn.Call, m messages.Detail) api.MessageResponse {
 	receipts := make([]api.Receipt, len(m.Receipts))
 	for i, r := range m.Receipts {
 		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}
 	}
 	return api.MessageResponse{
-		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To().String(),
+		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownTo(c, m.To(), m.CallerID),
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
 		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),

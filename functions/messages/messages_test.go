@@ -181,6 +181,21 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	}
 }
 
+// The URL that a message is posted to may be a secret.
+func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	ann, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("eyes", "viewer")
+	made := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`)
+	require.Equal(t, 200, made.Status, made.Text)
+	s.Exec(`update message_live set remaining_sends = 0, next_at = null`)
+	for _, path := range []string{"/" + made.Data("server_msg_id").(string), "/stuck?kind=sending"} {
+		require.Contains(t, s.Get(cluster.MessagesPath+path).Text, "SECRETMARK", path)
+		require.Contains(t, eyes.Get(cluster.MessagesPath+path).Text, `"to":"https://shop.example/****"`, path)
+	}
+	require.Contains(t, ann.Get(cluster.MessagesPath+"/"+made.Data("server_msg_id").(string)).Text, "SECRETMARK")
+}
+
 func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

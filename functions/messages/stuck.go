@@ -40,11 +40,11 @@ func checkAge(bad *decode.Rules, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
-func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
+func (h *handlers) stuck(ctx context.Context, c *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
 	found, more, err := h.messages.ListStuck(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(found, more, messageResponse, func(m messages.Detail) task.ID { return m.ID }), err
+	return pageOf(c, found, more), err
 }
 
 // redriveRequest adds validation to api.RedriveRequest.
@@ -89,7 +89,7 @@ func changeOne(ctx context.Context, c *fn.Call, reason string, change func(conte
 	if err != nil {
 		return nil, err
 	}
-	return messageResponse(m), nil
+	return messageResponse(c, m), nil
 }
 
 // redriveStuckRequest adds validation to api.MessageBulkRequest.

@@ -103,8 +103,8 @@ const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 // shownDelivery makes the response for one who may only read deliveries.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
-		d.URL = shownURL(c, d.URL)
-		if seesOnlyHosts(c) && d.EventType == disabledEvent {
+		d.URL = c.ShownURL(d.URL)
+		if c.HidesURLs() && d.EventType == disabledEvent {
 			d.Payload = string(task.MaskURLFields([]byte(d.Payload)))
 		}
 		return deliveryResponse(d)

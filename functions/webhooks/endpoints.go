@@ -189,7 +189,7 @@ func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 func shownEndpoint(c *fn.Call) func(webhooks.Endpoint) api.EndpointResponse {
 	return func(e webhooks.Endpoint) api.EndpointResponse {
 		if e.CallerID != c.Caller.ID {
-			e.URL = shownURL(c, e.URL)
+			e.URL = c.ShownURL(e.URL)
 		}
 		return endpointResponse(e)
 	}

@@ -84,17 +84,6 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// seesOnlyHosts is whether what is behind the host of a URL is hidden, as it is from viewers: it may be a secret with
-// which one can post there.
-func seesOnlyHosts(c *fn.Call) bool { return c.ReadsAll() && !c.May(fn.Admin) }
-
-func shownURL(c *fn.Call, url string) string {
-	if seesOnlyHosts(c) {
-		return task.MaskURL(url)
-	}
-	return url
-}
-
 // callerScope returns the caller whose endpoints and deliveries the call may change: itself, or nil (all) for an admin.
 func callerScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {

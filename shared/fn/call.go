@@ -99,6 +99,18 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 // queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.HasQueues() }
 
+// HidesURLs reports whether the caller sees only the host of URLs of others, as a viewer does: what is behind it may be
+// a secret with which one can post there.
+func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
+
+// ShownURL returns a URL of another caller as this one may see it.
+func (c *Call) ShownURL(url string) string {
+	if c.HidesURLs() {
+		return task.MaskURL(url)
+	}
+	return url
+}
+
 // ActFor returns the user that the call acts for: name, or the caller itself if name is "". It
 // returns an error for the name of another user, unless the caller is an admin without queues.
 func (c *Call) ActFor(name string) (string, error) {
