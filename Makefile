@@ -66,7 +66,7 @@ attack: ## 64 of the worst calls of each kind at once: memory of each function, 
 	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
 lists: ## the cost of hot calls beside a million tasks, and of the lists and statistics of a million subscribe messages
-	SENDONCE_TASK_ROWS=1000000 go test -count=1 -timeout 600s -v -run HotCallsReadNoMoreBlocks ./functions/e2e
+	SENDONCE_TASK_ROWS=1000000 go test -count=1 -timeout 600s -v -run HotCallsCostNoMoreThanBefore ./functions/e2e
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run SubscribeQueriesReadFewBlocks ./shared/store/subscribe
 
 compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice

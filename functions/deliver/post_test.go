@@ -263,7 +263,7 @@ func TestPostReusesConnections(t *testing.T) {
 			}
 			require.Equal(t, tt.connections, opened.Load())
 			p.transport.CloseIdleConnections()
-			require.Eventually(t, func() bool { return ended.Load() == tt.connections }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return ended.Load() == tt.connections }, 10*time.Second, 10*time.Millisecond)
 		})
 	}
 }

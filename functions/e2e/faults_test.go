@@ -13,12 +13,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// outage is how long a fault lasts: 2 s, or SENDONCE_FAULT_SECONDS.
+// outage is how long a fault lasts: 1 s, or SENDONCE_FAULT_SECONDS.
 func outage(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("SENDONCE_FAULT_SECONDS")
 	if text == "" {
-		return 2 * time.Second
+		return time.Second
 	}
 	seconds, err := strconv.Atoi(text)
 	require.NoError(t, err, "SENDONCE_FAULT_SECONDS")
@@ -34,21 +34,21 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	o.StartRelay()
 	g, l := load.New(t.Context()), load.NewLedger()
 	t.Cleanup(g.Stop)
-	const pace = 10 * time.Millisecond
+	const pace = 20 * time.Millisecond
 	for n := range 2 {
 		g.Start("submit", pace, submitCall(calling(o, "submit"), l))
 		g.Start("message", pace, messageCall(calling(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
 	}
 	g.Start("claim or report", pace, claimCall(o, l))
-	wait(t, g, 20)
+	wait(t, g, 10)
 	require.NoError(t, o.NATS.Stop())
 	for end := time.Now().Add(outage(t)); time.Now().Before(end); {
-		wait(t, g, 20)
+		wait(t, g, 10)
 	}
 	o.StartNATS()
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
 	require.NoError(t, o.NATS.Stop())
-	wait(t, g, 20)
+	wait(t, g, 10)
 	g.Stop() // so that no later call wakes anybody
 	waiting := o.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)

@@ -43,7 +43,7 @@ func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
 	w.Restart()
 	w.StartTrigger(w.Client.BaseURL)
 	l := startAcceptLoad(w, 4)
-	l.acknowledged(100, "accepted")
+	l.acknowledged(50, "accepted")
 	proxy.Cut()
 	for began := time.Now(); time.Since(began) < outage(t); {
 		l.acknowledged(20, "accepted")
@@ -76,17 +76,17 @@ func TestWithFullStreamMessagesAreSavedOrRefused(t *testing.T) {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
 			t.Parallel()
 			w := cluster.OpenTwoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
-			limitAccepted(w, 80)
+			limitAccepted(w, 40)
 			w.StartTrigger(w.Client.BaseURL)
 			l := startAcceptLoad(w, 4)
 			if open {
-				l.acknowledged(50, "best-effort")
+				l.acknowledged(25, "best-effort")
 			} else {
 				cluster.Eventually(t, func() bool { return len(l.Outcomes()["submit"].Failures) >= 20 })
 			}
 			require.NotZero(t, l.Acknowledged("accepted"), "while there was room")
 			limitAccepted(w, -1)
-			l.acknowledged(50, "accepted")
+			l.acknowledged(25, "accepted")
 			require.Zero(t, l.finish())
 			require.Zero(t, l.Acknowledged("saved"))
 			refused := requireRefusals(t, l.Generator)
@@ -100,9 +100,9 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	l := startAcceptLoad(w, 4)
-	l.acknowledged(200, "accepted") // without a trigger none of them is saved
+	l.acknowledged(100, "accepted") // without a trigger none of them is saved
 	restartWith(w, "TWO_PHASE_ENABLED=false")
-	l.acknowledged(50, "saved")
+	l.acknowledged(25, "saved")
 	before := l.Acknowledged("accepted")
 	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
 	require.NoError(t, drain.WaitFor(t.Context(), fmt.Sprintf("%d accepted messages are not saved", before)))
@@ -111,13 +111,13 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.Zero(t, drain.ExitCode(), drain.Output())
 	require.Contains(t, drain.Output(), "0 accepted messages are not saved")
 	require.GreaterOrEqual(t, w.Admin.Count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
-	l.acknowledged(50, "saved")
+	l.acknowledged(25, "saved")
 	require.Equal(t, before, l.Acknowledged("accepted"), "it is off")
 	_, err := trigger.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 	restartWith(w, "TWO_PHASE_ENABLED=true")
 	w.StartTrigger(w.Client.BaseURL)
-	l.acknowledged(100, "accepted")
+	l.acknowledged(50, "accepted")
 	require.Zero(t, l.finish())
 	require.Zero(t, l.Acknowledged("best-effort"))
 }
@@ -139,13 +139,13 @@ func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	w := cluster.OpenTwoPhase(t)
 	trigger := w.StartTrigger(w.Client.BaseURL)
 	l := startAcceptLoad(w, 4)
-	l.acknowledged(200, "accepted")
+	l.acknowledged(100, "accepted")
 	require.NoError(t, trigger.Kill())
-	l.acknowledged(200, "accepted")
+	l.acknowledged(100, "accepted")
 	require.NoError(t, w.Process(cluster.All).Kill())
 	w.Restart()
 	w.StartTrigger(w.Client.BaseURL)
-	l.acknowledged(100, "accepted")
+	l.acknowledged(50, "accepted")
 	require.Zero(t, l.finish())
 }
 

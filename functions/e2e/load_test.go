@@ -141,7 +141,7 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 	l := &acceptLoad{load.New(w.T.Context()), load.NewLedger(), w}
 	w.T.Cleanup(l.Stop)
 	for n := range senders {
-		l.Start("submit", 5*time.Millisecond, messageCall(calling(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
+		l.Start("submit", 10*time.Millisecond, messageCall(calling(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
 	}
 	return l
 }

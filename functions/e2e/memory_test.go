@@ -23,7 +23,7 @@ import (
 // The attacker makes so many calls at once, and each of them so often. `make attack`
 // makes the first 64, and then also holds the neighbour's calls to their time.
 var (
-	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 12)
+	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)
 	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)
 	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != ""
 )
@@ -239,7 +239,7 @@ func (o *target) neighbourUntil(a attack, done <-chan struct{}) busyTime {
 		case <-done:
 			slices.Sort(took)
 			return busyTime{took[len(took)/2], len(took)}
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -185,7 +185,7 @@ func TestProcessesEndWithKilledRun(t *testing.T) {
 	require.NoError(t, p.Kill())
 	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	for _, pid := range children {
-		require.Eventually(t, func() bool { return isGone(pid) }, 4*time.Second, time.Millisecond, "without a drain")
+		require.Eventually(t, func() bool { return isGone(pid) }, 20*time.Second, 10*time.Millisecond, "the children are killed")
 	}
 	h.ready(t, again)
 	require.NotContains(t, again.Output(), "is taken", "each port is that of the killed run")

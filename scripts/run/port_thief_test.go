@@ -42,7 +42,7 @@ func (h testRun) watchPort(t *testing.T, p *sandbox.Process) *portThief {
 }
 
 func (n *portThief) run(ctx context.Context, port int) {
-	for pause(ctx, 100*time.Microsecond) {
+	for pause(ctx, time.Millisecond) {
 		listener, err := listenLocally(ctx, port)
 		if err != nil {
 			continue
@@ -102,6 +102,6 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	require.NoError(t, syscall.Kill(h.serverPid(t), syscall.SIGKILL))
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
-	require.Eventually(t, thief.listens.Load, 10*time.Second, time.Millisecond)
+	require.Eventually(t, thief.listens.Load, 10*time.Second, 10*time.Millisecond)
 	require.Nil(t, thief.stolen.Load(), "no process of a run makes calls after its end")
 }

@@ -27,7 +27,7 @@ func TestSupervisorBacksOff(t *testing.T) {
 	out := &sandbox.LogBuffer{}
 	s, err := supervise("child", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 1.024s") }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 1.024s") }, 20*time.Second, 10*time.Millisecond)
 	code, err := s.Terminate(time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code, "no child runs in a pause; this one is long enough to end in")

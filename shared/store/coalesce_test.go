@@ -206,7 +206,7 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 			require.NoError(t, places.acquire(t.Context(), caller))
 			order <- fmt.Sprint(caller, n)
 		}()
-		require.Eventually(t, func() bool { return places.Count() > before }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return places.Count() > before }, 5*time.Second, 10*time.Millisecond)
 	}
 	for n := range 3 {
 		wait(greedy, n)
@@ -222,7 +222,7 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() { left <- places.acquire(soon, third) }()
-	require.Eventually(t, func() bool { return places.Count() == 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return places.Count() == 3 }, 5*time.Second, 10*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-left, context.Canceled)
 	places.release(greedy)

@@ -74,7 +74,7 @@ func WaitExit(t *testing.T, p *sandbox.Process) {
 // the test's goroutine.
 func Eventually(t testing.TB, condition func() bool, what ...any) {
 	t.Helper()
-	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(15 * time.Millisecond) {
 		if time.Now().After(end) {
 			require.Fail(t, "not within "+WaitLimit.String(), what...)
 		}

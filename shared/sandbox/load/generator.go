@@ -159,7 +159,7 @@ func (g *Generator) wait(ctx context.Context, n int, kinds []string, count func(
 		}
 		return names
 	}
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		names := missing()

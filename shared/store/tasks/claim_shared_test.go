@@ -102,7 +102,7 @@ func TestAFailedClaimFailsNoOtherThatSharesItsStatement(t *testing.T) {
 		})
 	}
 	owner := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, 10*time.Second, 10*time.Millisecond)
 	release()
 	all.Wait()
 	require.Equal(t, 15, db.Count(t, `select count(distinct task_id) from send_logs`))

@@ -342,7 +342,7 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 		}
 	}()
 	watch := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, 10*time.Millisecond)
 	revived()
 	require.True(t, (<-returned).Found)
 }

@@ -105,7 +105,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			}
 			go try()
 			for range 2 {
-				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, 5*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, 5*time.Second, 10*time.Millisecond)
 				require.Empty(t, returned, "it returned what no standby has")
 			}
 			go try()

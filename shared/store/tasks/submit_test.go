@@ -419,7 +419,7 @@ func TestScheduledTasksWaitAndExpiredOnesEnd(t *testing.T) {
 	require.Equal(t, task.Scheduled, outs[0].State)
 	require.Equal(t, task.Pending, outs[1].State)
 	require.WithinDuration(t, both.SendAt.Add(time.Minute), db.MustTask(t, both.ID).ExpiresAt, time.Second, "a ttl counts from the send time")
-	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, short.ID).ExpiresAt) }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, short.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
 	require.Empty(t, db.MustClaim(t, "app", 10))
 	d := db.MustTask(t, short.ID)
 	require.Equal(t, task.Failed, d.State, "the claim promoted what was due and so expired it")
