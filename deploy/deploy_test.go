@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,7 +48,24 @@ type setting struct {
 	readBy             []string // functions and commands; nil = all
 }
 
+var (
+	describing sync.Mutex
+	described  *binary
+)
+
+// describeBinary runs the binary once for all tests, which do not change what it returns.
 func describeBinary(t *testing.T) binary {
+	t.Helper()
+	describing.Lock()
+	defer describing.Unlock()
+	if described == nil {
+		h := newBinary(t)
+		described = &h
+	}
+	return *described
+}
+
+func newBinary(t *testing.T) binary {
 	t.Helper()
 	h := binary{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce")}
 	for _, row := range h.table(t, "routes") {
@@ -68,6 +86,8 @@ func describeBinary(t *testing.T) binary {
 	}
 	require.Greater(t, len(h.functions), 10)
 	require.Greater(t, len(h.settings), 40)
+	// What a test appends is not seen by others.
+	h.functions, h.calls, h.settings = slices.Clip(h.functions), slices.Clip(h.calls), slices.Clip(h.settings)
 	return h
 }
 
@@ -263,15 +283,22 @@ func readYAML(t *testing.T, path string) []object {
 
 func parseYAML(t *testing.T, name string, text []byte) []object {
 	t.Helper()
-	var all []object
+	all, err := parse(text)
+	require.NoError(t, err, filepath.Base(name))
+	return all
+}
+
+func parse(text []byte) (all []object, err error) {
 	for part := range strings.SplitSeq("\n"+string(text), "\n---") {
 		var doc object
-		require.NoError(t, yaml.Unmarshal([]byte(part+"\n"), &doc), "%s: %s", filepath.Base(name), part)
+		if err := yaml.Unmarshal([]byte(part+"\n"), &doc); err != nil {
+			return nil, fmt.Errorf("%w in %s", err, part)
+		}
 		if doc != nil {
 			all = append(all, doc)
 		}
 	}
-	return all
+	return all, nil
 }
 
 // at returns the node at a path of names and indexes, or nil.

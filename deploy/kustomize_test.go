@@ -106,15 +106,24 @@ func kustomize(ctx context.Context, dir string) ([]byte, error) {
 	return out, err
 }
 
-var rendered sync.Map // of func() ([]byte, error), by folder
+var rendered sync.Map // of func() ([]object, error), by folder
 
-// render returns the objects of a folder.
-func render(t *testing.T, dir string) []object {
+// render returns the objects of a folder, which is rendered and parsed once. The test may change them.
+func render(t *testing.T, dir string) (objects []object) {
 	t.Helper()
-	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]byte, error) { return kustomize(context.Background(), dir) }))
-	out, err := build.(func() ([]byte, error))()
+	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]object, error) {
+		out, err := kustomize(context.Background(), dir)
+		if err != nil {
+			return nil, err
+		}
+		return parse(out)
+	}))
+	all, err := build.(func() ([]object, error))()
 	require.NoError(t, err)
-	return parseYAML(t, dir, out)
+	for _, o := range all {
+		objects = append(objects, clone(o).(object))
+	}
+	return objects
 }
 
 // clone returns a deep copy.
