@@ -76,20 +76,32 @@ func TestUpFromEveryVersion(t *testing.T) {
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
 	want := queryStrings(t, connect(t, sandbox.NewDatabase(t)), columnsSQL)
-	for k := range names {
-		t.Run(fmt.Sprintf("the first %d", k), func(t *testing.T) {
-			t.Parallel()
-			conn := connect(t, sandbox.NewEmptyDatabase(t))
+	finish := func(t *testing.T, conn *pgx.Conn, missing []string) {
+		t.Helper()
+		for _, missing := range [][]string{missing, {}} {
+			applied, err := migrations.Up(t.Context(), conn, roles)
+			require.NoError(t, err)
+			require.ElementsMatch(t, missing, applied)
+			require.Equal(t, want, queryStrings(t, conn, columnsSQL))
+		}
+	}
+	t.Run("one after another", func(t *testing.T) {
+		t.Parallel()
+		conn := connect(t, sandbox.NewEmptyDatabase(t))
+		for k := range names {
 			applied, err := migrations.UpFrom(t.Context(), conn, earlier(t, names[:k]), roles)
 			require.NoError(t, err)
-			require.Len(t, applied, k)
-			applied, err = migrations.Up(t.Context(), conn, roles)
+			require.ElementsMatch(t, names[max(k-1, 0):k], applied)
+		}
+		finish(t, conn, names[len(names)-1:])
+	})
+	for _, k := range []int{0, 1, len(names) / 2} {
+		t.Run(fmt.Sprintf("the first %d, then all others", k), func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, sandbox.NewEmptyDatabase(t))
+			_, err := migrations.UpFrom(t.Context(), conn, earlier(t, names[:k]), roles)
 			require.NoError(t, err)
-			require.Equal(t, names[k:], applied)
-			require.Equal(t, want, queryStrings(t, conn, columnsSQL))
-			applied, err = migrations.Up(t.Context(), conn, roles)
-			require.NoError(t, err)
-			require.Empty(t, applied)
+			finish(t, conn, names[k:])
 		})
 	}
 }
