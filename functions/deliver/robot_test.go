@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,6 +44,14 @@ func addRobot(t *testing.T, w *cluster.Cluster, url, format string, events ...st
 	return e
 }
 
+// deliveryTo returns the one delivery to an endpoint.
+func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointResponse) api.DeliveryResponse {
+	t.Helper()
+	i := slices.IndexFunc(all, func(d api.DeliveryResponse) bool { return d.EndpointID == to.ID })
+	require.GreaterOrEqual(t, i, 0)
+	return all[i]
+}
+
 // insertAlert inserts an alert and its event, as sweep does.
 func insertAlert(w *cluster.Cluster, event, kind, queue string, value, threshold float64) {
 	w.Admin.Exec(`with alert as (
@@ -58,26 +67,30 @@ const backlogText = "[Sendonce] Alert: backlog, queue marketing\\nValue 1200, th
 
 func TestRobotsReceiveAlerts(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, format, accepts, body string }{
+	cases := []struct{ name, format, accepts, body string }{
 		{"slack", "slack", "ok", `{"text":"%s"}`},
 		{"dingtalk", "dingtalk", `{"errcode":0,"errmsg":"ok"}`, `{"msgtype":"text","text":{"content":"%s"}}`},
 		{"wecom", "wecom", `{"errcode":0,"errmsg":"ok"}`, `{"msgtype":"text","text":{"content":"%s"}}`},
 		{"feishu", "feishu", `{"StatusCode":0,"StatusMessage":"success","code":0,"data":{},"msg":"success"}`, `{"msg_type":"text","content":{"text":"%s"}}`},
 		{"feishu without code", "feishu", `{"Extra":null,"StatusCode":0,"StatusMessage":"success"}`, `{"msg_type":"text","content":{"text":"%s"}}`},
-	} {
+	}
+	w := cluster.Open(t)
+	var groups []*cluster.Receiver
+	var robots []api.EndpointResponse
+	for _, c := range cases {
+		group := cluster.NewReceiver(t, respondWith(c.accepts))
+		groups, robots = append(groups, group), append(robots, addRobot(t, w, group.URL, c.format, "alert.raised"))
+	}
+	insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
+	delivered := cluster.WaitDeliveries(w, "delivered", len(cases))
+	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := cluster.Open(t)
-			group := cluster.NewReceiver(t, respondWith(c.accepts))
-			addRobot(t, w, group.URL, c.format, "alert.raised")
-			insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
-
-			delivered := cluster.WaitDeliveries(w, "delivered", 1)
-			require.Equal(t, "sendonce.alert.raised.v1", delivered[0].EventType)
-			require.Len(t, delivered[0].Tries, 1)
+			group, delivered := groups[i], deliveryTo(t, delivered, robots[i])
+			require.Equal(t, "sendonce.alert.raised.v1", delivered.EventType)
+			require.Len(t, delivered.Tries, 1)
 			require.Equal(t, 1, group.Calls())
 			require.JSONEq(t, fmt.Sprintf(c.body, backlogText), bodyOf(group, 1))
-			shown, err := w.Client.Delivery(t.Context(), delivered[0].ID)
+			shown, err := w.Client.Delivery(t.Context(), delivered.ID)
 			require.NoError(t, err)
 			require.Equal(t, strings.ReplaceAll(backlogText, `\n`, "\n"), shown.Text)
 			require.NotEmpty(t, shown.Payload)
@@ -91,7 +104,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 
 func TestRefusalOfRobotIsRetried(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, format, refuses, accepts, why string }{
+	cases := []struct{ name, format, refuses, accepts, why string }{
 		{"dingtalk", "dingtalk", `{"errcode":310000,"errmsg":"keywords not in content"}`, `{"errcode":0,"errmsg":"ok"}`,
 			"the robot refused it with errcode 310000: keywords not in content"},
 		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errcode":0,"errmsg":"ok"}`,
@@ -102,33 +115,37 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
 		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the response is not that of such a robot: check the URL and the format"},
 		{"no body", "dingtalk", ``, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := cluster.Open(t)
-			group := cluster.NewReceiver(t, respondWith(c.refuses, c.accepts))
-			robot := addRobot(t, w, group.URL, c.format, "alert.raised")
-			insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
+	}
+	w := cluster.Open(t)
+	var groups []*cluster.Receiver
+	var robots []api.EndpointResponse
+	for _, c := range cases {
+		group := cluster.NewReceiver(t, respondWith(c.refuses, c.accepts))
+		groups, robots = append(groups, group), append(robots, addRobot(t, w, group.URL, c.format, "alert.raised"))
+	}
+	insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
+	cluster.Eventually(t, func() bool {
+		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == len(cases)
+	})
+	pending := cluster.WaitDeliveries(w, "pending", len(cases))
+	for i, c := range cases {
+		refused := deliveryTo(t, pending, robots[i])
+		require.Equal(t, 200, refused.Tries[0].Status, c.name)
+		require.Equal(t, c.why, refused.Tries[0].Error, c.name)
+		failing, err := w.Client.Endpoint(t.Context(), robots[i].ID)
+		require.NoError(t, err)
+		require.NotNil(t, failing.FailingSince, "%s: a refusal is a failure of the endpoint", c.name)
+	}
 
-			cluster.Eventually(t, func() bool {
-				return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == 1
-			})
-			pending := cluster.WaitDeliveries(w, "pending", 1)
-			require.Equal(t, 200, pending[0].Tries[0].Status)
-			require.Equal(t, c.why, pending[0].Tries[0].Error)
-			failing, err := w.Client.Endpoint(t.Context(), robot.ID)
-			require.NoError(t, err)
-			require.NotNil(t, failing.FailingSince, "a refusal is a failure of the endpoint")
-
-			cluster.MakeDue(w)
-			delivered := cluster.WaitDeliveries(w, "delivered", 1)
-			require.Len(t, delivered[0].Tries, 2)
-			require.Equal(t, 2, group.Calls())
-			require.Equal(t, bodyOf(group, 1), bodyOf(group, 2))
-			recovered, err := w.Client.Endpoint(t.Context(), robot.ID)
-			require.NoError(t, err)
-			require.Nil(t, recovered.FailingSince)
-		})
+	cluster.MakeDue(w)
+	delivered := cluster.WaitDeliveries(w, "delivered", len(cases))
+	for i, c := range cases {
+		require.Len(t, deliveryTo(t, delivered, robots[i]).Tries, 2, c.name)
+		require.Equal(t, 2, groups[i].Calls(), c.name)
+		require.Equal(t, bodyOf(groups[i], 1), bodyOf(groups[i], 2), c.name)
+		recovered, err := w.Client.Endpoint(t.Context(), robots[i].ID)
+		require.NoError(t, err)
+		require.Nil(t, recovered.FailingSince, c.name)
 	}
 }
 
