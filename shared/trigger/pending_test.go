@@ -16,7 +16,7 @@ import (
 // A backlog that is larger than what NATS keeps for a connection does not end the connection.
 func TestLargeBacklogFitsMaxPending(t *testing.T) {
 	t.Parallel()
-	const n = 300
+	const n = 120 // 7.5 MiB in each stream: NATS keeps 4 for a connection
 	large := strings.Repeat("x", 64<<10)
 	g := newGuarded(t)
 	relay, messages := g.bus("relay"), g.bus("messages")
