@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
@@ -124,6 +126,14 @@ func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	cluster.StoredMessages(o, 2)
 }
 
+// waitForIdleRelay waits until a relay has handled a wake-up and found no event.
+func waitForIdleRelay(t *testing.T, relay *sandbox.Process) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
+	defer cancel()
+	require.NoError(t, relay.WaitFor(ctx, `"events":0`), "the relay was not called, or found an event")
+}
+
 // A relay and the trigger that called it die while another relay has found their event locked and
 // acknowledged the newer wake-up.
 func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
@@ -131,7 +141,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	o := cluster.New(t, "SENDONCE_SAFETY_TICK=1h")
 	o.StartRelay()
 	relay, trigger := o.Process("relay"), o.Process("trigger")
-	require.NoError(t, relay.WaitFor(t.Context(), `"events":0`), "all is up")
+	waitForIdleRelay(t, relay)
 	held, release := cluster.HoldChange(o.Admin, "delete on event_outbox")
 	o.Admin.Exec(`insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid()])`)
 	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
@@ -140,8 +150,8 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	require.NoError(t, relay.Signal(syscall.SIGSTOP), "it does not acknowledge")
 	require.NoError(t, trigger.Kill())
 
-	o.StartRelay() // the trigger publishes a wake-up, which replaces the one that was delivered
-	require.NoError(t, o.Process("relay").WaitFor(t.Context(), `"events":0`), "another relay finds the event locked")
+	o.StartRelay()                          // the trigger publishes a wake-up, which replaces the one that was delivered
+	waitForIdleRelay(t, o.Process("relay")) // it finds the event locked
 	consumer, err := o.JetStream().Consumer(t.Context(), bus.StreamWake, "relay")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {

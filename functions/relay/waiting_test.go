@@ -12,17 +12,17 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// waitingMessages is how many messages wait: few for every run of the tests, or
-// as many as SENDONCE_WAITING_MESSAGES says.
-func waitingMessages(t *testing.T) (n int, many bool) {
+// waitingMessages is how many messages wait. With few, TestFullStreamPausesAsAWhole of
+// shared/store/events shows that nothing is done for them.
+func waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	text := os.Getenv("SENDONCE_WAITING_MESSAGES")
 	if text == "" {
-		return 5000, false
+		t.Skip("make faults runs it")
 	}
 	n, err := strconv.Atoi(text)
 	require.NoError(t, err, "SENDONCE_WAITING_MESSAGES")
-	return n, true
+	return n
 }
 
 // messageUpdates is how many rows were updated in this database so far.
@@ -52,8 +52,8 @@ func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
 // fast as ever, and the database has nothing to do for what waits.
 func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	t.Parallel()
-	n, many := waitingMessages(t)
-	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]
+	n := waitingMessages(t)
+	const lasts = 30 * time.Second
 	o := cluster.OpenMessages(t)
 	limits := createLimited(o, "MESSAGES", "msg.>", 1)
 	o.StartRelay()
@@ -70,9 +70,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
 	require.Zero(t, o.Admin.Count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
 	require.Less(t, updates, 500.0)
-	if many {
-		require.Less(t, busy, 2*idle)
-	}
+	require.Less(t, busy, 2*idle)
 
 	removeLimit(o, limits)
 	began = time.Now()

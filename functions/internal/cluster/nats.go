@@ -32,15 +32,6 @@ func NATSIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
 // NATSFor is NATSIn with another name of the stream of accepted messages.
 func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
 	t.Helper()
-	n := NATSThatMayDeny(t, o, accepted)
-	t.Cleanup(func() { require.Empty(t, n.Violations()) })
-	return n
-}
-
-// NATSThatMayDeny is NATSFor for a test in which a component tries what its user may
-// not do.
-func NATSThatMayDeny(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
-	t.Helper()
 	users := bus.Users(accepted, "ordres.>")
 	passwords := map[string]string{}
 	for _, u := range users {
@@ -48,7 +39,9 @@ func NATSThatMayDeny(t testing.TB, o sandbox.NATSOptions, accepted string) *sand
 	}
 	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
 	o.User, o.Password = bus.UserOperator, NATSPassword
-	return sandbox.NATSIn(t, o)
+	n := sandbox.NATSIn(t, o)
+	t.Cleanup(func() { require.Empty(t, n.Violations()) })
+	return n
 }
 
 // NATSURL returns the URL of a server of NewNATS for one user.
