@@ -31,6 +31,7 @@ type Proxy struct {
 	cut     bool
 	stalled bool
 	losses  []loss
+	cancels bool // are lost
 	running sync.WaitGroup
 }
 
@@ -136,6 +137,20 @@ func (p *Proxy) Resume() {
 	defer p.mu.Unlock()
 	p.stalled = false
 	p.gate.Broadcast()
+}
+
+// LoseCancels loses the requests to cancel a statement, which a client sends over a new connection when
+// one broke.
+func (p *Proxy) LoseCancels() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cancels = true
+}
+
+func (p *Proxy) losesCancels() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cancels
 }
 
 // LoseResponse loses the response to the next statement whose SQL text satisfies match: it
@@ -254,6 +269,7 @@ func (c *proxyConn) close() {
 
 // The numbers that a client may send instead of a protocol version.
 const (
+	cancelRequest = 80877102
 	sslRequest    = 80877103
 	gssRequest    = 80877104
 	startupHeader = 8
@@ -267,6 +283,9 @@ func (c *proxyConn) fromClient() {
 			return
 		}
 		code := binary.BigEndian.Uint32(startup[4:])
+		if code == cancelRequest && c.proxy.losesCancels() {
+			return
+		}
 		if code != sslRequest && code != gssRequest {
 			break
 		}

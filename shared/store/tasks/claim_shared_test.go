@@ -76,6 +76,41 @@ func TestSharedClaimsWithLostResponseAreReturned(t *testing.T) {
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
 }
 
+func TestALostClaimThatStillRunsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	proxy.LoseCancels()
+	db, seen := storetest.OpenAt(t, proxy.URL()), storetest.OpenAt(t, url)
+	for _, limit := range []int{2, 11} { // shared, and alone
+		db.MustSubmit(t, storetest.Submission())
+		db.MustClaim(t, "app", limit) // prepares the statement, which would wait for the table, too
+		for range 2 {
+			db.MustSubmit(t, storetest.Submission())
+		}
+		release := storetest.HoldLock(t, url, `lock table send_logs in exclusive mode`)
+		claimed := make(chan []tasks.Claimed, 1)
+		go func() {
+			defer close(claimed)
+			claimed <- db.MustClaim(t, "app", limit)
+		}()
+		waiting := func(kind string, n int) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				return seen.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == n
+			}, 10*time.Second, 5*time.Millisecond, kind)
+		}
+		waiting("relation", 1)
+		proxy.Cut()
+		proxy.Restore()
+		waiting("advisory", 1)
+		release()
+		require.Len(t, <-claimed, 2)
+		require.Equal(t, 0, seen.Count(t, `select count(*) from task_live where state = 1`))
+	}
+	require.Equal(t, 6, seen.Count(t, `select count(*) from send_logs`), "claimed once")
+}
+
 func TestAFailedClaimFailsNoOtherThatSharesItsStatement(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

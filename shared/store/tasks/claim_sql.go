@@ -182,6 +182,16 @@ func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	return each
 }
 
+// The first statement of a claim locks the id of its first request until its end. Who looks for a claim
+// whose response was lost takes the same lock, and so waits for a statement that is still running: it
+// could commit later.
+const (
+	lockClaim        = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
+	beginClaimSQL    = store.PlanOnceSQL + `, ` + lockClaim
+	beginShareSQL    = `select ` + lockClaim
+	lockOwnClaimsSQL = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
+)
+
 // claimTry is a claim of one request that was sent to Postgres. Each try has an id of its own: after
 // a failover another app may have got the previous one.
 type claimTry struct {
@@ -198,16 +208,15 @@ join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claime
 join tasks body on body.id = l.id`
 
 // runClaims runs the statement for the requests, with the columns of their priority buckets if there
-// are marks, and returns how long it took. If its response is
-// lost, the claims are looked up by their ids, so that a broken connection costs the tasks neither a
-// lease nor a retry.
+// are marks, and returns how long it took. If its response is lost, the claims are looked up by their
+// ids, so that a broken connection costs the tasks neither a lease nor a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []any) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
 	err = st.db.RetryLostCommit(ctx, func(again bool) error {
 		if again {
 			st.claimIDs.drop()
-			if claimed, _, err = st.queryClaims(ctx, "", ownClaimsSQL,
-				store.Column(tried, func(t claimTry) int64 { return t.id }),
+			own := store.Column(tried, func(t claimTry) int64 { return t.id })
+			if claimed, _, err = st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,
 				store.Column(tried, func(t claimTry) string { return reqs[t.request].AppID }),
 				store.Column(tried, func(t claimTry) int64 { return reqs[t.request].CallerID }),
 				store.Column(tried, func(t claimTry) int64 { return int64(t.request) + 1 }),
@@ -222,8 +231,8 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []a
 			}
 			tried = append(tried, claimTry{ids[i], i})
 		}
-		plan, sql := st.claimStatement(len(reqs) == 1, len(buckets) > 0)
-		claimed, took, err = st.queryClaims(ctx, plan, sql, append(claimArgs(reqs, ids), buckets...)...)
+		begin, sql := st.claimStatement(len(reqs) == 1, len(buckets) > 0)
+		claimed, took, err = st.queryClaims(ctx, begin, ids[0], sql, append(claimArgs(reqs, ids), buckets...)...)
 		return err
 	})
 	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {
@@ -232,18 +241,18 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []a
 	return claimed, took, err
 }
 
-// claimStatement returns the statement and the one to run before it.
-func (st *Store) claimStatement(one, above bool) (plan, sql string) {
+// claimStatement returns the statement and the one that begins its transaction.
+func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	mode := st.db.EventMode
 	switch {
 	case one && above:
-		return store.PlanOnceSQL, mode.Pick(claimAboveSQL, claimAboveWithEventsSQL)
+		return beginClaimSQL, mode.Pick(claimAboveSQL, claimAboveWithEventsSQL)
 	case one:
-		return store.PlanOnceSQL, mode.Pick(claimSQL, claimWithEventsSQL)
+		return beginClaimSQL, mode.Pick(claimSQL, claimWithEventsSQL)
 	case above:
-		return "", mode.Pick(sharedClaimAboveSQL, sharedClaimAboveWithEventsSQL)
+		return beginShareSQL, mode.Pick(sharedClaimAboveSQL, sharedClaimAboveWithEventsSQL)
 	default:
-		return "", mode.Pick(sharedClaimSQL, sharedClaimWithEventsSQL)
+		return beginShareSQL, mode.Pick(sharedClaimSQL, sharedClaimWithEventsSQL)
 	}
 }
 
@@ -265,8 +274,8 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 	}
 }
 
-// queryClaims runs a claim, after the statement plan if it is not empty.
-func (st *Store) queryClaims(ctx context.Context, plan, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
+// queryClaims runs a statement that returns claimed tasks, after begin in the same transaction.
+func (st *Store) queryClaims(ctx context.Context, begin string, locked any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -274,9 +283,7 @@ func (st *Store) queryClaims(ctx context.Context, plan, sql string, args ...any)
 	defer conn.Release()
 	start := time.Now()
 	var batch pgx.Batch
-	if plan != "" {
-		batch.Queue(plan)
-	}
+	batch.Queue(begin, locked)
 	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		var c Claimed
 		var nr int64

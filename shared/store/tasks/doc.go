@@ -13,6 +13,9 @@
 // takes due rows from each queue in turn (task_live_due_queues), so no queue waits for the
 // backlog of another.
 //
+// A claim whose response is lost is looked up by its id, behind an advisory lock that each claim holds
+// until its end: the lost statement may still be running.
+//
 // A report that would change an archived task is stale_claim.
 //
 // # Cost
