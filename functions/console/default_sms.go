@@ -39,7 +39,7 @@ func (s *site) editDefaultSMS(p *page) error {
 	return s.changeDefault(p, http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
 }
 
-// changeDefaultSMS is a button of a default SMS.
+// changeDefaultSMS handles the buttons of a default SMS.
 func (s *site) changeDefaultSMS(p *page) error {
 	switch p.PathValue("do") {
 	case "reset":

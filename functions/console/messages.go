@@ -58,7 +58,7 @@ func (s *site) messageByKey(p *page) error {
 	return p.redirect("/console/messages/" + found.ServerMsgID)
 }
 
-// changeStuck is a button for all messages that a list shows.
+// changeStuck handles the buttons for all messages that a list shows.
 func (s *site) changeStuck(p *page) error {
 	do, back := p.PathValue("do"), localPath(p.PostFormValue("back"))
 	if do != "redrive" && do != "abandon" {
@@ -108,7 +108,7 @@ func (p *page) showMessage(revealed map[string]api.JSON) error {
 	return p.show("message", p.T("Message"), messagePage{found, isRevealed})
 }
 
-// changeMessage is a button of a message's page.
+// changeMessage handles the buttons of a message's page.
 func (s *site) changeMessage(p *page) error {
 	id, do := p.PathValue("id"), p.PathValue("do")
 	path, back := messagesPath+"/"+url.PathEscape(id)+"/"+do, "/console/messages/"+url.PathEscape(id)

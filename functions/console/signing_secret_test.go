@@ -16,7 +16,7 @@ func TestSigningSecret(t *testing.T) {
 	b := logIn(t, s, shop.User, shop.Password)
 	const page = "/console/webhooks/signing-secret"
 	b.get("/console/webhooks").has(t, `href="`+page+`"`)
-	require.NotContains(t, b.get(page).text, "whsec_", "it is shown when somebody asks for it")
+	require.NotContains(t, b.get(page).text, "whsec_", "the secret is shown only after a click on its button")
 	secret := func() string { return shop.Get("/api/v1/webhooks/signing-secret").Data("secret").(string) }
 	got := b.submit(page + "/show")
 	require.Contains(t, html.UnescapeString(got.text), secret())
@@ -26,6 +26,6 @@ func TestSigningSecret(t *testing.T) {
 	require.Contains(t, html.UnescapeString(got.text), secret())
 	got.has(t, "Events are signed with the old secret, too")
 	require.NotEqual(t, before, secret())
-	eye := s.NewCaller("eye", "viewer")
-	require.Equal(t, 403, logIn(t, s, eye.User, eye.Password).get(page).status)
+	viewer := s.NewCaller("viewer", "viewer")
+	require.Equal(t, 403, logIn(t, s, viewer.User, viewer.Password).get(page).status)
 }

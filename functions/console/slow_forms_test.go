@@ -16,18 +16,18 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// slowForm submits a form whose body is sent only once read has returned. read is called when the service begins to
-// read the body; not if it responds without.
-func (b *browser) slowForm(path string, body io.Reader, read func()) (status int, location string) {
-	ctx := httptrace.WithClientTrace(b.t.Context(), &httptrace.ClientTrace{Got100Continue: read})
+// slowForm submits a form. When the service begins to read the body, it calls beforeBody and then sends the body. A
+// service that responds without reading the body causes neither.
+func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) (status int, location string) {
+	ctx := httptrace.WithClientTrace(b.t.Context(), &httptrace.ClientTrace{Got100Continue: beforeBody})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+path, body)
 	require.NoError(b.t, err)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Expect", "100-continue")
 	if b.http.Jar != nil {
-		at, err := url.Parse(b.url)
+		base, err := url.Parse(b.url)
 		require.NoError(b.t, err)
-		for _, cookie := range b.http.Jar.Cookies(at) {
+		for _, cookie := range b.http.Jar.Cookies(base) {
 			req.AddCookie(cookie)
 		}
 	}
@@ -41,8 +41,8 @@ func (b *browser) slowForm(path string, body io.Reader, read func()) (status int
 	return res.StatusCode, res.Header.Get("Location")
 }
 
-// holdForms submits n forms that do not end before the test, and returns once the service reads each or has
-// responded to it.
+// holdForms submits n forms whose bodies end with the test, and returns once the service reads each or has responded
+// to it.
 func (b *browser) holdForms(n int, path string) {
 	b.t.Helper()
 	held := make(chan struct{}, 2*n)
@@ -59,8 +59,8 @@ func (b *browser) holdForms(n int, path string) {
 	}
 }
 
-// A caller that is revoked or changed while its form arrives may do with it only what it still may.
-func TestFormActsForWhatItsCallerIsAtItsEnd(t *testing.T) {
+// A caller may have been revoked or changed while the service read its form.
+func TestCallerIsCheckedAgainAfterSlowForm(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := func(c *cluster.Client) string {
@@ -82,7 +82,7 @@ func TestFormActsForWhatItsCallerIsAtItsEnd(t *testing.T) {
 	}
 }
 
-func TestHalfSentFormsLeaveThePlacesToOthers(t *testing.T) {
+func TestHalfSentFormsUseNoSlots(t *testing.T) {
 	t.Parallel()
 	dsn := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, dsn, func(c *settings.Config) { c.MaxCalls, c.CallerShare = 16, 1 })
@@ -92,7 +92,7 @@ func TestHalfSentFormsLeaveThePlacesToOthers(t *testing.T) {
 	require.Equal(t, 200, modest.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
 }
 
-func TestHalfSentLoginsKeepNobodyOut(t *testing.T) {
+func TestHalfSentLoginsDoNotBlockLogins(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	newBrowser(t, s).holdForms(12, "/console/login")

@@ -127,7 +127,7 @@ func (s *site) editSMSTemplate(p *page) error {
 	return p.finish(err, "/console/templates/"+id, s.smsTemplate, "saved")
 }
 
-// changeSMSTemplate is a button of a template: preview, activate or deactivate.
+// changeSMSTemplate handles the buttons of a template: preview, activate or deactivate.
 func (s *site) changeSMSTemplate(p *page) error {
 	id, do := p.id(), p.PathValue("do")
 	switch do {

@@ -94,7 +94,7 @@ func instant(at *time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-// changeTask is a button of a task's page.
+// changeTask handles the buttons of a task's page.
 func (s *site) changeTask(p *page) error {
 	id := p.PathValue("id")
 	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")

@@ -11,7 +11,7 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// The values of menus. The events of alerts are for admins.
+// The values that forms offer. Only admins are offered the events of alerts.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
 	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
@@ -26,8 +26,8 @@ func (p *page) owns(caller api.ID) bool {
 
 type endpointsPage struct {
 	api.Page[api.EndpointResponse]
-	Events  []string // that a new endpoint may choose
-	Formats []string // likewise
+	Events  []string // that a new endpoint can subscribe to
+	Formats []string // that a new endpoint can have
 	MayAdd  bool
 }
 
@@ -50,7 +50,7 @@ func (s *site) endpoints(p *page) error {
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
-// isRobot reports whether an endpoint is a chat robot. The secret of one was entered, so it is not shown as a new one.
+// isRobot reports whether an endpoint is a chat robot. Its secret comes from its vendor, so the console does not show it.
 func isRobot(format string) bool { return format != "cloudevents" }
 
 // addEndpoint shows the new endpoint's secret in its response: it is never shown again.
@@ -100,7 +100,7 @@ func (s *site) endpoint(p *page) error {
 	return p.show("endpoint", p.T("Endpoint"), endpointPage{found, newest.Items, p.owns(found.CallerID)})
 }
 
-// changeEndpoint is a button of an endpoint's page.
+// changeEndpoint handles the buttons of an endpoint's page.
 func (s *site) changeEndpoint(p *page) error {
 	do, id := p.PathValue("do"), p.id()
 	path, back := endpointsPath+"/"+id, "/console/webhooks/"+id
@@ -142,7 +142,7 @@ func (s *site) deliveries(p *page) error {
 	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
 }
 
-// resendFailed resends what failed since a time, as many as one call may.
+// resendFailed resends the deliveries that failed since a time, as many as one call of the API resends.
 func (s *site) resendFailed(p *page) error {
 	back := "/console/webhooks/deliveries"
 	if endpoint := p.PostFormValue("endpoint_id"); endpoint != "" {
@@ -184,8 +184,8 @@ func (s *site) resendDelivery(p *page) error {
 	return p.finish(err, "/console/webhooks/deliveries/"+id, s.delivery, "delivery_resent")
 }
 
-// Task is the id of the task whose event this is; "" if it is not an event of a task.
-func (d deliveryPage) Task() string {
+// TaskID returns the id of the task that the event is about, or "" for other events.
+func (d deliveryPage) TaskID() string {
 	if strings.HasPrefix(d.EventType, "sendonce.task.") {
 		return d.Subject
 	}

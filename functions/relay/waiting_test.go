@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// waitingMessages is how many messages wait. With few, TestFullStreamPausesAsAWhole of
+// waitingMessages returns how many messages wait. With few, TestFullStreamPausesAsAWhole of
 // shared/store/events shows that nothing is done for them.
 func waitingMessages(t *testing.T) (n int) {
 	t.Helper()
@@ -25,14 +25,14 @@ func waitingMessages(t *testing.T) (n int) {
 	return n
 }
 
-// messageUpdates is how many rows were updated in this database so far.
-func messageUpdates(s *cluster.Client) int {
+// rowUpdates returns how many rows of this database have been updated.
+func rowUpdates(s *cluster.Client) int {
 	s.T.Helper()
 	return s.Count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
 }
 
-// sendToUsers sends messages to a user for d, one after the other, and gives the
-// median time from the response that one is saved until it is sent.
+// sendToUsers sends messages to a user for d, one after the other, and returns the
+// median time from the response to a submission until the message is sent.
 func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
 	o.T.Helper()
 	var took []time.Duration
@@ -48,24 +48,24 @@ func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
 	return took[len(took)/2]
 }
 
-// However much waits for a stream that is full, a message for another one is as
-// fast as ever, and the database has nothing to do for what waits.
+// Messages that wait for a full stream must not delay messages to another stream,
+// nor cost the database updates.
 func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	t.Parallel()
 	n := waitingMessages(t)
-	const lasts = 30 * time.Second
+	const busyTime = 30 * time.Second
 	o := cluster.OpenMessages(t)
 	limits := createLimited(o, "MESSAGES", "msg.>", 1)
 	o.StartRelay()
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // it is full now
 	o.WaitMessage(o.Save("user:bob"), "sent")
-	idle := sendToUsers(o, lasts/3)
+	idle := sendToUsers(o, busyTime/3)
 	cluster.InsertWaiting(o.Admin, n)
 	o.Save("msg.orders.paid", cluster.WithoutConfirm) // wakes the relay
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from stream_pauses`) == 1 })
-	before, began := messageUpdates(o.Admin), time.Now()
-	busy := sendToUsers(o, lasts)
-	updates := float64(messageUpdates(o.Admin)-before) / time.Since(began).Seconds()
+	before, began := rowUpdates(o.Admin), time.Now()
+	busy := sendToUsers(o, busyTime)
+	updates := float64(rowUpdates(o.Admin)-before) / time.Since(began).Seconds()
 	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
 	require.Zero(t, o.Admin.Count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")

@@ -16,8 +16,10 @@ import (
 type Prototype struct {
 	process *sandbox.Process
 	address string
-	number  atomic.Int64
+	number  atomic.Int64 // of the last message
 }
+
+const addressLine = "}\n" // the end of the JSON line with the address that the prototype listens on
 
 // StartPrototype builds the prototype and starts it on the database in which pgbench inserts.
 func (m *Machine) StartPrototype(ctx context.Context) (p *Prototype, err error) {
@@ -32,7 +34,7 @@ func (m *Machine) StartPrototype(ctx context.Context) (p *Prototype, err error) 
 	}
 	ready, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	if err := p.process.WaitFor(ready, "}\n"); err != nil {
+	if err := p.process.WaitFor(ready, addressLine); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
 	p.address = Text([]byte(p.process.Output()), "address")
@@ -42,7 +44,7 @@ func (m *Machine) StartPrototype(ctx context.Context) (p *Prototype, err error) 
 // Stop ends the process.
 func (p *Prototype) Stop() error { return terminate(p.process) }
 
-// Submit is messages submitted one by one.
+// Submit is the baseline of messages submitted one by one.
 func (p *Prototype) Submit(connections int, d time.Duration) Baseline {
 	return Baseline{"prototype", func(ctx context.Context) (float64, error) {
 		r, err := Phase{Name: "prototype", Connections: connections, Rows: NoLimit, Duration: d, Call: p.submit}.Run(ctx, p.address)

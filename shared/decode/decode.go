@@ -28,8 +28,8 @@ const (
 // field.
 //
 // Names are those of the json tags, in exact case; a nested one is written
-// items[3].phone_number, and "body" is the whole object. null counts as absent. If dst has Validate() []task.Field, its
-// result is added, except for fields that could not be decoded.
+// items[3].phone_number, and "body" is the whole object. null counts as absent. If dst has
+// Validate() []task.Field, its result is added, except for fields that could not be decoded.
 //
 // A json.RawMessage is checked for text and depth only, and aliases raw, which must not be
 // changed afterwards. In a list of them nothing is checked and null is kept: each element

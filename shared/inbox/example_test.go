@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// A points service credits an order's points once, however often it is told.
+// A points service credits an order's points once, however often the message arrives.
 func Example() {
 	ctx := context.Background()
 	db, end := database(ctx, inbox.DDL, "CREATE TABLE points (account text PRIMARY KEY, balance int NOT NULL)")
@@ -59,8 +59,8 @@ func Example() {
 	// anna has 10
 }
 
-// database is a Postgres for the length of an example. Its tables are temporary
-// ones of its only connection.
+// database starts a Postgres for an example. Its tables are temporary, so they exist
+// for its only connection.
 func database(ctx context.Context, ddl ...string) (db *pgxpool.Pool, end func()) {
 	server, err := sandbox.StartPostgres(ctx, sandbox.Options{})
 	if err != nil {

@@ -31,11 +31,11 @@ func markdown(text string) template.HTML {
 func splitList(block string) (before string, items []string) {
 	for line := range strings.Lines(block) {
 		line = strings.TrimSuffix(line, "\n")
-		switch item, isItem := strings.CutPrefix(line+" ", "- "); {
+		switch item, isItem := strings.CutPrefix(line, "- "); {
 		case isItem:
 			items = append(items, item)
 		case len(items) > 0:
-			items[len(items)-1] += strings.TrimSpace(line) + " "
+			items[len(items)-1] += " " + strings.TrimSpace(line)
 		default:
 			before += line + "\n"
 		}
