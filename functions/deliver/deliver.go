@@ -95,7 +95,7 @@ type deliverer struct {
 	changes       loglimit.ByKey[endpointState] // log lines about changes of endpoints
 	nonPublic     loglimit.ByKey[string]        // log lines about hosts without a public address
 	unsignedPosts loglimit.ByKey[secretOwner]   // log lines about posts that cannot be signed
-	recordedBytes atomic.Int64                  // bytes of events since their stream was last trimmed for them
+	recordedBytes atomic.Int64                  // bytes of events recorded since the last trim by trimEventsIfNeeded
 }
 
 func (d *deliverer) isDraining() bool {
@@ -176,8 +176,8 @@ func kindOf(eventType string) (kind string, subscribable bool) {
 	return kind, subscribable && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
-// record stores a delivery of each event for each endpoint that subscribes to it. refused has, by index, the events that
-// can never be recorded, with the reason. It is nil after an error: an event whose rows were not read is not refused.
+// record stores a delivery of each event for each endpoint that subscribes to it. refused has the
+// reason for each event that can never be recorded, by index. It is nil after an error.
 func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
@@ -198,16 +198,7 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 		if len(events) == 1 {
 			return map[int]error{0: err}, nil
 		}
-		for i := range events { // one of them is at fault
-			one, err := d.record(ctx, events[i:i+1])
-			if err != nil {
-				return nil, err
-			}
-			if one[0] != nil {
-				refused[i] = one[0]
-			}
-		}
-		return refused, nil
+		return d.recordEach(ctx, events)
 	}
 	if n > 0 {
 		d.env.WakeDeliverAt(time.Time{})
@@ -222,22 +213,37 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 	return refused, nil
 }
 
+// recordEach records each event alone, to find those that make Postgres refuse the batch.
+func (d *deliverer) recordEach(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
+	refused = map[int]error{}
+	for i := range events {
+		one, err := d.record(ctx, events[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		if one[0] != nil {
+			refused[i] = one[0]
+		}
+	}
+	return refused, nil
+}
+
 // maxEventText bounds the id and the type of an event, in bytes. Those of relay's events are shorter.
 const maxEventText = 255
 
-func recordedEvent(p *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
-	kind, _ := kindOf(p.Type)
-	if len(p.ID) > maxEventText || len(p.Type) > maxEventText {
+func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
+	kind, _ := kindOf(e.Type)
+	if len(e.ID) > maxEventText || len(e.Type) > maxEventText {
 		return recorded, fmt.Errorf("its id or its type is longer than %d bytes", maxEventText)
 	}
-	subject, err := task.ParseID(p.Subject)
+	subject, err := task.ParseID(e.Subject)
 	if err != nil {
-		return recorded, fmt.Errorf("its subject %q is not an id", p.Subject)
+		return recorded, fmt.Errorf("its subject %q is not an id", e.Subject)
 	}
-	payload, err := p.CloudEvent().MarshalJSON()
+	payload, err := e.CloudEvent().MarshalJSON()
 	switch {
 	case err != nil:
-	case len(p.DataBase64) > 0:
+	case len(e.DataBase64) > 0:
 		err = errors.New("is not JSON")
 	case !utf8.Valid(payload):
 		err = errors.New("is not valid UTF-8")
@@ -245,7 +251,7 @@ func recordedEvent(p *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	if err != nil {
 		return recorded, fmt.Errorf("its data: %w", err)
 	}
-	return webhooks.RecordedEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
+	return webhooks.RecordedEvent{ID: e.ID, Kind: kind, Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
 // settleTime is the part of a call's time that is left to settle posts.
@@ -255,11 +261,12 @@ const settleTime = 5 * time.Second
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	next, due, err := d.webhookStore.NextDelivery(ctx)
 	if err == nil && due {
-		var first bool
-		if first, err = d.post(ctx, c); !first {
-			d.env.WakeDeliverAt(time.Now().Add(d.lease())) // in case the process of the call that is posting dies; else that call schedules an earlier one
+		var started bool
+		if started, err = d.post(ctx, c); !started {
+			// The call that is posting schedules an earlier wake-up, unless its process dies.
+			d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 		}
-		if err != nil || !first {
+		if err != nil || !started {
 			return err
 		}
 		next, _, err = d.webhookStore.NextDelivery(ctx)
@@ -274,18 +281,18 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	return d.trim(ctx, c)
 }
 
-// post posts what is due, webhooks and messages concurrently. first is false if another call of this process is posting;
-// then that call claims again.
-func (d *deliverer) post(ctx context.Context, c *fn.Call) (first bool, err error) {
+// post posts what is due, webhooks and messages concurrently. started is false if another call of this process is
+// posting; then that call claims again.
+func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)
-	var webhooks, messages int
+	var webhookCount, messageCount int
+	var webhooksStarted, messagesStarted bool
 	var webhooksErr, messagesErr error
-	var firsts [2]bool
 	var both sync.WaitGroup
-	both.Go(func() { webhooks, firsts[0], webhooksErr = drain(ctx, d, until, d.webhooks()) })
-	both.Go(func() { messages, firsts[1], messagesErr = drain(ctx, d, until, d.messages()) })
+	both.Go(func() { webhookCount, webhooksStarted, webhooksErr = drain(ctx, d, until, d.webhooks()) })
+	both.Go(func() { messageCount, messagesStarted, messagesErr = drain(ctx, d, until, d.messages()) })
 	both.Wait()
-	c.Log("webhooks", webhooks, "messages", messages)
-	return firsts[0] && firsts[1], errors.Join(webhooksErr, messagesErr)
+	c.Log("webhooks", webhookCount, "messages", messageCount)
+	return webhooksStarted && messagesStarted, errors.Join(webhooksErr, messagesErr)
 }

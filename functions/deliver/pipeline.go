@@ -36,14 +36,14 @@ type posted[W any] struct {
 }
 
 // drain posts what is due until nothing is, and returns how much it posted. If another drain of the pipeline is
-// claiming, first is false and that one claims again. After until, after an error, when the caller has left, or when the
+// claiming, started is false and that one claims again. After until, after an error, when the caller has left, or when the
 // process is to end, it claims nothing more, wakes another call, and waits for its own posts.
 //
 // Claims and posts do not end when the caller leaves, but only at the deadline of ctx: a trigger that dies would leave
 // what was claimed for it leased.
-func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, first bool, err error) {
-	again, first := p.inFlight.start()
-	if !first {
+func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
+	again, started := p.inFlight.start()
+	if !started {
 		return 0, false, nil
 	}
 	work, cancel := uncancelled(ctx)
@@ -177,7 +177,7 @@ func (f *inFlight[W]) list() []W {
 }
 
 // start makes the caller the claiming drain, unless there is one: then that one is signalled to claim again.
-func (f *inFlight[W]) start() (again <-chan struct{}, first bool) {
+func (f *inFlight[W]) start() (again <-chan struct{}, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.running {
