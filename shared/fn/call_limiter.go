@@ -48,7 +48,7 @@ type callLimiter struct {
 type slotPool struct {
 	max, share int
 	taken      int
-	byCaller   map[string]int // by the name of the caller; no entry for none
+	byCaller   map[string]int // taken, by QuotaName; callers without slots have no entry
 
 	errFull, errShare *task.Error
 }
@@ -64,14 +64,14 @@ type slot struct {
 
 func newCallLimiter(cfg *settings.Config) *callLimiter {
 	share := func(n int) int { return max(1, int(math.Ceil(float64(n)*cfg.CallerShare))) }
-	full, over := Busy("all of this instance's calls are taken"), tooManyCalls("calls under way", time.Second)
+	full, overShare := Busy("this instance has no slot for another call; retry after the time in Retry-After"), tooManyCalls("calls under way", time.Second)
 	return &callLimiter{
 		draining: make(chan struct{}),
-		calls:    newSlotPool(cfg.MaxCalls, share(cfg.MaxCalls), full, over),
-		reserved: newSlotPool(reservedCalls, reservedCalls/2, full, over),
-		events:   newSlotPool(maxEvents, maxEvents, full, over),
+		calls:    newSlotPool(cfg.MaxCalls, share(cfg.MaxCalls), full, overShare),
+		reserved: newSlotPool(reservedCalls, reservedCalls/2, full, overShare),
+		events:   newSlotPool(maxEvents, maxEvents, full, overShare),
 		waiting: newSlotPool(cfg.MaxWaiting, share(cfg.MaxWaiting),
-			&task.Error{Code: task.CodeServerBusy, Message: "as many polls and streams wait as this instance may have", RetryAfter: waitingRetryAfter},
+			&task.Error{Code: task.CodeServerBusy, Message: "this instance has no slot for another waiting poll or stream; retry after the time in Retry-After", RetryAfter: waitingRetryAfter},
 			tooManyCalls("waiting polls and streams", waitingRetryAfter)),
 	}
 }
@@ -79,8 +79,8 @@ func newCallLimiter(cfg *settings.Config) *callLimiter {
 // waitingRetryAfter is longer than for other calls: polls and streams last.
 const waitingRetryAfter = 5 * time.Second
 
-func newSlotPool(max, share int, full, over *task.Error) slotPool {
-	return slotPool{max: max, share: share, byCaller: map[string]int{}, errFull: full, errShare: over}
+func newSlotPool(max, share int, full, overShare *task.Error) slotPool {
+	return slotPool{max: max, share: share, byCaller: map[string]int{}, errFull: full, errShare: overShare}
 }
 
 func tooManyCalls(what string, after time.Duration) *task.Error {
@@ -106,7 +106,7 @@ func (p *slotPool) release(caller string) {
 	}
 }
 
-// begin lets a call in until the gate is shut; every call that entered must leave.
+// begin counts a call, or returns false after close. Each counted call must end.
 func (l *callLimiter) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,52 +125,52 @@ func (l *callLimiter) end() {
 
 // acquireSlot acquires a slot for a call. The slot must be released.
 func (l *callLimiter) acquireSlot(caller callers.Caller, event, stream bool) (*slot, error) {
-	from := &l.calls
+	pool := &l.calls
 	switch {
 	case event:
-		from = &l.events
+		pool = &l.events
 	case stream:
-		from = &l.waiting
+		pool = &l.waiting
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := from.acquire(caller.SharesOf())
+	err := pool.acquire(caller.QuotaName())
 	admin := slices.Contains(caller.Roles, string(Admin)) && len(caller.Queues) == 0
-	if err != nil && from == &l.calls && admin {
-		from = &l.reserved
-		err = from.acquire(caller.SharesOf())
+	if err != nil && pool == &l.calls && admin {
+		pool = &l.reserved
+		err = pool.acquire(caller.QuotaName())
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &slot{limiter: l, pool: from, caller: caller.SharesOf(), admin: admin}, nil
+	return &slot{limiter: l, pool: pool, caller: caller.QuotaName(), admin: admin}, nil
 }
 
 func (s *slot) release() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
-	s.giveUp()
+	s.releaseLocked()
 }
 
-// giveUp is release; mu is held.
-func (s *slot) giveUp() {
+// releaseLocked is release while mu is held.
+func (s *slot) releaseLocked() {
 	if s.reading {
-		s.retake()
+		s.endReadingLocked()
 	}
 	s.pool.release(s.caller)
 }
 
-// retake ends the reading; mu is held.
-func (s *slot) retake() {
+// endReadingLocked uses a slot of the pool again. mu is held, and the pool need not have a free slot.
+func (s *slot) endReadingLocked() {
 	s.reading = false
 	s.limiter.reading--
 	s.pool.taken++
 }
 
 // startReading releases the slot while the body is read, unless it is in the pool reserved,
-// events or waiting. few reports whether the connection may be kept open, because few enough
-// bodies are being read.
-func (s *slot) startReading() (few bool) {
+// events or waiting. keepConnection is false if too many bodies are being read to keep all
+// their connections open.
+func (s *slot) startReading() (keepConnection bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	if s.pool != &s.limiter.calls {
@@ -189,14 +189,14 @@ func (s *slot) endReading() error {
 	switch {
 	case !s.reading:
 	case s.pool.taken < s.pool.max:
-		s.retake()
+		s.endReadingLocked()
 	case !s.admin:
 		return s.pool.errFull
 	default:
 		if err := s.limiter.reserved.acquire(s.caller); err != nil {
 			return err
 		}
-		s.giveUp()
+		s.releaseLocked()
 		s.pool = &s.limiter.reserved
 	}
 	return nil
@@ -227,7 +227,7 @@ func (l *callLimiter) takenSlots() map[string]int {
 	return map[string]int{"calls": l.calls.taken, "waiting": l.waiting.taken, "reserved": l.reserved.taken, "events": l.events.taken}
 }
 
-// close lets no further call in.
+// close makes begin return false.
 func (l *callLimiter) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,11 +242,11 @@ func (l *callLimiter) countInFlight() int {
 
 // waitUntilIdle returns when no call is under way, or with the error of ctx.
 func (l *callLimiter) waitUntilIdle(ctx context.Context) error {
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
 	for l.countInFlight() > 0 {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

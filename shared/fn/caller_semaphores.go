@@ -63,5 +63,5 @@ func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done fun
 // AcquireRead waits until few enough of the caller's streams and sockets read events. The
 // slot is held until done is called.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
-	return c.env.reads.acquire(ctx, c.Caller.SharesOf())
+	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
 }

@@ -167,10 +167,10 @@ func (m *mux) find(r *http.Request, method string) *mountedRoute {
 }
 
 func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	gate := p.mux.env.limiter
-	entered := gate.begin()
+	limiter := p.mux.env.limiter
+	entered := limiter.begin()
 	if entered {
-		defer gate.end() // last of all: a process that ends waits for it
+		defer limiter.end() // last of all: a process that ends waits for it
 	}
 	req := newRequest(p.mux.env, w, r, p)
 	defer func() { req.call.memory.release() }()
@@ -211,8 +211,8 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)
 	}
-	few := req.call.slot.startReading()
-	if !few {
+	keepConnection := req.call.slot.startReading()
+	if !keepConnection {
 		req.releaseConnection()
 		req.releaseConnection = func() {}
 	}
@@ -225,7 +225,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 	if err := req.call.slot.endReading(); err != nil {
 		return err
 	}
-	if !few {
+	if !keepConnection {
 		req.releaseConnection = KeepConnectionOpen(req.r.Context())
 	}
 	return nil
@@ -248,7 +248,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := req.acquireSlot(p); err != nil {
 		return nil, err
 	}
-	if req.call.memory, err = req.env.budget.enter(caller.SharesOf(), req.call.May(Admin), p.event); err != nil {
+	if req.call.memory, err = req.env.budget.enter(caller.QuotaName(), req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
 	recheck := func(ctx context.Context) error {

@@ -196,7 +196,7 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 		return nil, err
 	}
 	var err error
-	if req.call.memory, err = req.env.budget.enter(req.call.Caller.SharesOf(), req.call.May(Admin), false); err != nil {
+	if req.call.memory, err = req.env.budget.enter(req.call.Caller.QuotaName(), req.call.May(Admin), false); err != nil {
 		return nil, err
 	}
 	if err := req.readBodyWithoutSlot(ctx, p, req.resumeSession); err != nil {

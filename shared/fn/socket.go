@@ -230,7 +230,7 @@ func (s *Socket) frame() (more bool) {
 
 // work handles a frame, or refuses it with bad, and says whether to go on.
 func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
-	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.SharesOf())
+	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.QuotaName())
 	if err != nil {
 		return true // as where it is ending
 	}
@@ -266,7 +266,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
-	if memory, err = s.req.env.budget.enter(s.req.call.Caller.SharesOf(), s.req.call.May(Admin), false); err == nil {
+	if memory, err = s.req.env.budget.enter(s.req.call.Caller.QuotaName(), s.req.call.May(Admin), false); err == nil {
 		reader := bodyReader{memory: memory, charge: chunkCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}

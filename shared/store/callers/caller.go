@@ -41,8 +41,8 @@ type Caller struct {
 // Account is the ID of the caller whose quotas and shares it uses.
 func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
 
-// SharesOf is the name of the caller whose quotas and shares it uses.
-func (c Caller) SharesOf() string { return cmp.Or(c.AccountName, c.Name) }
+// QuotaName is the name of the caller whose quotas and shares it uses.
+func (c Caller) QuotaName() string { return cmp.Or(c.AccountName, c.Name) }
 
 // Grants are what the caller may do.
 func (c Caller) Grants() Grants {

@@ -89,7 +89,7 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	if m.To.Kind == msg.User && st.inboxes.limit > 0 {
 		sender := m.From
 		if sender == caller.Name {
-			sender = caller.SharesOf()
+			sender = caller.QuotaName()
 		}
 		inbox = st.inboxes.admit(inboxPair{sender, m.To.Name})
 		if inbox == nil {
