@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deliveredType is the type of an event with the messages that were delivered before they were saved, and the time. push
-// publishes it, because push must not wait for Postgres, and recordDelivered handles it later.
+// deliveredType is the type of an event that lists messages that were delivered before they were saved, with the time.
+// push publishes it, because push must not wait for Postgres, and recordDelivered handles it later.
 const deliveredType = "sendonce.message.delivered.v1"
 
 // deliveredData is the data of an event of deliveredType.

@@ -25,7 +25,7 @@ type pipeline[W any] struct {
 	inFlight *inFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, posted []posted[W]) (locked []posted[W], err error) // locked are to be settled again
+	settle   func(ctx context.Context, posted []posted[W]) (locked []posted[W], err error) // locked must be settled again
 }
 
 // posted is a piece of work with the result of its post.
@@ -48,23 +48,19 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 	}
 	work, cancel := uncancelled(ctx)
 	defer cancel()
-	open, mine, results := true, 0, make(chan posted[W], maxInFlight) // mine counts this drain's posts in flight
+	open, unsettled, results := true, 0, make(chan posted[W], maxInFlight) // unsettled counts posts of this drain
 	for {
 		if open && (err != nil || ctx.Err() != nil || time.Now().After(until) || d.isDraining()) {
 			open = false
 			d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
 		}
 		if inFlight := p.inFlight.list(); open && len(inFlight) < maxInFlight {
-			var claimed []W
-			claimed, err = p.claim(work, inFlight)
-			for _, w := range claimed {
-				id := p.inFlight.add(w)
-				go func() { results <- posted[W]{w, recoverPanic(work, w, p.post), id} }()
-			}
-			n, mine = n+len(claimed), mine+len(claimed)
+			var claimed int
+			claimed, err = p.startPosts(work, inFlight, results)
+			n, unsettled = n+claimed, unsettled+claimed
 		}
 		switch {
-		case mine > 0:
+		case unsettled > 0: // collect its result
 		case !open:
 			return n, true, err
 		case err == nil && p.inFlight.stopUnlessAgain():
@@ -80,12 +76,22 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline
 		if settleErr != nil {
 			err = settleErr
 		}
-		mine -= len(batch) - len(locked)
+		unsettled -= len(batch) - len(locked)
 		p.inFlight.remove(batch, locked)
 		for _, l := range locked {
 			time.AfterFunc(lockedPause, func() { results <- l })
 		}
 	}
+}
+
+// startPosts claims work and posts each piece in a goroutine, which sends its result. It returns how many it started.
+func (p pipeline[W]) startPosts(ctx context.Context, inFlight []W, results chan<- posted[W]) (int, error) {
+	claimed, err := p.claim(ctx, inFlight)
+	for _, w := range claimed {
+		id := p.inFlight.add(w)
+		go func() { results <- posted[W]{w, recoverPanic(ctx, w, p.post), id} }()
+	}
+	return len(claimed), err
 }
 
 // uncancelled returns ctx with its deadline, but without its cancellation.
@@ -191,8 +197,8 @@ func (f *inFlight[W]) start() (again <-chan struct{}, started bool) {
 	return f.again, true
 }
 
-// stop ends the claiming, also if the drain was signalled to claim again. It returns how long after it the next drain
-// should claim: calls that signalled this one may have returned without an error.
+// stop ends the claiming, also if the drain was signalled to claim again. It returns the delay until the
+// next drain, which no new call may cause: those that signalled this one may have returned without an error.
 func (f *inFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +238,7 @@ const leaseMargin = 15 * time.Second // added to the timeout of a post
 // however many endpoints and hosts they have.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
-// lockedPause is how long a result waits whose rows another transaction has locked. Results of others do not wait for it.
+// lockedPause is the time until a result whose rows another transaction locks is settled again. No other result waits for it.
 const lockedPause = 100 * time.Millisecond
 
 // settle stores results, also after the call's own time has ended. Then those that are locked are lost: they are posted
