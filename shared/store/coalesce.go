@@ -10,12 +10,12 @@ import (
 
 // Bounds of group commit.
 const (
-	flushRows  = 500              // rows in one transaction
-	shortRows  = 50               // rows in a transaction of the flusher reserved for callers without a flush
-	flushers   = 2                // transactions at once beside that one; also the limit of one caller's flushes that run row by row
-	besideRows = 200              // fewer rows wait for the end of a transaction that is under way
-	maxQueued  = 10_000           // rows that wait; more are refused
-	flushLimit = 15 * time.Second // limit of a flush with all its tries
+	flushRows    = 500              // rows in one transaction
+	reservedRows = 50               // rows in a transaction of the flusher reserved for callers without a flush
+	flushers     = 2                // concurrent transactions of the other flushers; also how many flushes of one caller may run row by row
+	besideRows   = 200              // fewer rows wait for the end of a transaction that is under way
+	maxQueued    = 10_000           // rows that wait; more are refused
+	flushLimit   = 15 * time.Second // limit of a flush with all its tries
 )
 
 // Coalescer is group commit: calls that arrive while transactions are under way share the next
@@ -29,8 +29,8 @@ const (
 // that fails is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
 	// flush commits all rows or none, and returns their results in order. An error means that
-	// none is known to be committed. alone means that the row failed together with others: it,
-	// or one of them, is at fault, and it has already waited for locks.
+	// none is known to be committed. alone means that rows is one row that failed in a larger
+	// batch; it has already waited for locks.
 	flush  func(ctx context.Context, rows []In, alone bool) ([]Out, error)
 	caller func(In) int64
 
@@ -38,8 +38,8 @@ type Coalescer[In, Out any] struct {
 	waiting  callerQueues[*entry[In, Out]]
 	underWay map[int64]int // flushes with rows of a caller; no entry for 0
 	running  int           // flushers, without the reserved one
-	short    bool          // the reserved flusher is running
-	singles  *fairLimiter  // one place for each flush that runs row by row
+	reserved bool          // the reserved flusher is running
+	singles  *fairLimiter  // one slot for each flush that runs row by row
 }
 
 type entry[In, Out any] struct {
@@ -94,12 +94,12 @@ func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 	}
 	done.Add(len(rows))
 	c.waiting.push(caller, rows...)
-	for c.running < flushers && c.isWorthFlush(c.running) {
+	for c.running < flushers && c.shouldFlush(c.running) {
 		c.running++
 		go c.run(false, c.next(false))
 	}
-	if !c.short && c.waiting.total > 0 && c.isIdle(caller) {
-		c.short = true
+	if !c.reserved && c.waiting.total > 0 && c.isIdle(caller) {
+		c.reserved = true
 		go c.run(true, c.next(true))
 	}
 	return true
@@ -108,23 +108,23 @@ func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 // isIdle reports whether no flush under way has rows of the caller.
 func (c *Coalescer[In, Out]) isIdle(caller int64) bool { return c.underWay[caller] == 0 }
 
-func (c *Coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
+func (c *Coalescer[In, Out]) run(reserved bool, batch []*entry[In, Out]) {
 	for batch != nil {
 		c.commit(batch)
 		c.mu.Lock()
 		c.count(batch, -1)
-		batch = c.next(short)
+		batch = c.next(reserved)
 		c.mu.Unlock()
 	}
 }
 
 // next takes the next batch, in which the rows of each caller are together. nil ends the
 // flusher. mu must be held.
-func (c *Coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
-	if short {
-		batch = c.waiting.take(shortRows, c.isIdle)
-		c.short = batch != nil
-	} else if c.isWorthFlush(c.running - 1) {
+func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
+	if reserved {
+		batch = c.waiting.take(reservedRows, c.isIdle)
+		c.reserved = batch != nil
+	} else if c.shouldFlush(c.running - 1) {
 		batch = c.waiting.take(flushRows, anyCaller)
 	} else {
 		c.running--
@@ -133,12 +133,12 @@ func (c *Coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 	return batch
 }
 
-// isWorthFlush reports whether to start a flush of the waiting rows beside others under way. A flush
+// shouldFlush reports whether to start a flush of the waiting rows beside others under way. A flush
 // costs Postgres as much as about 20 rows more, so few rows are left to the flusher that ends first.
 // They do not wait while the reserved flusher is busy, because a caller without a flush would then wait for
 // others. mu must be held.
-func (c *Coalescer[In, Out]) isWorthFlush(others int) bool {
-	return c.waiting.total >= besideRows || c.waiting.total > 0 && (others == 0 || c.short)
+func (c *Coalescer[In, Out]) shouldFlush(others int) bool {
+	return c.waiting.total >= besideRows || c.waiting.total > 0 && (others == 0 || c.reserved)
 }
 
 func anyCaller(int64) bool { return true }
@@ -207,7 +207,7 @@ func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In,
 	}
 }
 
-// try flushes rows once and keeps their results. A panic becomes an error of these rows.
+// try flushes rows once and stores their results in them. A panic becomes an error of these rows.
 func (c *Coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
