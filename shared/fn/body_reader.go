@@ -9,13 +9,13 @@ import (
 // bodyReader reads a body into memory that is charged before it is used.
 type bodyReader struct {
 	memory  *callMemory
-	charge  func(bytes int64) int64
+	charge  func(length int64) int64 // the memory for a body of this length and what it is decoded to
 	buffer  []byte
 	charged int64
 }
 
-// take makes cost all that the body is charged.
-func (b *bodyReader) take(ctx context.Context, cost int64, large bool) error {
+// setCharge changes the charge for the whole body to cost.
+func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) error {
 	if cost == b.charged {
 		return nil
 	}
@@ -26,14 +26,14 @@ func (b *bodyReader) take(ctx context.Context, cost int64, large bool) error {
 	return nil
 }
 
-// reserve makes room for length bytes in all. What a small body is turned into is charged
-// once all of it is there: bodies that are sent slowly must not use up the memory.
-func (b *bodyReader) reserve(ctx context.Context, length int64) error {
+// grow makes the buffer length bytes large. What a small body is decoded to is charged only
+// after the last byte: bodies that are sent slowly must not use up the memory.
+func (b *bodyReader) grow(ctx context.Context, length int64) error {
 	cost, large := length, length > largeBody
 	if large {
 		cost = b.charge(length)
 	}
-	if err := b.take(ctx, cost, large); err != nil {
+	if err := b.setCharge(ctx, cost, large); err != nil {
 		return err
 	}
 	larger := make([]byte, len(b.buffer), length)
@@ -42,15 +42,14 @@ func (b *bodyReader) reserve(ctx context.Context, length int64) error {
 	return nil
 }
 
-// read reads to the end. declared is the length of the body, which is charged at
-// once; less than 0 when it is not known, and the body is charged as it grows.
-// Before anything is read, start is called.
+// read reads the body to its end. declared is its length, or less than 0 if that is
+// not known; then it is charged as it grows. start is called before the first read.
 func (b *bodyReader) read(ctx context.Context, from io.Reader, declared int64, start func() error) ([]byte, error) {
-	first := declared + 1 // to see the end behind it
+	first := declared + 1 // so that the buffer need not grow to read the end
 	if declared < 0 {
 		first = largeBody / 4
 	}
-	if err := b.reserve(ctx, first); err != nil {
+	if err := b.grow(ctx, first); err != nil {
 		return nil, err
 	}
 	if err := start(); err != nil {
@@ -58,15 +57,15 @@ func (b *bodyReader) read(ctx context.Context, from io.Reader, declared int64, s
 	}
 	for {
 		if len(b.buffer) == cap(b.buffer) {
-			if err := b.reserve(ctx, 2*int64(cap(b.buffer))); err != nil {
+			if err := b.grow(ctx, 2*int64(cap(b.buffer))); err != nil {
 				return nil, err
 			}
 		}
 		n, err := from.Read(b.buffer[len(b.buffer):cap(b.buffer)])
 		b.buffer = b.buffer[:len(b.buffer)+n]
 		if errors.Is(err, io.EOF) {
-			has := int64(cap(b.buffer))
-			return b.buffer, b.take(ctx, b.charge(has), has > largeBody)
+			size := int64(cap(b.buffer))
+			return b.buffer, b.setCharge(ctx, b.charge(size), size > largeBody)
 		}
 		if err != nil {
 			return nil, err

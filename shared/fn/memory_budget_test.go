@@ -202,11 +202,11 @@ func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 		return &bodyReader{memory: b.mustEnter(t, caller), charge: new(Route).bodyCharge}
 	}
 	for i := range 4 * share {
-		require.NoError(t, reader(string(rune('a'+i%4))).reserve(t.Context(), size))
+		require.NoError(t, reader(string(rune('a'+i%4))).grow(t.Context(), size))
 	}
 	fifth := reader("eve")
 	body, err := fifth.read(t.Context(), strings.NewReader(strings.Repeat("x", size)), size, func() error { return nil })
 	require.NoError(t, err)
 	require.Len(t, body, size)
-	require.Equal(t, new(Route).bodyCharge(size+1), fifth.memory.bytes, "what it is turned into is charged")
+	require.Equal(t, new(Route).bodyCharge(size+1), fifth.memory.bytes, "what it is decoded to is charged")
 }
