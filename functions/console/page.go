@@ -235,7 +235,7 @@ func (p *page) Closed(path string) bool {
 var menu = []struct {
 	path, text string
 	roles      []fn.Role
-	allQueues  bool // for callers without queues only, like its routes of the API
+	allQueues  bool // only for callers without queues, like the routes of the API that it calls
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
@@ -260,7 +260,7 @@ var menu = []struct {
 // MayChange reports whether buttons are shown that change something. The API decides what they may change.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
-// MayChangeAll is MayChange for what admins with queues may not change.
+// MayChangeAll is MayChange for what belongs to no queue, which admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
 
 // MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter for it.
@@ -306,8 +306,10 @@ func (p *page) With(pairs ...string) string {
 	query.Del("n")
 	query.Del("after")
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if query.Set(pairs[i], pairs[i+1]); pairs[i+1] == "" {
-			query.Del(pairs[i])
+		name, value := pairs[i], pairs[i+1]
+		query.Del(name)
+		if value != "" {
+			query.Set(name, value)
 		}
 	}
 	if len(query) == 0 {

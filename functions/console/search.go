@@ -6,8 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// pagesOfKinds are where the things that a search finds are shown.
-var pagesOfKinds = map[string]string{
+// kindPaths has the path of the pages of each kind of hit.
+var kindPaths = map[string]string{
 	"task": "/console/tasks/", "message": "/console/messages/", "delivery": "/console/webhooks/deliveries/", "subscribe": "/console/subscribe/", "caller": "/console/callers/",
 }
 
@@ -18,9 +18,9 @@ type hit struct {
 }
 
 type searchPage struct {
-	Hits     []hit
-	Phone    string // the list of the tasks of the phone number that was searched; "" if it was none
-	Complete bool
+	Hits      []hit
+	TasksPath string // of the tasks of the phone number that was searched; "" if it was none
+	Complete  bool
 }
 
 // search lists what was found, or redirects to it if it is one thing.
@@ -39,16 +39,16 @@ func (s *site) search(p *page) error {
 		if one.Kind == "caller" {
 			text = query.Get("q") // it was found by its name
 		}
-		shown.Hits = append(shown.Hits, hit{one, pagesOfKinds[one.Kind] + url.PathEscape(one.ID), text})
+		shown.Hits = append(shown.Hits, hit{one, kindPaths[one.Kind] + url.PathEscape(one.ID), text})
 	}
 	if found.PhoneNumber != "" {
-		shown.Phone = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()
+		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()
 	}
 	switch {
-	case len(shown.Hits) == 1 && shown.Phone == "":
+	case len(shown.Hits) == 1 && shown.TasksPath == "":
 		return p.redirect(shown.Hits[0].Path)
-	case len(shown.Hits) == 0 && shown.Phone != "":
-		return p.redirect(shown.Phone)
+	case len(shown.Hits) == 0 && shown.TasksPath != "":
+		return p.redirect(shown.TasksPath)
 	}
 	return p.show("search", p.T("Search"), shown)
 }

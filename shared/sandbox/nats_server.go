@@ -20,14 +20,14 @@ type NATSServer struct {
 	t       testing.TB
 	bin     string
 	config  string
-	host    string // with its port
+	address string // host:port
 	process *Process
 }
 
 // NATSCluster is servers that replicate streams.
 type NATSCluster []*NATSServer
 
-// NewNATSServer starts a server for the length of the test.
+// NewNATSServer starts a server until the end of the test.
 func NewNATSServer(t testing.TB) *NATSServer {
 	t.Helper()
 	return NewNATSCluster(t, 1)[0]
@@ -39,28 +39,28 @@ func NewNATSServer(t testing.TB) *NATSServer {
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
 	bin := Build(t, "github.com/nats-io/nats-server/v2")
-	hosts := freeHosts(t, 2*n) // for clients, then for the other servers
+	addresses := freeAddresses(t, 2*n) // for clients, then for the other servers
 	dir := t.TempDir()
 	cluster := make(NATSCluster, n)
 	for i := range cluster {
-		s := &NATSServer{Name: "n" + strconv.Itoa(i), t: t, bin: bin, host: hosts[i]}
+		s := &NATSServer{Name: "n" + strconv.Itoa(i), t: t, bin: bin, address: addresses[i]}
 		s.config = filepath.Join(dir, s.Name+".conf")
-		text := fmt.Sprintf("server_name: %[1]s\nserver_tags: %[1]s\nlisten: %[2]q\njetstream { store_dir: %[3]q, max_file_store: 1TB, strict: true }\n", s.Name, s.host, filepath.Join(dir, s.Name))
+		text := fmt.Sprintf("server_name: %[1]s\nserver_tags: %[1]s\nlisten: %[2]q\njetstream { store_dir: %[3]q, max_file_store: 1TB, strict: true }\n", s.Name, s.address, filepath.Join(dir, s.Name))
 		if n > 1 {
-			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [ nats://%s ] }\n", hosts[n+i], strings.Join(hosts[n:], ", nats://"))
+			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [ nats://%s ] }\n", addresses[n+i], strings.Join(addresses[n:], ", nats://"))
 		}
 		must(t, os.WriteFile(s.config, []byte(text), 0o600))
 		cluster[i] = s
 		s.launch()
 	}
 	for _, s := range cluster {
-		s.untilReady()
+		s.waitUntilReady()
 	}
 	return cluster
 }
 
 // URL is where clients connect.
-func (s *NATSServer) URL() string { return "nats://" + s.host }
+func (s *NATSServer) URL() string { return "nats://" + s.address }
 
 // URL is where clients connect to any of the servers.
 func (c NATSCluster) URL() string {
@@ -82,7 +82,7 @@ func (s *NATSServer) Kill() {
 func (s *NATSServer) Start() {
 	s.t.Helper()
 	s.launch()
-	s.untilReady()
+	s.waitUntilReady()
 }
 
 func (s *NATSServer) launch() {
@@ -90,23 +90,23 @@ func (s *NATSServer) launch() {
 	s.process = StartProcess(s.t, s.bin, nil, "-c", s.config)
 }
 
-func (s *NATSServer) untilReady() {
+func (s *NATSServer) waitUntilReady() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), natsStartLimit)
 	defer cancel()
 	must(s.t, s.process.WaitFor(ctx, "Server is ready"))
 }
 
-// freeHosts returns n different free addresses of this machine.
-func freeHosts(t testing.TB, n int) []string {
+// freeAddresses returns n different free addresses of this machine.
+func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
-	var hosts []string
-	for len(hosts) < n {
+	var addresses []string
+	for len(addresses) < n {
 		port, err := FreePort()
 		must(t, err)
-		if host := net.JoinHostPort(natsHost, strconv.Itoa(port)); !slices.Contains(hosts, host) {
-			hosts = append(hosts, host)
+		if address := net.JoinHostPort(natsHost, strconv.Itoa(port)); !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
 		}
 	}
-	return hosts
+	return addresses
 }

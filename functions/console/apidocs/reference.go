@@ -54,7 +54,7 @@ type operation struct {
 	ID, Method, Path, Summary string
 	Description               template.HTML
 	Roles                     []string
-	WithinQueues              bool // see "Admins with queues"
+	WithinQueues              bool // see "Admins with queues" in the description of the contract
 	Parameters                []field
 	Body                      []content
 	Responses                 []response
@@ -203,24 +203,27 @@ func typeOf(n node) template.HTML {
 	if name := n.refName(); name != "" {
 		return template.HTML(fmt.Sprintf(`<a href="#schema-%[1]s">%[1]s</a>`, template.HTMLEscapeString(name)))
 	}
-	for _, way := range []struct{ key, join string }{{"oneOf", " or "}, {"anyOf", " or "}, {"allOf", " with "}} {
+	for _, combination := range []struct{ key, separator string }{{"oneOf", " or "}, {"anyOf", " or "}, {"allOf", " with "}} {
 		var parts []string
-		for _, part := range n.at(way.key).items() {
-			if of := typeOf(part); of != "" {
-				parts = append(parts, string(of))
+		for _, part := range n.at(combination.key).items() {
+			if described := typeOf(part); described != "" {
+				parts = append(parts, string(described))
 			}
 		}
 		if len(parts) > 0 {
-			return template.HTML(strings.Join(parts, way.join))
+			return template.HTML(strings.Join(parts, combination.separator))
 		}
 	}
-	kind := strings.Join(append(n.texts("type"), nonEmpty(n.text("type"))...), " or ")
 	if items := n.at("items"); items.exists() {
 		return "list of " + typeOf(items)
 	}
-	words := []string{}
-	if kind != "" {
-		words = append(words, template.HTMLEscapeString(kind))
+	types := n.texts("type")
+	if one := n.text("type"); one != "" {
+		types = []string{one}
+	}
+	var words []string
+	if len(types) > 0 {
+		words = append(words, template.HTMLEscapeString(strings.Join(types, " or ")))
 	}
 	if format := n.text("format"); format != "" {
 		words = append(words, "("+template.HTMLEscapeString(format)+")")
@@ -251,11 +254,4 @@ func limits(n node) (words []string) {
 		}
 	}
 	return words
-}
-
-func nonEmpty(text string) []string {
-	if text == "" {
-		return nil
-	}
-	return []string{text}
 }

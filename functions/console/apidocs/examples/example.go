@@ -27,10 +27,10 @@ func run(ctx context.Context) error {
 	client := api.NewClient(os.Getenv("SENDONCE_URL"), user, os.Getenv("SENDONCE_PASSWORD"))
 
 	// --- send
-	order := api.NewKey() // yours: what the message is about
+	order := api.NewKey() // the id of your order, which this SMS is about
 	task, err := client.Send(ctx, api.SendRequest{
 		PhoneNumber: "13800138000", Content: "Your code is 123456", Queue: "example-go", IdempotencyKey: order,
-	}) // the client repeats a call whose answer was lost, as the key allows it
+	}) // the client repeats a call without a response; the key prevents a second task
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func run(ctx context.Context) error {
 		}
 		fmt.Println("received", event.ID, event.Kind, string(event.Data))
 		if event.Kind == "message" {
-			break // without it, the client reconnects by itself
+			break // without break the stream goes on: the client reconnects by itself
 		}
 	}
 

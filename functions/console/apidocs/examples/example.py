@@ -28,7 +28,7 @@ def call(method, path, body=None):
 
 
 # --- send
-order = "order-" + uuid.uuid4().hex  # yours: what the message is about
+order = "order-" + uuid.uuid4().hex  # the id of your order, which this SMS is about
 sms = {"phone_number": "13800138000", "content": "Your code is 123456", "queue": "example-py", "idempotency_key": order}
 task = call("POST", "/api/v1/sms/send", sms)
 # After a lost answer, make the same call again: it returns the same task, and nothing is sent twice.

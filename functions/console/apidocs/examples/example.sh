@@ -7,7 +7,7 @@ USER=${SENDONCE_USER:-admin}
 # The password comes from standard input, as every user of the machine can see arguments.
 call() { printf 'user = "%s:%s"' "$USER" "$SENDONCE_PASSWORD" | curl -sS --config - -H 'Content-Type: application/json' "$@"; }
 # --- send
-order=order-$(date +%s)-$$ # yours: what the message is about
+order=order-$(date +%s)-$$ # the id of your order, which this SMS is about
 call "$URL/api/v1/sms/send" -d '{"phone_number": "13800138000", "content": "Your code is 123456",
   "queue": "example-sh", "idempotency_key": "'"$order"'"}'
 # --- by-key

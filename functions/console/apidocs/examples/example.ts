@@ -17,7 +17,7 @@ function dataOf<T>(response: { data?: { data: T }; error?: components["schemas"]
 }
 
 // --- send
-const order = "order-" + crypto.randomUUID(); // yours: what the message is about
+const order = "order-" + crypto.randomUUID(); // the id of your order, which this SMS is about
 const sms = { phone_number: "13800138000", content: "Your code is 123456", queue: "example-ts", idempotency_key: order };
 const task = dataOf(await client.POST("/api/v1/sms/send", { body: sms }));
 // After a lost answer, make the same call again: it returns the same task, and nothing is sent twice.
