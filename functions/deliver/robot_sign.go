@@ -25,7 +25,7 @@ func signDingTalk(secret string, at time.Time, to string, _ map[string]any) (str
 }
 
 // signFeishu adds the signature to the body for a robot of Feishu, which refuses timestamps that are more than an hour old.
-// The text that is signed is empty: what it would be is part of the key.
+// Feishu defines that the timestamp and the secret are the key, and that the signed text is empty.
 func signFeishu(secret string, at time.Time, to string, body map[string]any) (string, error) {
 	timestamp := strconv.FormatInt(at.Unix(), 10)
 	body["timestamp"], body["sign"] = timestamp, hmacBase64(timestamp+"\n"+secret, "")

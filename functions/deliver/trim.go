@@ -25,31 +25,28 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		return err
 	}
 	failures := []error{d.checkStreamAlerts(ctx)} // before the trim, after which a stream may be too empty for an alert
-	refused := func(stream string) bool { return slices.Contains(plan.Refused, stream) }
 	var freed []string
+	record := func(stream string, removed int, err error) {
+		failures = append(failures, err)
+		if removed > 0 {
+			freed = append(freed, stream)
+		}
+	}
+	refused := func(stream string) bool { return slices.Contains(plan.Refused, stream) }
 	events, err := d.env.Bus().TrimEvents(ctx, refused(bus.StreamEvents))
-	failures = append(failures, err)
-	if events > 0 {
-		freed = append(freed, bus.StreamEvents)
-	}
-	messages, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
-	failures = append(failures, err)
-	if messages.Removed > 0 {
-		freed = append(freed, bus.StreamMessages)
-	}
+	record(bus.StreamEvents, events, err)
+	trimmed, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
+	record(bus.StreamMessages, trimmed.Removed, err)
 	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
 		return d.messageStore.SetInboxesTrimmed(ctx, t.To, t.Last, t.Kept)
 	})
-	failures = append(failures, err)
-	if users > 0 {
-		freed = append(freed, bus.StreamUsers)
-	}
-	c.Log("trimmed_events", events, "trimmed_messages", messages.Removed, "trimmed_users", users)
-	if messages.HeldBy != "" && refused(bus.StreamMessages) {
+	record(bus.StreamUsers, users, err)
+	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
+	if trimmed.HeldBy != "" && refused(bus.StreamMessages) {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let it read, or delete it",
-			"stream", bus.StreamMessages, "consumer", messages.HeldBy)
+			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)
 	}
-	if err := d.messageStore.EndTrim(ctx, messages.Next, freed); err != nil {
+	if err := d.messageStore.EndTrim(ctx, trimmed.Next, freed); err != nil {
 		return err
 	}
 	if len(plan.Refused) > 0 && len(freed) > 0 {
@@ -58,12 +55,11 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// trimChecksPerStream is how many times the stream of events is checked while events of its whole size are recorded. It
-// is large, so a stream that is just below the threshold of a trim still has room until the next check.
+// trimChecksPerStream is how many times the stream of events is checked while as many bytes of events are recorded as fit
+// in it. It is large, so that a stream just below the threshold of a trim is not full before the next check.
 const trimChecksPerStream = 16
 
-// trimEventsIfNeeded trims the stream of events each time this process has recorded events of 1/trimChecksPerStream of its
-// size. The regular trim alone is too rare: one caller can fill the stream within a minute.
+// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of its size. The regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
@@ -75,7 +71,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 	}
 	d.recordedBytes.Store(0)
 	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // the next trim tries again
-		d.env.Log.Info("trim events", "function", "deliver", "error", err)
+		d.env.Log.Info("the stream of events was not trimmed", "function", "deliver", "error", err)
 	}
 }
 

@@ -18,9 +18,9 @@ const (
 	submitters  = 32
 	senders     = 8
 	batchRows   = 20 // of a claim, on average
-	mostRows    = 100
-	warmup      = 5 // part of a measurement that is not counted: a fifth
-	changeEvery = 200 * time.Millisecond
+	maxRows     = 100
+	warmupPart  = 5                      // the first 1/warmupPart of a measurement is not counted
+	changeEvery = 200 * time.Millisecond // of partitions
 )
 
 // claims measures the durations of claims while tasks are submitted, claimed and reported at a fixed rate.
@@ -55,7 +55,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	if _, err = c.measureWhile(ctx, "while partitions are made and dropped", o.duration, before, c.changePartitions); err != nil {
 		return "", "", err
 	}
-	if before, err = c.measure(ctx, "again, without", o.pin, before); err != nil {
+	if before, err = c.measure(ctx, "without these changes", o.pin, before); err != nil {
 		return "", "", err
 	}
 	if err := c.measurePinned(ctx, before); err != nil {
@@ -87,7 +87,7 @@ func (c *claims) checkTasks(ctx context.Context) error {
 	return c.Ledger.CheckTasks(ctx, c.stack.Conn)
 }
 
-// measurePinned measures claims while a transaction keeps what was replaced since.
+// measurePinned measures claims while an old transaction prevents vacuum from removing dead rows.
 func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
 	pinned, err := pgx.Connect(ctx, c.stack.Machine.URL())
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *claims) changePartitions(ctx context.Context, n int) error {
 func (c *claims) measure(ctx context.Context, name string, d time.Duration, before bench.Result) (bench.Result, error) {
 	phase := func(name string, connections int, rows int, call func(*bench.Client, int) (int, error)) bench.Phase {
 		return bench.Phase{
-			Name: name, Connections: connections, Warmup: d / warmup, Duration: d, Rows: bench.NoLimit, Batch: mostRows,
+			Name: name, Connections: connections, Warmup: d / warmupPart, Duration: d, Rows: bench.NoLimit, Batch: maxRows,
 			Offered: c.rate / float64(rows), Call: call,
 		}
 	}
@@ -176,7 +176,7 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 	for range phases {
 		err = errors.Join(err, <-errs)
 	}
-	r := results[1]
+	r := results[1] // of the claims
 	p99, ratio := r.Latency(0.99), "-"
 	if last := before.Latency(0.99); last > 0 {
 		ratio = fmt.Sprintf("%.2f", p99.Seconds()/last.Seconds())
@@ -190,7 +190,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // finish claims and reports what is left.
 func (c *claims) finish(ctx context.Context) error {
-	rest := bench.Phase{Name: "claim the rest", Connections: senders, Duration: time.Minute, Batch: mostRows, Rows: c.Waiting(), Call: c.Claim}
+	rest := bench.Phase{Name: "claim the rest", Connections: senders, Duration: time.Minute, Batch: maxRows, Rows: c.Waiting(), Call: c.Claim}
 	claimed, err := rest.Run(ctx, c.address)
 	if err := errors.Join(err, claimed.Err()); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 
 // Trim is a trim of the streams that is to be done now.
 type Trim struct {
-	From    uint64   // where the last look at the stream of messages ended; 0 = at the beginning
-	Refused []string // the streams that took nothing when they were last tried
+	From    uint64   // the sequence at which the last trim of the stream of messages ended; 0 = at its first
+	Refused []string // the streams that refused the last message
 }
 
 const (
