@@ -19,9 +19,9 @@ func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.R
 		"mark as sending":    s.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"claim_id":%q,"sending":true}`, app, claim)),
 		"report a success":   s.Post(cluster.SMSPath+"report", report+`,"status":2}`),
 		"report a failure":   s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3}`),
-		"ask for a retry":    s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
+		"request a retry":    s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
 		"release":            s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","outcome":"released"}`),
-		"claim not to know":  s.Post(cluster.SMSPath+"report", report+`,"outcome":"unknown"}`),
+		"report as unknown":  s.Post(cluster.SMSPath+"report", report+`,"outcome":"unknown"}`),
 		"report another app": s.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"other","status":2}`, id)),
 	}
 }
@@ -33,20 +33,20 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	for range 2 {
 		require.Equal(t, 200, s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`).Status)
 	}
-	id, first := phone.ClaimOne("app")
+	id, firstClaim := phone.ClaimOne("app")
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).Status)
 	again, claim := phone.ClaimOne("app")
 	require.Equal(t, id, again)
-	older := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
+	staleReport := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, firstClaim))
 	before := s.Get(cluster.SMSPath + "task/" + id)
 
-	refused := func(by *cluster.Client) {
+	requireRefused := func(by *cluster.Client) {
 		t.Helper()
 		for name, r := range foreignCalls(by, id, "app", claim) {
 			require.Equal(t, 409, r.Status, "%s: %s", name, r.Text)
 			require.Equal(t, "stale_claim", r.Body["error"])
 			if name != "extend" && name != "mark as sending" {
-				require.Equal(t, older.Text, r.Text, "%s: same response as for a report of an older claim", name)
+				require.Equal(t, staleReport.Text, r.Text, "%s: same response as for a report of an older claim", name)
 			}
 		}
 		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID()))
@@ -55,19 +55,19 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 		require.EqualValues(t, 409, items[0].(map[string]any)["code"])
 		require.EqualValues(t, 404, items[1].(map[string]any)["code"], "an unknown task")
 	}
-	for _, by := range []*cluster.Client{hostile, s} { // s is the built-in admin, who has resolve
-		refused(by)
+	for _, by := range []*cluster.Client{hostile, s} { // s is the built-in admin, which can resolve a task, but not report it
+		requireRefused(by)
 	}
 	require.Equal(t, before.Text, s.Get(cluster.SMSPath+"task/"+id).Text, "nothing was changed")
-	other, theirs := hostile.ClaimOne("app")
+	other, otherClaim := hostile.ClaimOne("app")
 	require.NotEqual(t, id, other)
 
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).Status)
-	refused(hostile) // after its end too: no 200 with already
+	requireRefused(hostile) // also after the report: it does not return 200 with already
 	shown := s.Get("/api/v1/admin/tasks/" + id).Data("task").(map[string]any)
 	require.NotEmpty(t, shown["claimed_by"])
-	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, theirs)).Status, "nor the other way round")
+	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, otherClaim)).Status, "phone cannot report a claim of hostile")
 }
 
 func TestBuiltInAdminClaimsAndReports(t *testing.T) {
@@ -77,19 +77,19 @@ func TestBuiltInAdminClaimsAndReports(t *testing.T) {
 	id, _ := s.ClaimOne("app")
 	require.Equal(t, 200, s.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app"}`).Status)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, id)
-	require.Equal(t, 200, s.Post(cluster.SMSPath+"report", report).Status, "without a claim_id, as the original API")
+	require.Equal(t, 200, s.Post(cluster.SMSPath+"report", report).Status, "without a claim_id, as in the original API")
 	require.Equal(t, true, s.Post(cluster.SMSPath+"report", report).Data("already"))
 }
 
 func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := s.Subscribe(cluster.Booking(1, ""))
-	// As the function wechat leaves it while it sends.
+	created := s.Subscribe(cluster.Booking(1, ""))
+	// The row while the function wechat sends the message.
 	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1`, task.ServiceCaller)
 	hostile := s.NewCaller("hostile", "sender")
 	for _, by := range []*cluster.Client{hostile, s} {
-		for name, r := range foreignCalls(by, made.Data("task_id").(string), "wechat-x", "77") {
+		for name, r := range foreignCalls(by, created.Data("task_id").(string), "wechat-x", "77") {
 			require.Equal(t, 409, r.Status, "%s: %s", name, r.Text)
 		}
 	}
@@ -100,17 +100,17 @@ func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, hostile := s.NewCaller("shop", "submitter"), s.NewCallerWith("hostile", `"roles":["submitter","sender"]`)
-	made := shop.Post(cluster.SubscribePath+"record", cluster.Recording(1, ""))
-	require.Equal(t, 200, made.Status, made.Text)
-	at, claim := fmt.Sprintf("%s%v/status", cluster.SubscribePath, made.Data("id")), made.Data("claim_id").(string)
+	recorded := shop.Post(cluster.SubscribePath+"record", cluster.Recording(1, ""))
+	require.Equal(t, 200, recorded.Status, recorded.Text)
+	path, claim := fmt.Sprintf("%s%v/status", cluster.SubscribePath, recorded.Data("id")), recorded.Data("claim_id").(string)
 	status := fmt.Sprintf(`{"app_id":"app","claim_id":%q,"send_status":`, claim)
 	for _, n := range []string{"0}", "1}", "2}"} {
-		require.Equal(t, 404, hostile.Post(at, status+n).Status)
-		require.Equal(t, 409, s.Post(at, status+n).Status, "an admin resolves")
+		require.Equal(t, 404, hostile.Post(path, status+n).Status)
+		require.Equal(t, 409, s.Post(path, status+n).Status, "an admin must resolve the task instead")
 	}
-	for name, r := range foreignCalls(hostile, made.Data("task_id").(string), "app", claim) {
+	for name, r := range foreignCalls(hostile, recorded.Data("task_id").(string), "app", claim) {
 		require.Equal(t, 409, r.Status, "%s: %s", name, r.Text)
 	}
-	require.Equal(t, 200, shop.Post(at, status+"0}").Status)
-	require.Equal(t, 200, shop.Post(at, status+"1}").Status)
+	require.Equal(t, 200, shop.Post(path, status+"0}").Status)
+	require.Equal(t, 200, shop.Post(path, status+"1}").Status)
 }

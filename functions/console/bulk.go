@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// bulkActions are what can be done with all tasks of a state.
+// bulkActions are the actions on all tasks of a state, by state.
 var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
 
-// BulkAddress returns where all tasks of a filtered list can be changed; "" if they cannot.
+// BulkAddress returns the address of the form that changes all tasks of a list, or "".
 func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
@@ -30,8 +30,8 @@ type bulkForm struct {
 }
 
 type bulkPage struct {
-	Choices []string   // actions; empty = tasks of this state cannot be changed
-	Chosen  []bulkForm // the one that was chosen, with its count; none = choose first
+	Choices []string  // actions; empty = tasks of this state cannot be changed
+	Chosen  *bulkForm // of the chosen action; nil = choose first
 }
 
 // newBulk shows how many tasks match the filter of the address, and the form that changes them all.
@@ -46,13 +46,13 @@ func (s *site) newBulk(p *page) error {
 		if err != nil {
 			return err
 		}
-		shown.Chosen = []bulkForm{form}
+		shown.Chosen = &form
 	}
 	return p.show("bulk-new", p.T("Change all that match"), shown)
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// Times such as "2h" are resolved here alone, so that the change is of the tasks that were counted.
+	// Times such as "2h" are resolved only here, so that the counted tasks are the changed ones.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -71,7 +71,7 @@ func (p *page) previewBulk(action string) (form bulkForm, err error) {
 	return form, err
 }
 
-// bulkFilter makes the filter of the API of the parameters of a list of tasks.
+// bulkFilter converts the parameters of a list of tasks to a filter of the API.
 func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	f = api.BulkFilter{State: query.Get("state"), Reason: query.Get("reason"), PhoneNumber: query.Get("phone_number"), Source: query.Get("source"), Queue: query.Get("queue")}
 	if text := query.Get("caller_id"); text != "" {
@@ -80,43 +80,43 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 			return f, p.badField("caller_id", err.Error())
 		}
 	}
-	for name, at := range map[string]**time.Time{"from": &f.From, "to": &f.To} {
+	for name, target := range map[string]**time.Time{"from": &f.From, "to": &f.To} {
 		if text := query.Get(name); text != "" {
-			when, err := time.Parse(time.RFC3339Nano, text)
+			parsed, err := time.Parse(time.RFC3339Nano, text)
 			if err != nil {
 				return f, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d"))
 			}
-			*at = &when
+			*target = &parsed
 		}
 	}
 	return f, nil
 }
 
-// startBulk begins a bulk change if the count was typed.
+// startBulk starts a bulk change if the entered count is the expected one.
 func (s *site) startBulk(p *page) error {
-	began, err := p.startBulk()
+	started, err := p.startBulk()
 	if err != nil {
 		return p.showRefused(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
 	}
-	return p.done("/console/bulk/"+began.ID, "bulk_started")
+	return p.done("/console/bulk/"+started.ID, "bulk_started")
 }
 
-func (p *page) startBulk() (began api.BulkResponse, err error) {
+func (p *page) startBulk() (started api.BulkResponse, err error) {
 	query, err := url.ParseQuery(p.PostFormValue("query"))
 	if err != nil {
-		return began, p.badField("count", p.T("The form is malformed."))
+		return started, p.badField("count", p.T("The form is malformed."))
 	}
 	expected := p.PostFormValue("expected")
 	if typed := strings.NewReplacer(",", "", " ", "").Replace(p.PostFormValue("count")); typed != expected {
-		return began, p.badField("count", p.T("must be the number of tasks, %s", expected))
+		return started, p.badField("count", p.T("must be the number of tasks, %s", expected))
 	}
 	count, err := strconv.Atoi(expected)
 	if err != nil {
-		return began, p.badField("count", p.T("The form is malformed."))
+		return started, p.badField("count", p.T("The form is malformed."))
 	}
 	filter, err := p.bulkFilter(query)
 	if err != nil {
-		return began, err
+		return started, err
 	}
 	return post[api.BulkResponse](p, "/api/v1/admin/bulk", api.BulkRequest{Action: query.Get("action"), Filter: filter, Expected: count, Reason: p.PostFormValue("reason")})
 }
@@ -146,9 +146,9 @@ func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// Tasks is where the tasks of the filter are listed; "" if the address would show a phone number. They have left its
-// state if they were changed.
-func (b bulkProgress) Tasks() string {
+// TasksPath returns the address of a list of the filter's tasks in any state, because the change gives them another one. It
+// is "" if the address would show a phone number.
+func (b bulkProgress) TasksPath() string {
 	f := b.Filter
 	if f.PhoneNumber != "" {
 		return ""

@@ -23,7 +23,7 @@ type smsTemplatePage struct {
 	Preview *textPreview // nil: there is nothing to preview yet
 }
 
-// Sample is what sample values are filled into: each parameter of the template.
+// Sample returns a line for each parameter of the template, to enter sample values.
 func (t smsTemplatePage) Sample() string {
 	var lines strings.Builder
 	for _, name := range t.Params {
@@ -32,7 +32,7 @@ func (t smsTemplatePage) Sample() string {
 	return lines.String()
 }
 
-// textPreview is what a template makes of sample values, or why nothing can be made of them.
+// textPreview is a text rendered with sample values, or the reason why it cannot be rendered.
 type textPreview struct {
 	api.PreviewResponse
 	Refusal string
@@ -82,7 +82,7 @@ func (p *page) previewParams(content string, params map[string]any) (*textPrevie
 	return &textPreview{PreviewResponse: preview}, nil
 }
 
-// refusedPreview shows why there is no preview of what was entered.
+// refusedPreview returns a preview with the reason why the entered values cannot be rendered.
 func (p *page) refusedPreview(err error) (*textPreview, error) {
 	refused := p.refusalOf(err)
 	if refused == nil || refused.Status != http.StatusBadRequest {
@@ -95,7 +95,7 @@ func (p *page) refusedPreview(err error) (*textPreview, error) {
 	return &textPreview{Refusal: text}, nil
 }
 
-// typedParams reads the parameters of a template from a field. A line without a value gives none.
+// typedParams reads the parameters of a template from a field. A line without a value is skipped.
 func (p *page) typedParams(field string) (map[string]any, error) {
 	params := map[string]any{}
 	for line := range strings.Lines(p.PostFormValue(field)) {

@@ -23,18 +23,18 @@ func TestSubscribePages(t *testing.T) {
 
 	t.Run("list by filters", func(t *testing.T) {
 		b.get("/console/subscribe").has(t, "/console/subscribe/"+one, "/console/subscribe/"+two, hostileShown, "&lt;b&gt;TYPE&lt;/b&gt;")
-		for query, want := range map[string][2]bool{
+		for query, listed := range map[string][2]bool{ // one, two
 			"send_status=2": {false, true}, "template_type=BOOKING_CONFIRM": {true, false}, "business_type=course_booking": {true, true}, "from=1h": {true, true}, "to=1h": {false, false}, "receiver_user_id=7": {false, false},
 		} {
 			got := b.get("/console/subscribe?" + query)
 			require.Equal(t, 200, got.status, query)
-			require.Equal(t, want, [2]bool{strings.Contains(got.text, "/subscribe/"+one+`"`), strings.Contains(got.text, "/subscribe/"+two+`"`)}, query)
+			require.Equal(t, listed, [2]bool{strings.Contains(got.text, "/subscribe/"+one+`"`), strings.Contains(got.text, "/subscribe/"+two+`"`)}, query)
 		}
 		got := b.get("/console/subscribe?from=yesterday&receiver_user_id=%22%3E")
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="yesterday"`, `value="&#34;&gt;"`, `<span class="wrong">`)
 	})
-	t.Run("show one with its sends, and their contents when they are revealed", func(t *testing.T) {
+	t.Run("show one, reveal its contents", func(t *testing.T) {
 		got := b.get("/console/subscribe/" + two)
 		got.has(t, hostileShown, "47003", "course_booking 2")
 		require.NotContains(t, got.text, "secretmark")
@@ -44,13 +44,13 @@ func TestSubscribePages(t *testing.T) {
 		require.Equal(t, 404, b.get("/console/subscribe/999").status)
 	})
 	t.Run("send again", func(t *testing.T) {
-		at := "/console/subscribe/" + one
-		b.get(at).has(t, "although it was sent")
-		got := b.submit(at+"/resend", "force", "yes", "reason", strings.Repeat("x", 501))
+		path := "/console/subscribe/" + one
+		b.get(path).has(t, "although it was sent")
+		got := b.submit(path+"/resend", "force", "yes", "reason", strings.Repeat("x", 501))
 		require.Equal(t, 400, got.status)
-		got.has(t, `<span class="wrong">`, `value="yes" required checked`, `data-address="`+at+`"`)
-		require.Equal(t, 409, b.submit(at+"/resend", "reason", "asked").status, "it was sent")
-		b.submit(at+"/resend", "force", "yes", "reason", "asked").has(t, "The subscribe message is sent again.")
+		got.has(t, `<span class="wrong">`, `value="yes" required checked`, `data-address="`+path+`"`)
+		require.Equal(t, 409, b.submit(path+"/resend", "reason", "asked").status, "it was sent")
+		b.submit(path+"/resend", "force", "yes", "reason", "asked").has(t, "The subscribe message is sent again.")
 		require.Len(t, s.Get(cluster.SubscribePath+one).Data("sends"), 2)
 	})
 	t.Run("count by type", func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestSubscribePages(t *testing.T) {
 		got.has(t, `<span class="wrong">is required`)
 		b.submit("/console/subscribe/templates/resume", "template_id", "tmpl/"+hostile, "caller_id", caller, "reason", "repaired").has(t, "The template is resumed. Messages that are due now: 0.", "No template has errors.")
 	})
-	t.Run("are read by a viewer, and by a submitter its own", func(t *testing.T) {
-		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+	t.Run("a viewer reads all, a submitter its own", func(t *testing.T) {
+		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 		viewer.get("/console/subscribe").has(t, "/console/subscribe/"+one, "/console/subscribe/templates")
 		require.NotContains(t, viewer.get("/console/subscribe/"+two).text, `/resend"`)
 		require.Equal(t, 403, viewer.submit("/console/subscribe/"+two+"/resend").status)

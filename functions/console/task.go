@@ -27,7 +27,7 @@ type step struct {
 	Webhook *webhookStep
 }
 
-// webhookStep is one try of a delivery; Try is nil for its end without a try.
+// webhookStep is one try of a delivery.
 type webhookStep struct {
 	ID, EventType, URL string
 	Number             int // of the try, from 1, among those that are kept
@@ -81,13 +81,13 @@ func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 		}
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) })
-	for i := range steps[min(1, len(steps)):] {
-		steps[i+1].Since = steps[i+1].At.Sub(steps[i].At)
+	for i := 1; i < len(steps); i++ {
+		steps[i].Since = steps[i].At.Sub(steps[i-1].At)
 	}
 	return steps
 }
 
-// backToTask leads from the address of a button to the page of the task.
+// backToTask redirects from the address of a button, which a reload requests, to the task's page.
 func (s *site) backToTask(p *page) error {
 	return p.redirect("/console/tasks/" + p.id())
 }
