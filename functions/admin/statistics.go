@@ -33,7 +33,7 @@ func liveCounts(l tasks.LiveCounts) api.LiveCounts {
 	}
 }
 
-// seconds is a duration in JSON, rounded to milliseconds.
+// seconds returns a duration in seconds, rounded to milliseconds.
 func seconds(d *time.Duration) *float64 {
 	if d == nil {
 		return nil

@@ -5,8 +5,8 @@
 // These metrics are about the database and the streams, which all processes share, so one instance is scraped and
 // no other. What a process counts itself is at its own /metrics. Both are protected by SENDONCE_METRICS.
 //
-// The values are those of fn.Env.Snapshot, which the console shows, too. While Postgres or NATS is away they stay as they
-// were: sendonce_exporter_up and the timestamps say so. A label is never unbounded: overview.MaxNames queues and sender apps
+// The values are those of fn.Env.Snapshot, which the console shows, too. While Postgres or NATS is unavailable they keep their
+// last values: sendonce_exporter_up and the timestamps show it. A label is never unbounded: overview.MaxNames queues and sender apps
 // have labels of their own, and all others share one.
 package exporter
 
@@ -28,7 +28,7 @@ const Path = "/exporter/metrics"
 // Function serves the state of all queues to Prometheus.
 var Function = fn.HTTP("exporter", New)
 
-// New runs once per cold start and does not touch the network. The function has no routes: scrapes are no calls.
+// New runs once per cold start and does not touch the network. The function has no routes: scrapes are not calls of the API.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	e := &exporter{snapshot: env.Snapshot}
 	if env.Bus() != nil {
@@ -42,7 +42,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 const (
 	streamsTimeout = 4 * time.Second
-	streamsKeep    = 5 * time.Second
+	streamsCached  = 5 * time.Second
 )
 
 type exporter struct {
@@ -52,7 +52,7 @@ type exporter struct {
 
 // streams reads how much of each stream is used.
 type streams struct {
-	current cache.Value[struct{}]
+	current cache.Value[struct{}] // limits the reads; last survives one that fails
 	last    atomic.Pointer[usage] // nil = none was read yet
 }
 
@@ -63,7 +63,7 @@ type usage struct {
 
 func newStreams(read func(context.Context) (map[string]float64, error)) *streams {
 	s := &streams{}
-	s.current.Timeout, s.current.Keep = streamsTimeout, streamsKeep
+	s.current.Timeout, s.current.Keep = streamsTimeout, streamsCached
 	s.current.Read = func(ctx context.Context) (none struct{}, err error) {
 		used, err := read(ctx)
 		if err == nil {

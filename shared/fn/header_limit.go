@@ -12,13 +12,13 @@ import (
 
 const (
 	maxHeaderLines = 100
-	// maxRead is how many bytes are read at once where the end of the header or body is
-	// not known: no more than that of the next request is read without being counted.
+	// maxRead is the size of a read while the end of the header or body is not known. So at
+	// most that many bytes of the next request are read before they are counted.
 	maxRead    = 512
 	readBuffer = 4 << 10 // of net/http: only a body of known length is read in larger pieces
 
-	// The bytes of headers that are being read, of all connections of a server together.
-	// Smaller headers count for nothing.
+	// maxHeaderMemory limits the bytes of the headers that all connections of a server are
+	// sending. Headers up to smallHeader are not counted.
 	maxHeaderMemory = 8 << 20
 	smallHeader     = 4 << 10
 )
@@ -29,25 +29,25 @@ var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a hea
 const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
 	"Content-Length: 45\r\nConnection: close\r\n\r\na request must have at most 100 header lines\n"
 
-// headerMemory bounds the bytes of the headers that are being read. Where there are too
-// many, the connections that have held some for longest are closed: a header that is sent
-// as it should be is there within moments.
+// headerMemory limits the bytes of the headers that are being read. Above the limit it closes
+// the connections whose headers have taken longest: an honest client sends its header within
+// moments.
 type headerMemory struct {
 	max int
 
 	mu      sync.Mutex
 	used    int
-	holders list.List // of *headerConn, the one that has held some for longest first
+	holders list.List // of *headerConn, in the order in which they began to use memory
 }
 
-// heldHeader is what one connection holds; under headerMemory.mu.
+// heldHeader is what one connection uses of headerMemory, whose mu protects it.
 type heldHeader struct {
-	bytes  int
-	place  *list.Element // nil while it holds nothing
-	closed bool          // by headerMemory; it holds nothing any more
+	bytes   int
+	element *list.Element // of holders; nil while bytes is 0
+	closed  bool          // by headerMemory; bytes stays 0
 }
 
-// hold says that the connection holds n bytes, which is 0 when its header is read.
+// hold sets the bytes that the connection uses: 0 when its header has been read.
 func (m *headerMemory) hold(c *headerConn, n int) {
 	m.mu.Lock()
 	var surplus []*headerConn
@@ -62,25 +62,25 @@ func (m *headerMemory) hold(c *headerConn, n int) {
 	}
 	m.mu.Unlock()
 	for _, c := range surplus {
-		_ = c.Close() // its server finds out
+		_ = c.Close() // the server sees it at its next read
 	}
 }
 
-// set is hold without a bound; mu is held.
+// set is hold without the limit; mu must be held.
 func (m *headerMemory) set(c *headerConn, n int) {
 	m.used += n - c.held.bytes
 	c.held.bytes = n
 	switch {
-	case n > 0 && c.held.place == nil:
-		c.held.place = m.holders.PushBack(c)
-	case n == 0 && c.held.place != nil:
-		m.holders.Remove(c.held.place)
-		c.held.place = nil
+	case n > 0 && c.held.element == nil:
+		c.held.element = m.holders.PushBack(c)
+	case n == 0 && c.held.element != nil:
+		m.holders.Remove(c.held.element)
+		c.held.element = nil
 	}
 }
 
-// headerListener gives connections whose headers have few lines, and take little memory
-// together: net/http bounds only their bytes, and keeps about 70 for each line of 5.
+// headerListener limits the lines of each header, and the memory of all: net/http limits only
+// the bytes of each, and uses about 70 for a line of 5.
 type headerListener struct {
 	net.Listener
 	memory *headerMemory
@@ -110,13 +110,13 @@ type headerConn struct {
 
 // headerLines is what is known of the header of one request.
 type headerLines struct {
-	ended   bool // what is read now is the body
+	ended   bool // the next bytes are the body's
 	lines   int  // that have ended
 	started bool // the header has had a line that is not empty
 	bytes   int
-	held    bool // some of the memory of all headers
-	length  int  // of the line that has not ended
-	last    byte // of what was read
+	held    bool // bytes is counted by headerMemory
+	length  int  // of the current line
+	last    byte // of the current line
 }
 
 // Close is net.Conn's. A WebSocket counts as open until then, although its connection is no longer the
@@ -128,7 +128,7 @@ func (c *headerConn) Close() error {
 
 // state is for the server's ConnState.
 func (c *headerConn) state(s http.ConnState) {
-	if c.header.held { // in these states it is complete, or will never be
+	if c.header.held { // in each state the header is complete, or never will be
 		c.memory.hold(c, 0)
 		c.header.held = false
 	}
@@ -142,8 +142,8 @@ func (c *headerConn) state(s http.ConnState) {
 	}
 }
 
-// Read is net.Conn's. A client that sends too many lines gets a response, and is cut off a moment
-// later: if a connection is closed while there is something to read, the response is lost.
+// Read is net.Conn's. A client that sends too many lines gets a response, and its connection
+// is closed after closeDelay: closing it while unread bytes arrive would lose the response.
 func (c *headerConn) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {
 		p = p[:min(len(p), maxRead)]
@@ -155,26 +155,26 @@ func (c *headerConn) Read(p []byte) (int, error) {
 	if c.header.ended {
 		return n, err
 	}
-	few := c.header.count(p[:n])
+	withinLimit := c.header.count(p[:n])
 	if !c.header.ended && c.header.bytes > smallHeader {
 		c.header.held = true
 		c.memory.hold(c, c.header.bytes)
 	}
-	if few {
+	if withinLimit {
 		return n, err
 	}
 	c.refused = true
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeDelay)) // fails on a connection that has ended, as the next does
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeDelay)) // if it fails, so does the write
 	if _, err := io.WriteString(c.Conn, headerRefusal); err == nil {
 		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite() // net/http's own response does not follow
+			_ = half.CloseWrite() // so that net/http can send no second response
 		}
 		time.Sleep(closeDelay)
 	}
 	return 0, errHeaderLines
 }
 
-// count says whether there are few enough lines.
+// count counts the lines in read, and reports whether the header is within maxHeaderLines.
 func (h *headerLines) count(read []byte) bool {
 	h.bytes += len(read)
 	for _, b := range read {
@@ -190,7 +190,7 @@ func (h *headerLines) count(read []byte) bool {
 		}
 		h.started = h.started || !empty
 		h.length = 0
-		if h.lines++; h.lines > 1+maxHeaderLines { // the first is the request's own
+		if h.lines++; h.lines > 1+maxHeaderLines { // 1 for the request line
 			return false
 		}
 	}

@@ -25,8 +25,8 @@ const (
 	WeChatSecret = "a-secret-of-the-sandbox"
 )
 
-// The limits for a flood of calls, which then uses about 15 MB: no body is read and no
-// call is kept of a client without an access token.
+// Limits that keep a flood of calls below about 15 MB. For a client without an access
+// token no body is read and no call is recorded.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -73,8 +73,8 @@ type WeChat struct {
 	tokens     map[string]*wechatToken
 	newest     string // token; "" = none yet
 	grants     map[wechatGrant]int
-	day        string // of today
-	today      int
+	day        string // that callsOfDay counts
+	callsOfDay int
 }
 
 // WeChatSend is one call to send a message. It is in the ledger as soon as it arrives.
@@ -134,10 +134,10 @@ func (w *WeChat) Port() int { return w.port }
 // The ledger can still be read.
 func (w *WeChat) Stop() error {
 	w.mu.Lock()
-	again := w.stopped
+	alreadyStopped := w.stopped
 	w.stopped = true
 	w.mu.Unlock()
-	if again {
+	if alreadyStopped {
 		return nil
 	}
 	close(w.stop)
@@ -176,8 +176,8 @@ func (w *WeChat) AllowPerDay(n int) {
 	w.o.Daily = n
 }
 
-// Sends returns the calls to send a message, the oldest first: those with an access
-// token that was ever issued, and the newest that the option Keep allows.
+// Sends returns the calls to send a message, the oldest first, without those whose access
+// token was never issued. With the option Keep it returns only the newest.
 func (w *WeChat) Sends() []WeChatSend {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -252,7 +252,7 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// String is the line of a log.
+// String returns the log line of the call.
 func (s WeChatSend) String() string {
 	outcome := "delivered to " + s.OpenID
 	if !s.Delivered {
@@ -270,7 +270,7 @@ func (s WeChatSend) String() string {
 // process returns WeChat's response to a request to send, and uses up one consent. The caller holds w.mu.
 func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRefusal {
 	page, _, _ := strings.Cut(s.Page, "?")
-	keyword, why := badKeyword(s.Data)
+	keyword, problem := badKeyword(s.Data)
 	permission := wechatGrant{s.OpenID, s.TemplateID}
 	if refused := w.checkValid(token); refused.code != 0 {
 		return refused
@@ -286,8 +286,8 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRef
 		return wechatRefusal{40037, "invalid template_id"}
 	case page != "" && !exists(w.o.Pages, page):
 		return wechatRefusal{41030, "invalid page"}
-	case why != "":
-		return wechatRefusal{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, why)}
+	case problem != "":
+		return wechatRefusal{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, problem)}
 	case w.o.OneTime && w.grants[permission] == 0:
 		return wechatRefusal{43101, "user refuse to accept the msg"}
 	case w.o.OneTime:
@@ -296,15 +296,15 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRef
 	return wechatRefusal{0, "ok"}
 }
 
-// withinDay counts a call against the day of Asia/Shanghai.
+// withinDay counts a call, and reports whether the limit of this day in Asia/Shanghai allows it.
 func (w *WeChat) withinDay() bool {
 	if day := time.Now().In(time.FixedZone("Asia/Shanghai", 8*60*60)).Format(time.DateOnly); day != w.day {
-		w.day, w.today = day, 0
+		w.day, w.callsOfDay = day, 0
 	}
-	if w.o.Daily > 0 && w.today >= w.o.Daily {
+	if w.o.Daily > 0 && w.callsOfDay >= w.o.Daily {
 		return false
 	}
-	w.today++
+	w.callsOfDay++
 	return true
 }
 
@@ -314,7 +314,7 @@ func exists(known []string, name string) bool {
 
 // badKeyword finds a keyword without a value, or a thing of more than 20 characters.
 // Other types are not checked.
-func badKeyword(raw json.RawMessage) (name, why string) {
+func badKeyword(raw json.RawMessage) (name, problem string) {
 	var data map[string]struct {
 		Value any `json:"value"`
 	}

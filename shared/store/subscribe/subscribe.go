@@ -46,7 +46,7 @@ type Submission struct {
 	// Refused is why the order is refused. An order for a message that is sent or being sent
 	// is skipped all the same.
 	Refused *task.Error
-	// Anybodys lets the order send again what another caller had ordered.
+	// AllowOtherCallers lets the order send again what another caller had ordered.
 	AllowOtherCallers bool
 	// OwnOnly refuses an order for a message that another caller ordered, whatever its state.
 	OwnOnly bool
