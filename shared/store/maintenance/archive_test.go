@@ -347,7 +347,7 @@ func TestArchivePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	storetest.Plans{
 		Burst: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
 insert into submission_keys select id, id, id from tasks;
 insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)

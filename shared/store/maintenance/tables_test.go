@@ -200,7 +200,7 @@ const manyOldRows = `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1
 	from (select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint + n), 12, '0') || '70008' || substr(md5(n::text), 1, 15))::uuid
-		from generate_series(1, 20000) n) r (g);
+		from generate_series(1, 10000) n) r (g);
 insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch, finished_at)
 	select id, 2, false, 4, 1, 1, now() - interval '1 minute' * row_number() over () from messages;
 insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done;
@@ -218,7 +218,7 @@ insert into archived_subscribe_message_logs select id + 1000000, template_id, te
 	page_path, 1, now(), 0, '', '', 0, task_id, 0, false, now(), now() from subscribe_message_logs;
 insert into archived_subscribe_message_sends select gen_random_uuid(), log_id, template_id, receiver_openid, message_data, null, null, null, now() from subscribe_message_sends;
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, created_at)
-	select 0, '', '', '', '', now() - interval '1 minute' * g from generate_series(1, 20000) g;
+	select 0, '', '', '', '', now() - interval '1 minute' * g from generate_series(1, 10000) g;
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at)
 	select id, id::text, id, 1, 'x', id, 'u', 1, null, now() - interval '1 minute' * seq from tasks;
 insert into webhook_events (id, payload, recorded_at) select id::text, '{}', now() - interval '1 minute' * seq from tasks;

@@ -17,7 +17,7 @@ func TestReadPlansUseIndexes(t *testing.T) {
 	storetest.Plans{
 		Burst: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, claim_id, app_id)
 	select id, seq % 4, 5, 3, 0, 'q' || seq % 10, now(), 1, 'a' from tasks;
 insert into message_live (id, kind, destination_key, stream, status, remaining_sends, next_at)

@@ -17,10 +17,10 @@ func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	storetest.Plans{
 		Burst: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_live (id, state, priority, max_retries, on_unknown, queue)
-	select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
-insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
+	select id, 1, 5, 3, 0, 'default' from tasks limit 16000;
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 16000;
 insert into submission_keys select id, id, id from tasks;
 insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, '', '', true from generate_series(1, 1000) g;
 insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
