@@ -17,10 +17,10 @@ import (
 // image lists what an image is made of. Programs and paths are those of this machine, and have
 // the same paths in the image.
 type image struct {
-	programs []string // with the libraries that they are linked to
-	paths    []string // further files and folders
-	files    func(root string) error
-	changes  []string
+	programs []string                // with the libraries that they are linked to
+	paths    []string                // further files and folders
+	files    func(root string) error // writes files that are not on this machine; nil = none
+	changes  []string                // instructions of a Dockerfile, for podman import
 }
 
 // baseImages returns the image names of compose.yaml by variable, and the base image of
@@ -73,22 +73,10 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 			return err
 		}
 	}
-	var files []string
-	for _, program := range i.programs {
-		path, err := exec.LookPath(program)
-		if err != nil {
-			return err
-		}
-		libraries, err := linkedTo(ctx, path)
-		if err != nil {
-			return err
-		}
-		files = append(append(files, path), libraries...)
+	files, err := i.filesOfPrograms(ctx)
+	if err != nil {
+		return err
 	}
-	slices.Sort(files)
-	files = slices.DeleteFunc(slices.Compact(files), func(file string) bool { // an image must not have a file twice
-		return slices.ContainsFunc(i.paths, func(folder string) bool { return strings.HasPrefix(file, folder+"/") })
-	})
 	// Links are replaced by their targets; broken ones are left out.
 	args := append([]string{"-C", "/", "--dereference", "--ignore-failed-read", "-cf", archive}, slices.Concat(i.paths, files)...)
 	if _, err := s.output(ctx, "tar", args...); err != nil {
@@ -101,8 +89,28 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	for _, change := range i.changes {
 		args = append(args, "--change", change)
 	}
-	_, err := s.output(ctx, "podman", append(args, archive, name)...)
+	_, err = s.output(ctx, "podman", append(args, archive, name)...)
 	return err
+}
+
+// filesOfPrograms returns the programs and their libraries, each once and without those that are in paths: an image must
+// not have a file twice.
+func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) {
+	for _, program := range i.programs {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			return nil, err
+		}
+		libraries, err := linkedTo(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(append(files, path), libraries...)
+	}
+	slices.Sort(files)
+	return slices.DeleteFunc(slices.Compact(files), func(file string) bool {
+		return slices.ContainsFunc(i.paths, func(folder string) bool { return strings.HasPrefix(file, folder+"/") })
+	}), nil
 }
 
 func linkedTo(ctx context.Context, program string) (libraries []string, err error) {
