@@ -50,7 +50,7 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	})
 	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=stayer").List()
 	require.Len(t, fresh, 1)
-	require.EqualValues(t, 0, fresh[0]["retry_count"], "it cost no retry")
+	require.EqualValues(t, 0, fresh[0]["retry_count"], "the release does not count as a retry")
 }
 
 func TestWaitingClaimSendsNoStatementsAndWakes(t *testing.T) {

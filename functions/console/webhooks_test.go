@@ -60,14 +60,11 @@ func TestEndpointPages(t *testing.T) {
 	require.Equal(t, "no-store", added.header.Get("Cache-Control"))
 	secret := between(t, added.text, `data-copy="`, `"`)
 	require.True(t, strings.HasPrefix(secret, "whsec_"), secret)
-	id := between(t, added.text, `href="/console/webhooks/`, `"`)
-	if id == "deliveries" {
-		id = s.QueryText(`select id::text from webhook_endpoints where url is not null`)
-	}
-	at := "/console/webhooks/" + id
+	id := s.QueryText(`select id::text from webhook_endpoints where url is not null`)
+	endpointPage := "/console/webhooks/" + id
 
 	t.Run("show it in the list and alone, without the secret", func(t *testing.T) {
-		for _, path := range []string{"/console/webhooks", at} {
+		for _, path := range []string{"/console/webhooks", endpointPage} {
 			got := b.get(path)
 			got.has(t, "https://shop.test/events?a=%22%3E", hostileShown, "task.failed, webhook.disabled")
 			require.NotContains(t, got.text, secret)
@@ -75,63 +72,63 @@ func TestEndpointPages(t *testing.T) {
 		}
 	})
 	t.Run("disable and enable", func(t *testing.T) {
-		b.submit(at+"/disable").has(t, "The endpoint is disabled.", `action="`+at+`/enable"`)
-		got := b.submit(at + "/test")
+		b.submit(endpointPage+"/disable").has(t, "The endpoint is disabled.", `action="`+endpointPage+`/enable"`)
+		got := b.submit(endpointPage + "/test")
 		require.Equal(t, 409, got.status)
-		got.has(t, "enable it first", `data-address="`+at+`"`)
-		b.submit(at+"/enable").has(t, "The endpoint is enabled.", `action="`+at+`/disable"`)
+		got.has(t, "enable it first", `data-address="`+endpointPage+`"`)
+		b.submit(endpointPage+"/enable").has(t, "The endpoint is enabled.", `action="`+endpointPage+`/disable"`)
 	})
 	t.Run("replace the secret", func(t *testing.T) {
-		got := b.submit(at + "/rotate")
+		got := b.submit(endpointPage + "/rotate")
 		fresh := between(t, got.text, `data-copy="`, `"`)
 		require.True(t, strings.HasPrefix(fresh, "whsec_"), fresh)
 		require.NotEqual(t, secret, fresh)
-		got.has(t, "in 23 h", `data-address="`+at+`"`)
-		require.NotContains(t, b.get(at).text, fresh)
+		got.has(t, "in 23 h", `data-address="`+endpointPage+`"`)
+		require.NotContains(t, b.get(endpointPage).text, fresh)
 	})
 	t.Run("send a test event", func(t *testing.T) {
-		got := b.submit(at + "/test")
+		got := b.submit(endpointPage + "/test")
 		require.True(t, strings.HasPrefix(got.path, "/console/webhooks/deliveries/"), got.path)
 		got.has(t, "A test event is on its way.", "sendonce.test.v1", "It was not tried yet.")
 	})
-	t.Run("of others are not shown", func(t *testing.T) {
+	t.Run("hide those of other callers", func(t *testing.T) {
 		stranger := logIn(t, s, "bank", s.NewCaller("bank", "submitter").Password)
 		require.NotContains(t, stranger.get("/console/webhooks").text, id)
-		require.Equal(t, 404, stranger.get(at).status)
+		require.Equal(t, 404, stranger.get(endpointPage).status)
 		for _, do := range []string{"disable", "rotate", "test", "delete"} {
-			require.Equal(t, 404, stranger.submit(at+"/"+do).status)
+			require.Equal(t, 404, stranger.submit(endpointPage+"/"+do).status)
 		}
 	})
-	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
-		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+	t.Run("show a viewer no buttons", func(t *testing.T) {
+		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 		viewer.get("/console/webhooks").has(t, id, `href="/console/callers/`)
-		for _, path := range []string{at, "/console/webhooks", "/console/webhooks/deliveries"} {
+		for _, path := range []string{endpointPage, "/console/webhooks", "/console/webhooks/deliveries"} {
 			require.NotContains(t, viewer.get(path).text, `method="post" action="/console/webhooks`)
 		}
-		require.Equal(t, 403, viewer.submit(at+"/disable").status)
+		require.Equal(t, 403, viewer.submit(endpointPage+"/disable").status)
 	})
 	t.Run("delete", func(t *testing.T) {
-		got := b.submit(at + "/delete")
+		got := b.submit(endpointPage + "/delete")
 		require.Equal(t, "/console/webhooks?done=endpoint_delete", got.path)
 		got.has(t, "The endpoint is deleted.", "There are no endpoints.")
 	})
 }
 
-// between returns what stands in text between two others.
+// between returns the part of text between before and after.
 func between(t *testing.T, text, before, after string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(text, before)
 	require.True(t, found, before)
-	found2, _, ok := strings.Cut(rest, after)
-	require.True(t, ok, after)
-	return found2
+	value, _, found := strings.Cut(rest, after)
+	require.True(t, found, after)
+	return value
 }
 
 func TestDeliveryPages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
-	endpoint := path.Base(at)
+	endpointPath, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
+	endpoint := path.Base(endpointPath)
 	subject := task.NewID().String()
 	delivered, failed := cluster.InsertDelivery(s, endpoint, subject), cluster.InsertDelivery(s, endpoint, task.NewID())
 	cluster.InsertAttempt(s, delivered)
@@ -140,7 +137,7 @@ func TestDeliveryPages(t *testing.T) {
 	b := logIn(t, s, s.User, s.Password)
 	const list = "/console/webhooks/deliveries"
 
-	t.Run("are listed by filters", func(t *testing.T) {
+	t.Run("list by filters", func(t *testing.T) {
 		b.get(list).has(t, delivered, failed, "HTTP 500 "+hostileShown, "HTTP 204")
 		for query, want := range map[string][2]bool{
 			"state=failed": {false, true}, "endpoint_id=" + endpoint: {true, true}, "task_id=" + subject: {true, false}, "from=1h": {true, true}, "to=1h": {false, false},
@@ -161,7 +158,7 @@ func TestDeliveryPages(t *testing.T) {
 		require.NotContains(t, got.text, "<script>alert")
 		require.Equal(t, 404, b.get(list+"/x").status)
 	})
-	t.Run("are resent, alone and in bulk", func(t *testing.T) {
+	t.Run("resend one and many", func(t *testing.T) {
 		b.submit(list+"/"+delivered+"/resend").has(t, "The delivery is sent again.", "pending")
 		got := b.submit(list+"/resend", "since", "yesterday", "reason", hostile)
 		require.Equal(t, 400, got.status)
@@ -173,7 +170,7 @@ func TestDeliveryPages(t *testing.T) {
 		b.submit(list+"/resend", "since", "1d").has(t, "Sent again: 0 deliveries.")
 		require.NotContains(t, b.get(list+"?done=resent&n=%3Cb%3E").text, "Sent again")
 	})
-	t.Run("with what the receivers answered, in a browser", func(t *testing.T) {
+	t.Run("in a browser", func(t *testing.T) {
 		s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now() - interval '1 min', 'status', 502, 'duration_ms', 7, 'error', 'answered 502 Bad Gateway', 'response', '<html><h1>Bad gateway</h1>'),
 			jsonb_build_object('at', now(), 'duration_ms', 10000, 'error', 'timed out after 10s')) where id = $1`, failed)
 		tab := openTab(t, s)
@@ -206,11 +203,11 @@ func TestDeliveryPages(t *testing.T) {
 	})
 }
 
-func TestLimitedAdminsSeeNoPagesThatAreClosedToThem(t *testing.T) {
+func TestMenuHidesPagesClosedToLimitedAdmins(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := s.Post("/api/v1/admin/callers", `{"name":"half","roles":["admin"],"queues":["promo"]}`)
-	shown := logIn(t, s, "half", made.Data("token").(string)).get("/console/tasks")
+	limited := s.Post("/api/v1/admin/callers", `{"name":"limited","roles":["admin"],"queues":["promo"]}`)
+	shown := logIn(t, s, "limited", limited.Data("token").(string)).get("/console/tasks")
 	shown.has(t, `href="/console/queues"`)
 	for _, path := range []string{"/console/webhooks", "/console/messages", "/console/subscribe"} {
 		require.NotContains(t, shown.text, `href="`+path+`"`)
@@ -222,8 +219,8 @@ func TestLongTextsFitThePages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	long := strings.Repeat("Ж宽W", 160)
-	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/`+strings.Repeat("a", 1900)+`","description":"`+long[:200]+`"}`)
-	delivery := cluster.InsertDelivery(s, path.Base(at), task.NewID())
+	endpointPath, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/`+strings.Repeat("a", 1900)+`","description":"`+long[:200]+`"}`)
+	delivery := cluster.InsertDelivery(s, path.Base(endpointPath), task.NewID())
 	s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now(), 'duration_ms', 1, 'error', $1::text, 'response', $1::text))`, long)
 	stuck := s.Post(cluster.MessagesPath, `{"client_msg_id":"`+strings.Repeat("k", 255)+`","to":"a.`+strings.Repeat("b", 150)+`","type":"`+strings.Repeat("t", 100)+`","data":"`+long+`"}`)
 	require.Equal(t, 200, stuck.Status, stuck.Text)
@@ -236,7 +233,7 @@ func TestLongTextsFitThePages(t *testing.T) {
 	tab := openTab(t, s)
 	tab.logIn(s)
 	pages := []string{
-		"/console/webhooks", "/console/webhooks/" + path.Base(at), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
+		"/console/webhooks", "/console/webhooks/" + path.Base(endpointPath), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
 		"/console/messages/" + id, "/console/subscribe", "/console/subscribe/" + subscribed, "/console/subscribe/statistics", "/console/subscribe/templates",
 	}
 	for i, page := range pages {

@@ -33,11 +33,11 @@ func TestCallbackURLFollowsEndpointRules(t *testing.T) {
 		n++
 		task := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","callback_url":%q}`, url)
 		for name, got := range map[string]cluster.Reply{
-			"an endpoint":  s.Post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
-			"a task":       s.Post("/api/v1/sms/send", task),
-			"a batch":      s.Post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
-			"a subscribed": s.Post(cluster.SubscribePath+"send", cluster.Booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
-			"a recorded":   s.Post(cluster.SubscribePath+"record", cluster.Recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
+			"an endpoint":         s.Post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
+			"a task":              s.Post("/api/v1/sms/send", task),
+			"a batch":             s.Post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
+			"a subscribe message": s.Post(cluster.SubscribePath+"send", cluster.Booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
+			"a recorded message":  s.Post(cluster.SubscribePath+"record", cluster.Recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
 		} {
 			if valid {
 				require.Less(t, got.Status, 300, "%s to %s: %s", name, url, got.Text)
