@@ -190,7 +190,7 @@ func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) str
 func excerpt(s string) string { return text.Cut(text.Line(s), excerptRunes) }
 
 // describeError describes, for the caller that registered the URL, why there was no response. The text contains no IP
-// addresses.
+// addresses, and nothing that the receiver chose.
 func (p *poster) describeError(err error) string {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "the certificate is not valid: " + describeCertificateError(certificate.Err)
@@ -225,10 +225,18 @@ func describeProtocolError(err error) string {
 	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // an internal text of net/http
 		text = "the server sent data before the request: it is not an HTTP server"
 	}
-	if strings.HasPrefix(text, "malformed HTTP") {
-		text, _, _ = strings.Cut(text, ` "`) // it quotes the response, which the caller may not see
+	return withoutQuotes(text)
+}
+
+// withoutQuotes leaves out what a text of Go's libraries quotes of the response, as in "bad Content-Length "x"": it is
+// chosen by the receiver, and errors are logged.
+func withoutQuotes(text string) string {
+	for _, before := range []string{`"`, "malformed MIME header"} {
+		if start, quoted, ok := strings.Cut(text, before); ok && quoted != "" {
+			text = start + strings.TrimLeft(before, `"`)
+		}
 	}
-	return excerpt(text)
+	return excerpt(strings.TrimRight(text, " [:"))
 }
 
 func describeCertificateError(err error) string {
@@ -241,5 +249,5 @@ func describeCertificateError(err error) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "it has expired or is not valid yet"
 	}
-	return excerpt(strings.TrimPrefix(err.Error(), "x509: "))
+	return withoutQuotes(strings.TrimPrefix(err.Error(), "x509: "))
 }

@@ -42,40 +42,39 @@ const notRobot = "the response is not that of such a robot: check the URL and th
 // errcodeRefusal reads the response of DingTalk and WeCom.
 func errcodeRefusal(body []byte) string {
 	var response struct {
-		Code    *int64 `json:"errcode"`
-		Message string `json:"errmsg"`
+		Code *int64 `json:"errcode"`
 	}
 	if err := json.Unmarshal(body, &response); err != nil || response.Code == nil {
 		return notRobot
 	}
-	return refusedWith("errcode", *response.Code, response.Message)
+	return refusedWith("errcode", *response.Code)
 }
 
 // feishuRefusal reads the response of Feishu and Lark. Older installations have no code when they accept a text, but a
 // StatusCode.
 func feishuRefusal(body []byte) string {
 	var response struct {
-		Code    *int64 `json:"code"`
-		Status  *int64 `json:"StatusCode"`
-		Message string `json:"msg"`
+		Code   *int64 `json:"code"`
+		Status *int64 `json:"StatusCode"`
 	}
 	if err := json.Unmarshal(body, &response); err != nil {
 		return notRobot
 	}
 	switch {
 	case response.Code != nil:
-		return refusedWith("code", *response.Code, response.Message)
+		return refusedWith("code", *response.Code)
 	case response.Status != nil:
-		return refusedWith("StatusCode", *response.Status, response.Message)
+		return refusedWith("StatusCode", *response.Status)
 	}
 	return notRobot
 }
 
-func refusedWith(name string, code int64, message string) string {
+// refusedWith leaves out what the robot says: that is kept as the response, and this text is logged.
+func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""
 	}
-	return excerpt(fmt.Sprintf("the robot refused it with %s %d: %s", name, code, message))
+	return fmt.Sprintf("the robot refused it with %s %d: its response says why", name, code)
 }
 
 // postToRobot posts the text of an event.

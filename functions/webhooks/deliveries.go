@@ -107,7 +107,13 @@ func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 		if c.HidesURLs() && d.EventType == disabledEvent {
 			d.Payload = string(task.MaskURLFields([]byte(d.Payload)))
 		}
-		return deliveryResponse(d)
+		shown := deliveryResponse(d)
+		if c.HidesURLs() {
+			for i := range shown.Tries {
+				shown.Tries[i].Response = "" // receivers repeat the path and query of a URL in their error pages
+			}
+		}
+		return shown
 	}
 }
 

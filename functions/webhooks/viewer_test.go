@@ -27,6 +27,20 @@ func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 	}
 }
 
+// A receiver may repeat its path and query in an error page.
+func TestViewersSeeNoResponseOfAReceiver(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/"}`)
+	endpoint := strings.TrimPrefix(at, cluster.EndpointsPath+"/")
+	path := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, endpoint, endpoint)
+	s.Exec(`update webhook_deliveries set tries = '[{"at":"2026-01-01T00:00:00Z","status":404,"error":"returned 404 Not Found","response":"Cannot POST /SECRETMARK"}]'`)
+	require.Contains(t, s.Get(path).Text, "SECRETMARK")
+	got := s.NewCaller("eyes", "viewer").Get(path)
+	require.Contains(t, got.Text, "returned 404 Not Found", got.Text)
+	require.NotContains(t, got.Text, "SECRETMARK")
+}
+
 // The event of a disabled endpoint has its URL too.
 func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	t.Parallel()

@@ -30,13 +30,13 @@ func (b *batch) stop(ctx context.Context, r result) {
 	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat returned " + r.code + ": " + r.message}
 	switch r.class {
 	case tokenRefused:
-		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "response", r.message)
+		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "response", task.MaskNumbers(r.message))
 		return
 	case quotaSpent:
 		p.Until = quotaUntil(time.Now())
-		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "response", r.message)
+		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "response", task.MaskNumbers(r.message))
 	case misconfigured:
-		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "response", r.message)
+		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "response", task.MaskNumbers(r.message))
 	default:
 		return
 	}
@@ -63,6 +63,6 @@ func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r
 	b.fail(err)
 	if paused {
 		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),
-			"caller_id", template.CallerID, "errcode", r.code, "response", r.message)
+			"caller_id", template.CallerID, "errcode", r.code, "response", task.MaskNumbers(r.message))
 	}
 }
