@@ -81,11 +81,11 @@ func (r *taskRequest) Validate() []task.Field {
 	return bad
 }
 
-func timelineCursor(p tasks.TimelineCursor) string {
-	if p == (tasks.TimelineCursor{}) {
+func timelineCursor(c tasks.TimelineCursor) string {
+	if c == (tasks.TimelineCursor{}) {
 		return ""
 	}
-	return fmt.Sprintf("%d.%d.%d", p[0], p[1], p[2])
+	return fmt.Sprintf("%d.%d.%d", c[0], c[1], c[2])
 }
 
 func parseTimelineCursor(text string) (cursor tasks.TimelineCursor, ok bool) {
@@ -111,7 +111,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	before, _ := parseTimelineCursor(req.After) // valid
+	before, _ := parseTimelineCursor(req.After) // Validate has checked it
 	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, timelineLimit)
 	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
@@ -139,7 +139,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 	return t, err
 }
 
-// reveal returns what pages hide. It is recorded before it is returned.
+// reveal returns the phone number and the content in full. The audit entry is written before.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {

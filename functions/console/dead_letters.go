@@ -38,8 +38,8 @@ func (s *site) deadLetters(p *page) error {
 type deadLetter struct {
 	api.DeadLetterResponse
 	Subject  string  // the id of a task, message or endpoint; "" if there is none
-	CallerID *api.ID // whose it is
-	Sender   string  // who sent the message that it is
+	CallerID *api.ID // of the caller that it belongs to
+	Sender   string  // of the message, if the event is one
 }
 
 // readDeadLetter reads an event of any kind: it may be a CloudEvent, the data of one, or no JSON at all.
@@ -57,7 +57,7 @@ func readDeadLetter(d api.DeadLetterResponse) deadLetter {
 		Data json.RawMessage `json:"data"`
 	}
 	var data fields
-	_ = json.Unmarshal([]byte(d.Event), &event) // what is no event stays empty
+	_ = json.Unmarshal([]byte(d.Event), &event) // errors leave event and data empty
 	_ = json.Unmarshal(event.Data, &data)
 	return deadLetter{
 		DeadLetterResponse: d,

@@ -131,7 +131,7 @@ func TestDeliveryPages(t *testing.T) {
 	endpoint := path.Base(endpointPath)
 	subject := task.NewID().String()
 	delivered, failed := cluster.InsertDelivery(s, endpoint, subject), cluster.InsertDelivery(s, endpoint, task.NewID())
-	cluster.InsertAttempt(s, delivered)
+	cluster.InsertAttempts(s, delivered)
 	s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 7, 'error', $2::text, 'response', $2::text)),
 		state = 2, attempts = 9, tried = 1, next_at = null, finished_at = now() where id = $1`, failed, hostile)
 	b := logIn(t, s, s.User, s.Password)

@@ -54,7 +54,7 @@ func (s story) webhooks() {
 
 	delivery := cluster.InsertDelivery(s.Client, id, cluster.UnknownIDPath[1:])
 	shop.get(200, cluster.DeliveriesPath+"?state=pending")
-	cluster.InsertAttempt(s.Client, delivery)
+	cluster.InsertAttempts(s.Client, delivery)
 	cluster.InsertDelivery(s.Client, id, task.NewID())
 	shop.get(200, cluster.DeliveriesPath+"?limit=1")
 	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", cluster.DeliveriesPath, id, cluster.UnknownIDPath[1:], made.Data("caller_id")))

@@ -42,11 +42,11 @@ func show(s *metrics.Scrape, v overview.Snapshot) {
 }
 
 func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
-	for _, of := range []struct {
+	for _, count := range []struct {
 		state task.State
 		n     int
 	}{{task.Scheduled, q.Scheduled.N}, {task.Pending, q.Pending.N}, {task.Processing, q.Processing.N}, {task.Held, q.Held.N}} {
-		s.Gauge("queue_tasks", "Tasks that are not finished, at most 100,000 of each queue and state.", float64(of.n), "queue", name, "state", of.state.String())
+		s.Gauge("queue_tasks", "Tasks that are not finished, at most 100,000 of each queue and state.", float64(count.n), "queue", name, "state", count.state.String())
 	}
 	s.Gauge("queue_retries", "Pending tasks that a sender has claimed before.", float64(q.Retries.N), "queue", name)
 	s.Gauge("queue_oldest_pending_seconds", "How long the first pending task has been waiting for a sender.", q.Pending.Oldest.Seconds(), "queue", name)

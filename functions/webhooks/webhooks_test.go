@@ -74,7 +74,7 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
 	id := path.Base(at)
 	delivered, pending := cluster.InsertDelivery(s, id, task.NewID()), cluster.InsertDelivery(s, id, task.NewID())
-	cluster.InsertAttempt(s, delivered)
+	cluster.InsertAttempts(s, delivered)
 	for range 2 {
 		off := s.Post(at+"/disable", "")
 		require.Equal(t, 200, off.Status, off.Text)
@@ -366,7 +366,7 @@ func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
 	tasks := []string{task.NewID().String(), task.NewID().String()}
 	first, second := cluster.InsertDelivery(s, path.Base(at), tasks[0]), cluster.InsertDelivery(s, path.Base(at), tasks[1])
 	third := cluster.InsertDelivery(s, path.Base(other), tasks[1])
-	cluster.InsertAttempt(s, first)
+	cluster.InsertAttempts(s, first)
 	list := func(query string) (ids []string) {
 		page := s.Get(cluster.DeliveriesPath + query)
 		require.Equal(t, 200, page.Status, page.Text)
@@ -412,7 +412,7 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
 	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	before := s.Get(cluster.DeliveriesPath + "/" + id)
-	cluster.InsertAttempt(s, id)
+	cluster.InsertAttempts(s, id)
 	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
 	require.Equal(t, 200, again.Status, again.Text)
 	require.Equal(t, "pending", again.Data("state"))
@@ -504,7 +504,7 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	fail(off, "1 minute")
 	theirs := fail(others, "1 minute")
 	delivered := cluster.InsertDelivery(s, path.Base(at), task.NewID())
-	cluster.InsertAttempt(s, delivered)
+	cluster.InsertAttempts(s, delivered)
 	require.Equal(t, 200, shop.Post(off+"/disable", "").Status)
 	state := func(id string) any { return s.Get(cluster.DeliveriesPath + "/" + id).Data("state") }
 	resend := func(c *cluster.Client, more string) cluster.Reply {

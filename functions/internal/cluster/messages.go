@@ -30,8 +30,8 @@ func StoredMessages(o *Cluster, n int) []*jetstream.RawStreamMsg {
 	return all
 }
 
-// RequireSentOnce waits until nothing is to be sent, demands that n messages to subjects
-// are final after one send, and returns them from the stream, where each is once.
+// RequireSentOnce waits until all messages are final, requires that each of n messages to
+// subjects was sent once and is in the stream once, and returns them from the stream.
 func RequireSentOnce(o *Cluster, n int) []*jetstream.RawStreamMsg {
 	o.T.Helper()
 	Eventually(o.T, func() bool { return o.Admin.Count(`select count(*) from message_live`) == 0 })
@@ -77,7 +77,7 @@ func Consume(o *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstr
 	ctx := context.WithoutCancel(o.T.Context())
 	running, err := consumer.Consume(func(m jetstream.Msg) {
 		if _, err := r.Receive(ctx, inbox.Message{ID: m.Headers().Get("ce-id"), Data: m.Data()}); err == nil {
-			_ = m.Ack() // one that is lost brings the message again
+			_ = m.Ack() // if it is lost, the message is redelivered
 		}
 	})
 	require.NoError(o.T, err)
@@ -88,7 +88,7 @@ func Consume(o *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstr
 // InsertWaiting saves n messages to a subject at once, as many calls would.
 func InsertWaiting(s *Client, n int) {
 	s.T.Helper()
-	s.Exec(`set session_replication_role = replica`)
+	s.Exec(`set session_replication_role = replica`) // skips foreign keys and triggers, which take long
 	s.Exec(`with m as (
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'shop', g::text, 0, 'msg.orders.paid', 'order.paid', '{"order":4711}', false, 5, 1
@@ -107,7 +107,7 @@ func WaitAllSent(o *Cluster, meanwhile func()) {
 	}, "all are sent")
 }
 
-// MessagesIn is how many messages a stream holds.
+// MessagesIn returns how many messages a stream holds.
 func (c *Cluster) MessagesIn(stream string) int {
 	c.T.Helper()
 	s, err := c.JetStream().Stream(c.T.Context(), stream)

@@ -16,7 +16,7 @@ import (
 const NATSPassword = "nats-secret"
 
 // NewNATS starts a server whose users have the permissions of a deployment. Its URL is
-// the operator's.
+// that of the NATS user of operators.
 func NewNATS(t testing.TB) *sandbox.NATS {
 	t.Helper()
 	return NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir()})
@@ -32,7 +32,7 @@ func NATSIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
 // NATSFor is NATSIn with another name of the stream of accepted messages.
 func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
 	t.Helper()
-	users := bus.Users(accepted, "ordres.>")
+	users := bus.Users(accepted, "ordres.>") // a misspelt subject in the tests of relay
 	passwords := map[string]string{}
 	for _, u := range users {
 		passwords[u.Name] = NATSPassword
@@ -45,9 +45,9 @@ func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS
 }
 
 // NATSURL returns the URL of a server of NewNATS for one user.
-func NATSURL(t testing.TB, at, user string) string {
+func NATSURL(t testing.TB, server, user string) string {
 	t.Helper()
-	u, err := url.Parse(at)
+	u, err := url.Parse(server)
 	require.NoError(t, err)
 	if u.User != nil {
 		u.User = url.UserPassword(user, NATSPassword)
@@ -55,10 +55,10 @@ func NATSURL(t testing.TB, at, user string) string {
 	return u.String()
 }
 
-// EnsureStreams makes the streams of a server, as the trigger does.
-func EnsureStreams(t testing.TB, at string) error {
+// EnsureStreams creates the streams of a server, as the trigger does.
+func EnsureStreams(t testing.TB, server string) error {
 	t.Helper()
-	b, err := bus.Open(bus.Config{URL: NATSURL(t, at, bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
+	b, err := bus.Open(bus.Config{URL: NATSURL(t, server, bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer b.Close()
 	return b.Ensure(t.Context())
@@ -67,12 +67,12 @@ func EnsureStreams(t testing.TB, at string) error {
 // AsComponent returns an environment in which NATS_URL has the component's user.
 func AsComponent(t testing.TB, env []string, args ...string) []string {
 	t.Helper()
-	last := map[string]string{}
+	values := map[string]string{} // the last of each name
 	for _, pair := range env {
 		name, value, _ := strings.Cut(pair, "=")
-		last[name] = value
+		values[name] = value
 	}
-	user := last["FUNCTION_TARGET"]
+	user := values["FUNCTION_TARGET"]
 	switch {
 	case slices.Contains(args, "trigger"):
 		user = bus.UserTrigger
@@ -81,8 +81,8 @@ func AsComponent(t testing.TB, env []string, args ...string) []string {
 	case user == "":
 		user = bus.UserAll
 	}
-	if at := last["NATS_URL"]; strings.Contains(at, "@") {
-		env = append(slices.Clip(env), "NATS_URL="+NATSURL(t, at, user))
+	if server := values["NATS_URL"]; strings.Contains(server, "@") {
+		env = append(slices.Clip(env), "NATS_URL="+NATSURL(t, server, user))
 	}
 	return env
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Receiver is the server of somebody who gets webhooks.
+// Receiver is a server that receives webhooks.
 type Receiver struct {
 	*httptest.Server
 	Mu      sync.Mutex
@@ -43,7 +43,7 @@ func NewReceiver(t *testing.T, respond func(n int, w http.ResponseWriter, r *htt
 	return v
 }
 
-// RespondWith gives each call the next status; the last is repeated.
+// RespondWith responds to each call with the next status, and repeats the last.
 func RespondWith(status ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status[min(n, len(status))-1]) }
 }
@@ -68,7 +68,7 @@ func (v *Receiver) Event(t *testing.T, n int, secret string) api.WebhookEvent {
 	return e
 }
 
-// ListenAt listens on a free address.
+// ListenAt listens on an address.
 func ListenAt(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
@@ -76,7 +76,7 @@ func ListenAt(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// RequireEachOnce demands that v has received one event of each task, and nothing else.
+// RequireEachOnce requires that v has received one event of each task, and nothing else.
 func (v *Receiver) RequireEachOnce(t *testing.T, tasks []string) {
 	t.Helper()
 	v.Mu.Lock()

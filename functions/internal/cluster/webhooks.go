@@ -13,17 +13,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// RegisterEndpoint registers a webhook endpoint and returns its path and the secret that was made for it, "" for a robot.
-func RegisterEndpoint(s *Client, body string) (at, secret string) {
+// RegisterEndpoint registers a webhook endpoint and returns its path and its new secret, "" for a robot.
+func RegisterEndpoint(s *Client, body string) (path, secret string) {
 	s.T.Helper()
-	made := s.Post(EndpointsPath, body)
-	require.Equal(s.T, 200, made.Status, made.Text)
-	secret, _ = made.Data("secret").(string)
-	return fmt.Sprintf("%s/%v", EndpointsPath, made.Data("id")), secret
+	registered := s.Post(EndpointsPath, body)
+	require.Equal(s.T, 200, registered.Status, registered.Text)
+	secret, _ = registered.Data("secret").(string)
+	return fmt.Sprintf("%s/%v", EndpointsPath, registered.Data("id")), secret
 }
 
-// InsertDelivery inserts a delivery as it is when the event of a task has just been
-// recorded for an endpoint, and returns its id.
+// InsertDelivery inserts a pending delivery of a task's event to an endpoint, and returns
+// its id.
 func InsertDelivery(s *Client, endpoint, taskID any) string {
 	s.T.Helper()
 	id := task.NewID()
@@ -37,9 +37,8 @@ func InsertDelivery(s *Client, endpoint, taskID any) string {
 	return id.String()
 }
 
-// InsertAttempt changes a delivery to how it is after one failed and one successful
-// attempt.
-func InsertAttempt(s *Client, delivery string) {
+// InsertAttempts updates a delivery as one failed and one successful attempt would.
+func InsertAttempts(s *Client, delivery string) {
 	s.T.Helper()
 	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
 		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
@@ -76,7 +75,7 @@ func Metrics(t *testing.T, base string) string {
 	return string(text)
 }
 
-// RequireSame demands the same strings in any order.
+// RequireSame requires the same strings in any order.
 func RequireSame(t *testing.T, want, got []string, what string) {
 	t.Helper()
 	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)

@@ -86,13 +86,13 @@ const dropPartitionSQL = `select drop_log_partition($1, $2)`
 // table that fails does not stop the others; its error comes last.
 func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
-		left := false
+		stopped := false
 		err := st.CloseDays(ctx)
 		err = errors.Join(err, st.runArchive(ctx, run, archivePlace{}, func(s ArchiveStep) bool {
-			left = !yield(s, nil)
-			return !left
+			stopped = !yield(s, nil)
+			return !stopped
 		}))
-		if err != nil && !left {
+		if err != nil && !stopped {
 			yield(ArchiveStep{}, store.Wrap("archive", err))
 		}
 	}
@@ -118,7 +118,7 @@ func (st *Store) archiveSome(ctx context.Context, from archivePlace) (done Archi
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
 		done.add(s)
-		next, more = s.place, s.more && time.Now().After(end) // the last step of a table is cheap
+		next, more = s.place, s.more && time.Now().After(end) // not after the last step of a table, which is cheap
 		return !more
 	})
 	if !more {
@@ -193,14 +193,14 @@ func (st *Store) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step fun
 // step returned.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
 	for {
-		old, last, looked, err := st.archivePage(ctx, a, s.place, s.Before)
+		old, last, read, err := st.archivePage(ctx, a, s.place, s.Before)
 		if err != nil {
 			return true, err
 		}
-		if looked > 0 {
+		if read > 0 {
 			s.place = last
 		}
-		s.Rows, s.Failed, s.more = len(old), nil, looked == a.rows
+		s.Rows, s.Failed, s.more = len(old), nil, read == a.rows
 		if !dry && len(old) > 0 {
 			if s.Rows, s.Failed, err = st.archiveKeys(ctx, a, old, s.Before); err != nil {
 				return true, err
@@ -216,16 +216,17 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s Arc
 }
 
 // archivePage reads a page of rows that may be old, and returns the keys of those that
-// are; last is the place of the last row.
-func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, looked int, err error) {
+// are; last is the place of the last row,
+// and read the number of rows.
+func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, read int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
 		return nil, last, 0, err
 	}
 	last.Table = a.table
-	var is bool
-	tag, err := pgx.ForEachRow(rows, []any{&last.Key, &last.At, &is}, func() error {
-		if is {
+	var isOld bool
+	tag, err := pgx.ForEachRow(rows, []any{&last.Key, &last.At, &isOld}, func() error {
+		if isOld {
 			old = append(old, last.Key)
 		}
 		return nil
