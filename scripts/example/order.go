@@ -56,8 +56,8 @@ func runOrder(ctx context.Context, p backend) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
 		var o order
-		decoded := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(&o)
-		if err := cmp.Or(decoded, o.check()); err != nil {
+		decodeErr := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(&o)
+		if err := cmp.Or(decodeErr, o.check()); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
