@@ -83,7 +83,7 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 	require.Equal(t, "it is up", actions[0].(map[string]any)["reason"])
 }
 
-func TestBadPauseIsNamed(t *testing.T) {
+func TestBadPauseNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	year := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
@@ -155,7 +155,7 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
-// A claim waits since before the pause, and every process that saw the pause is killed. The
+// A claim has waited since before the pause, and every process that saw the pause is killed. The
 // schedule in NATS makes a new sweep end the pause and wake the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
@@ -188,16 +188,16 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	require.False(t, time.Now().Before(until), "no sooner")
 }
 
-func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
+func TestResumedTemplateReleasesItsTasks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	db := storetest.OpenAt(t, s.Owner.Config().ConnString())
-	order, err := db.Subscribe.Submit(t.Context(), &subscribe.Submission{
+	submitted, err := db.Subscribe.Submit(t.Context(), &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "tmpl/1 预订", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: 1, ReceiverUserID: 9,
 		ReceiverOpenID: "openid", Data: []byte(`{}`), Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
 	})
 	require.NoError(t, err)
-	id := order.TaskID.String()
+	id := submitted.TaskID.String()
 	claim := func() []tasks.Claimed { // as the function wechat does
 		claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "a", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 		require.NoError(t, err)

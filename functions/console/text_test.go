@@ -15,7 +15,7 @@ import (
 )
 
 // Texts are written in templates as {{t "…"}} and in Go as p.T("…") or translate(language, "…"). Values of the API, such
-// as states, are translated by their name, and stand in valueTexts.
+// as states, are translated by their name and listed in valueTexts.
 func TestEveryTextHasATranslation(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -55,7 +55,7 @@ func TestEveryTextHasATranslation(t *testing.T) {
 		require.NoError(t, err)
 		find(inGo, string(source))
 	}
-	for _, unit := range []string{"%d ms", "%d s", "%d min", "%d h"} { // of a table in duration
+	for _, unit := range []string{"%d ms", "%d s", "%d min", "%d h"} { // which duration reads from a table
 		used[unit] = true
 	}
 	for _, text := range slices.Sorted(maps.Keys(used)) {
@@ -63,7 +63,7 @@ func TestEveryTextHasATranslation(t *testing.T) {
 		case chinese[text] == "":
 			t.Errorf("without a translation in chinese.go: %q", text)
 		case strings.Count(text, "%") != strings.Count(chinese[text], "%"):
-			t.Errorf("the translation has other values: %q", text)
+			t.Errorf("the translation has another number of values: %q", text)
 		}
 	}
 	for text := range chinese {

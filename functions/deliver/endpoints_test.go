@@ -84,7 +84,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, disabled.Enabled)
 	require.Equal(t, "failing", disabled.DisabledReason)
-	w.FinishTask() // while it is disabled: not for it
+	w.FinishTask() // the disabled endpoint does not receive this event
 	cluster.Eventually(t, func() bool { return witness.Calls() == 3 })
 	cluster.WaitDeliveries(w, "pending", 2)
 

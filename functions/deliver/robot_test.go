@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// respondWith gives each call the next body with status 200; the last is repeated.
+// respondWith responds to each call with the next body and status 200, and repeats the last.
 func respondWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, bodies[min(n, len(bodies))-1])
@@ -104,7 +104,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 
 func TestRefusalOfRobotIsRetried(t *testing.T) {
 	t.Parallel()
-	cases := []struct{ name, format, refuses, accepts, why string }{
+	cases := []struct{ name, format, refuses, accepts, problem string }{
 		{"dingtalk", "dingtalk", `{"errcode":310000,"errmsg":"keywords not in content"}`, `{"errcode":0,"errmsg":"ok"}`,
 			"the robot refused it with errcode 310000: its response says why"},
 		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errcode":0,"errmsg":"ok"}`,
@@ -131,7 +131,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 	for i, c := range cases {
 		refused := deliveryTo(t, pending, robots[i])
 		require.Equal(t, 200, refused.Tries[0].Status, c.name)
-		require.Equal(t, c.why, refused.Tries[0].Error, c.name)
+		require.Equal(t, c.problem, refused.Tries[0].Error, c.name)
 		failing, err := w.Client.Endpoint(t.Context(), robots[i].ID)
 		require.NoError(t, err)
 		require.NotNil(t, failing.FailingSince, "%s: a refusal is a failure of the endpoint", c.name)
@@ -201,7 +201,7 @@ func hmacBase64(key, text string) string {
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// requireNow demands that a number of units of time since 1970 is about now.
+// requireNow requires that a number of units of time since 1970 is about now.
 func requireNow(t *testing.T, number string, unit time.Duration) {
 	t.Helper()
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -223,9 +223,9 @@ func TestRobotsWithSecretAreSigned(t *testing.T) {
 			require.NotContains(t, body, "sign")
 		}},
 		{"feishu", `{"code":0,"msg":"success"}`, func(t *testing.T, query url.Values, body map[string]any) {
-			at, _ := body["timestamp"].(string)
-			requireNow(t, at, time.Second)
-			require.Equal(t, hmacBase64(at+"\n"+secret, ""), body["sign"])
+			timestamp, _ := body["timestamp"].(string)
+			requireNow(t, timestamp, time.Second)
+			require.Equal(t, hmacBase64(timestamp+"\n"+secret, ""), body["sign"])
 			require.Equal(t, url.Values{"access_token": {"a+b&c=d"}}, query)
 			require.Equal(t, "text", body["msg_type"])
 		}},

@@ -72,25 +72,25 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	}
 	var messageCount, eventCount int
 	var messagesErr, eventsErr error
-	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
-	for messages.More || events.More {
+	lastMessages, lastEvents := store.Relayed{More: true}, store.Relayed{More: true} // the last batches
+	for lastMessages.More || lastEvents.More {
 		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < maxBatchTime {
 			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
-		if messages.More {
-			messages, messagesErr = r.relayMessages(ctx)
-			messageCount += messages.Rows
+		if lastMessages.More {
+			lastMessages, messagesErr = r.relayMessages(ctx)
+			messageCount += lastMessages.Rows
 		}
-		if events.More {
-			events, eventsErr = r.relayEvents(ctx, &eventCount)
+		if lastEvents.More {
+			lastEvents, eventsErr = r.relayEvents(ctx, &eventCount)
 		}
 	}
 	c.Log("messages", messageCount, "events", eventCount)
 	if err := errors.Join(messagesErr, eventsErr); err != nil {
 		return err
 	}
-	if events.BrokerUnavailable {
+	if lastEvents.BrokerUnavailable {
 		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(unavailablePause))
 	}
 	return r.scheduleNext(ctx)
@@ -166,21 +166,26 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 			r.env.Log.Warn("publish failed", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
 		}
-		switch {
-		case errors.Is(invalid[i], errEndpointChanged): // nothing to publish: the row is done
-			results[i] = message.Result{Outcome: message.Accepted}
-		case invalid[i] != nil:
-			r.logBadDestination(invalid[i])
-			results[i] = message.Result{Outcome: message.Refused, Reason: invalid[i].Error()}
-		case err == nil:
-			results[i] = message.Result{Outcome: message.Accepted}
-		case errors.Is(err, bus.ErrRefused):
-			results[i] = message.Result{Outcome: message.Refused, Reason: bus.PublicReason(err)}
-		default:
-			results[i] = message.Result{Outcome: message.Unavailable, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
-		}
+		results[i] = r.result(invalid[i], err)
 	}
 	return results
+}
+
+// result returns the result of a message that could not be built, or that was published with err.
+func (r *relayer) result(invalid, err error) message.Result {
+	switch {
+	case errors.Is(invalid, errEndpointChanged): // nothing to publish: the row is done
+		return message.Result{Outcome: message.Accepted}
+	case invalid != nil:
+		r.logBadDestination(invalid)
+		return message.Result{Outcome: message.Refused, Reason: invalid.Error()}
+	case err == nil:
+		return message.Result{Outcome: message.Accepted}
+	case errors.Is(err, bus.ErrRefused):
+		return message.Result{Outcome: message.Refused, Reason: bus.PublicReason(err)}
+	default:
+		return message.Result{Outcome: message.Unavailable, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
+	}
 }
 
 // logBadDestination logs, at most once a minute, that a message was refused because submit accepts no

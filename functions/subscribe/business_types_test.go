@@ -19,20 +19,20 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	shop := s.NewCallerWith("shop", `"roles":["submitter"],"business_types":["course_booking"]`)
 	hostile := s.NewCallerWith("hostile", `"roles":["submitter"],"business_types":["coupon"]`)
 
-	refused := func(r cluster.Reply) {
+	requireRefused := func(r cluster.Reply) {
 		t.Helper()
 		require.Equal(t, 403, r.Status, r.Text)
 		require.Equal(t, []string{"business_type"}, r.Fields())
 		require.Contains(t, r.Text, "coupon", "it names what is granted")
 	}
 	for round, status := range []string{"not ordered", "pending", "sent"} {
-		refused(hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")))
-		refused(hostile.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")))
-		refused(hostile.Get(sentBooking + "1"))
-		refused(hostile.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"))
+		requireRefused(hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")))
+		requireRefused(hostile.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")))
+		requireRefused(hostile.Get(sentBooking + "1"))
+		requireRefused(hostile.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"))
 		switch round {
 		case 0:
-			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "nobody took the key: %s", status)
+			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "the refused calls used no key: %s", status)
 		case 1:
 			s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 		}
@@ -40,7 +40,7 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	coupon := strings.Replace(cluster.Booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "its own type is open to it")
+	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "it may use the type that it was granted")
 }
 
 func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
@@ -49,7 +49,7 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
 	shop, hostile := s.NewCallerWith("shop", grant), s.NewCallerWith("hostile", grant)
 	var responses []string
-	ask := func() {
+	requireRefused := func() {
 		t.Helper()
 		for _, r := range []cluster.Reply{
 			hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")),
@@ -63,12 +63,12 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 		}
 	}
 	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
-	ask() // it is pending
+	requireRefused() // it is pending
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
-	ask() // it failed
+	requireRefused() // it failed
 	require.Equal(t, true, shop.Subscribe(cluster.Booking(1, "")).Data("again"))
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
-	ask() // it is sent
+	requireRefused() // it is sent
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
 	for _, text := range responses {

@@ -25,10 +25,10 @@ const (
 // NewCallerWith creates a caller with these JSON fields and returns its client.
 func (s *Client) NewCallerWith(name, fields string) *Client {
 	s.T.Helper()
-	made := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields))
-	require.Equal(s.T, 200, made.Status, made.Text)
+	created := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields))
+	require.Equal(s.T, 200, created.Status, created.Text)
 	as := *s
-	as.User, as.Password = name, made.Data("token").(string)
+	as.User, as.Password = name, created.Data("token").(string)
 	return &as
 }
 
@@ -148,15 +148,15 @@ func HoldChange(s *Client, change string) (held, release func()) {
 // ThisDatabase selects the locks of the database of a connection.
 const ThisDatabase = `database = (select oid from pg_database where datname = current_database())`
 
-// ExhaustSends makes messages as they are when the relay has sent them for the last
-// time, and nobody has confirmed.
+// ExhaustSends updates messages as the relay does after their last send, if nobody has
+// confirmed them.
 func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
 	}
 }
 
-// RequireClaimed demands that a waiting claim returns one task in time.
+// RequireClaimed requires that a waiting claim returns one task in time.
 func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id string) {
 	t.Helper()
 	select {

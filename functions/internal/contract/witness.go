@@ -64,7 +64,7 @@ func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// Problems returns how a call breaks the contract, and enters its response in Seen.
+// Problems returns how a call breaks the contract, and records its response in Seen.
 func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
 	c := w.Contract
 	pattern, operation, response := c.find(r)
@@ -88,7 +88,7 @@ func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got
 
 func (w *Witness) remember(pattern string, status int, got []byte) {
 	var envelope api.Envelope
-	_ = json.Unmarshal(got, &envelope) // bodyProblems reports what is no envelope
+	_ = json.Unmarshal(got, &envelope) // bodyProblems reports a body that is not an envelope
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.Seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
@@ -106,7 +106,7 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 		}
 	}
 	for name := range query {
-		if !named[name] && operation.Node["operationId"] != "claimByPost" {
+		if !named[name] && operation.Node["operationId"] != "claimByPost" { // which accepts those of GET
 			problems = append(problems, "the contract does not have the parameter "+name)
 		}
 	}
