@@ -55,6 +55,8 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 		ids[i] = w.Accept(fmt.Sprint("stalled-", i), `1`).ServerMsgID
 	}
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+1 })
+	w.Accept("last", `1`) // once it is delivered, the times of those before it are taken
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+2 })
 	received := time.Now()
 	proxy.Resume()
 	for _, id := range ids {

@@ -163,7 +163,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 	addRobot(t, w, channel.URL, "slack", "alert.cleared")
 	insertAlert(w, "alert.cleared", "stream_full", "EVENTS", 0.7, 0.8)
 	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == 1
+		return w.Admin.Count(`select count(*) from webhook_deliveries where attempts >= 1`) == 1
 	})
 	cluster.MakeDue(w)
 	delivered := cluster.WaitDeliveries(w, "delivered", 1)

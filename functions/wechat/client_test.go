@@ -167,7 +167,11 @@ func TestSendWithoutValidResponseIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := newTestClient(t, w.URL(), time.Second, new(memoryTokens))
+			timeout := time.Minute
+			if c.fault.Delay > 0 {
+				timeout = time.Second
+			}
+			client := newTestClient(t, w.URL(), timeout, new(memoryTokens))
 			w.InjectFault(c.fault)
 			r := client.sendWithToken(t, testMessage())
 			require.Equal(t, verdict{class: unknown}, r.verdict, r.message)
