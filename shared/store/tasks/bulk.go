@@ -68,6 +68,8 @@ type Bulk struct {
 	StopReason *string // why it was stopped where nobody did
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = it is running
+
+	unreadable bool // the filter, as only an attacker who controls a function can have written it
 }
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
@@ -237,8 +239,8 @@ func oneBulk(ctx context.Context, from querier, sql string, args ...any) (Bulk, 
 func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	var filter []byte
 	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.StopReason, &b.CreatedAt, &b.FinishedAt)
-	if err == nil {
-		err = json.Unmarshal(filter, &b.Filter)
+	if err == nil && json.Unmarshal(filter, &b.Filter) != nil {
+		b.Filter, b.unreadable = BulkFilter{}, true
 	}
 	return b, err
 }
@@ -249,7 +251,7 @@ const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
         case when filter->>'queue' <> '' then array[filter->>'queue']
-             when json_typeof(filter->'queues') = 'array' then array(select json_array_elements_text(filter->'queues'))
+             when jsonb_typeof(filter->'queues') = 'array' then array(select jsonb_array_elements_text(filter->'queues'))
              else '{}' end as queues
     from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
     order by leased_to nulls first, id limit 1 for update skip locked
@@ -277,6 +279,8 @@ update bulk_changes set place = $3, looked = looked + $4, changed = changed + $5
 where id = $1 and place is not distinct from $2 and finished_at is null
 returning true`
 
+const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_reason = 'its filter cannot be read' where id = $1 and finished_at is null`
+
 // Ran is what RunBulk did.
 type Ran struct {
 	Changed int
@@ -296,6 +300,9 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (ran Ran, err error) {
 		return Ran{}, store.Wrap("bulk change", err)
 	case b.FinishedAt != nil:
 		return Ran{More: true}, nil
+	case b.unreadable:
+		_, err = st.db.Hot.Exec(ctx, endUnreadableBulkSQL, b.ID)
+		return Ran{More: true}, store.Wrap("bulk change", err)
 	}
 	page, err := st.List(ctx, b.list(limit))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -271,4 +272,34 @@ func TestCountMatchesIsBusyWhilePostgresDoesNotAnswer(t *testing.T) {
 	defer cancel()
 	_, err = db.Tasks.CountMatches(within, pendingTasks())
 	require.Equal(t, task.CodeOf(store.Busy()), task.CodeOf(err), "%v", err)
+}
+
+// Only an attacker who controls a function can have written such a row.
+func TestUnreadableBulkChangeStopsNoOther(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, hot := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	forge := func(id, filter string) error {
+		_, err := hot.Exec(t.Context(), `insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched) values ($1, 0, 'x', 'x', 'cancel', $2, 'x', 5)`, id, filter)
+		return err
+	}
+	require.ErrorContains(t, forge("00000000-0000-7000-8000-000000000001", `{"state":"pending","queue":"a\u0000b"}`), "unsupported Unicode escape sequence")
+	forged := map[string]string{"00000000-0000-7000-8000-000000000002": `[]`, "00000000-0000-7000-8000-000000000003": `{"to":"garbage"}`, "00000000-0000-7000-8000-000000000004": `{"queues":[{}],"queue":5}`}
+	for id, filter := range forged {
+		require.NoError(t, forge(id, filter))
+	}
+	submitMany(t, db, 3)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	page, _, err := db.Tasks.Bulks(t.Context(), nil, task.ID{}, 10)
+	require.NoError(t, err)
+	require.Len(t, page, 4)
+	runBulks(t, db, 100)
+	require.Equal(t, 3, mustBulk(t, db, b.ID).Changed)
+	for id := range forged {
+		forgedID, err := task.ParseID(id)
+		require.NoError(t, err)
+		require.Equal(t, "its filter cannot be read", *mustBulk(t, db, forgedID).StopReason, id)
+		_, err = db.Tasks.StopBulk(t.Context(), forgedID, bulkOperator)
+		require.NoError(t, err)
+	}
 }
