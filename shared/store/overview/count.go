@@ -44,13 +44,17 @@ const (
 	nameOfApp   = 1
 )
 
+// inFuture is a counted_to that a clock which was ahead has left, or an attacker: it is set back, and nothing is counted.
+const inFuture = `counted_to > now() + interval '1 hour'`
+
 // countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
 const countUntilSQL = `
 select now() - make_interval(secs => $1::float8) from overview_counted
-where counted_to < now() - make_interval(secs => $1::float8 + $2::float8)`
+where counted_to < now() - make_interval(secs => $1::float8 + $2::float8) or ` + inFuture
 
 // lockCountedToSQL locks and returns counted_to. It returns no row while another process counts, or if it is $1 already.
-const lockCountedToSQL = `select counted_to from overview_counted where counted_to < $1::timestamptz for update skip locked`
+const lockCountedToSQL = `
+select least(counted_to, $1::timestamptz) from overview_counted where counted_to < $1::timestamptz or ` + inFuture + ` for update skip locked`
 
 const setCountedToSQL = `update overview_counted set counted_to = $1::timestamptz`
 

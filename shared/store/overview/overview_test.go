@@ -218,6 +218,17 @@ func TestConcurrentCountsAddOnce(t *testing.T) {
 	require.EqualValues(t, 20, read(t, db).Queues[0].Totals.Submitted)
 }
 
+// A clock that was ahead, or a function that was taken over, can leave such a time.
+func TestCountingGoesOnAfterATimeInTheFuture(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `update overview_counted set counted_to = '9999-01-01'`)
+	read(t, db)
+	require.Equal(t, 1, db.Count(t, `select count(*) from overview_counted where counted_to < now()`))
+	db.MustSubmit(t, storetest.Submission())
+	require.EqualValues(t, 1, queue(t, read(t, db), "default").Totals.Submitted)
+}
+
 // A function that was taken over can write these rows.
 func TestForgedRowsDoNotStopCounting(t *testing.T) {
 	t.Parallel()
