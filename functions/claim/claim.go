@@ -156,7 +156,10 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
-		return nil, false, c.giveBack(ctx, call, want, claimed)
+		return nil, false, errors.Join(c.giveBack(call, want, claimed, "the app disconnected before the response"), context.Cause(ctx))
+	}
+	if err := c.recheckIfChanged(ctx, call, want.Queue, changed); err != nil && len(claimed) > 0 {
+		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the caller may not claim any more"))
 	}
 	if len(claimed) > 0 {
 		c.env.WakeSweepAt(claimed[0].LeaseUntil)
@@ -250,19 +253,30 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
-// giveBack releases the tasks that were claimed for an app that has disconnected: it
-// never received them, so none was sent.
-func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed) error {
+// recheckIfChanged is recheck for a caller that may have changed during its claim.
+func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue string, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		_, err := c.recheck(ctx, call, queue)
+		return err
+	default:
+		return nil
+	}
+}
+
+// giveBack releases tasks that were claimed and are not in the response: the app never received
+// them, so none was sent.
+func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed, why string) error {
 	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {
 		reports[i] = &tasks.Report{Request: want.Request, Report: task.Report{
-			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app disconnected before the response",
+			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: why,
 		}}
 	}
 	_, errs := c.tasks.Report(reports)
 	c.env.WakeClaims(want.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
-	return errors.Join(append(errs, context.Cause(ctx))...)
+	return errors.Join(errs...)
 }
 
 func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (tasks.ClaimRequest, error) {

@@ -2,6 +2,7 @@ package claim_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -64,4 +66,23 @@ func TestWaitingClaimSendsNoStatementsAndWakes(t *testing.T) {
 	require.Equal(t, before, s.LastStatement())
 	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	cluster.RequireClaimed(t, woken, 20*time.Second, s.SubmitTo(task.DefaultQueue))
+}
+
+func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := s.SubmitTo(task.DefaultQueue)
+	phone := s.NewCaller("phone", "sender")
+	tx, err := s.Owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `lock table send_logs in exclusive mode`) // the claim has to wait
+	require.NoError(t, err)
+	claimed := make(chan cluster.Reply, 1)
+	go func() { claimed <- phone.Get(cluster.SMSPath + "tasks/pending?app_id=app") }()
+	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })
+	revoked := s.Post(cluster.AdminPath+"callers/"+fmt.Sprint(s.Count(`select id from callers where name = 'phone'`))+"/revoke", "")
+	require.Equal(t, 200, revoked.Status, revoked.Text)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, 401, (<-claimed).Status)
+	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "it is given back")
 }

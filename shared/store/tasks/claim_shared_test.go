@@ -10,6 +10,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -81,7 +82,7 @@ func TestALostClaimThatStillRunsIsWaitedFor(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
 	proxy.LoseCancels()
-	db, seen := storetest.OpenAt(t, proxy.URL()), storetest.OpenAt(t, url)
+	db, seen := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
 	for _, limit := range []int{2, 11} { // shared, and alone
 		db.MustSubmit(t, storetest.Submission())
 		db.MustClaim(t, "app", limit) // prepares the statement, which would wait for the table, too
