@@ -39,7 +39,7 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	taken := l.taken()
 	slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
 	require.Equal(t, numbers(1, 100), taken)
-	require.LessOrEqual(t, len(f.seen()), 10)
+	require.LessOrEqual(t, len(f.seen()), 25, "calls for 100 events")
 	publishAll(t, b, eventMessage("alone"))
 	bustest.Eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
 
