@@ -158,7 +158,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 	if ctx.Err() != nil {
 		return nil, false, errors.Join(c.giveBack(call, want, claimed, "the app disconnected before the response"), context.Cause(ctx))
 	}
-	if err := c.recheckIfChanged(ctx, call, want.Queue, changed); err != nil && len(claimed) > 0 {
+	if err := c.recheckIfChanged(ctx, call, want.Queue, changed); err != nil {
 		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the caller may not claim any more"))
 	}
 	if len(claimed) > 0 {
