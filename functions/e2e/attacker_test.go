@@ -143,16 +143,23 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 	}
 }
 
+// dialSlowly opens a connection that takes in little at a time.
+func (o *attacker) dialSlowly() (net.Conn, error) {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+}
+
 // unread returns an attack that requests a page and reads nothing for a second.
 func unread(path string) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
-		dialer := net.Dialer{}
-		conn, err := dialer.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+		conn, err := o.dialSlowly()
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		req, err := http.NewRequestWithContext(context.Background(), "GET", o.url+path, http.NoBody)
 		if err != nil {
 			return err
@@ -178,13 +185,11 @@ func unread(path string) func(o *attacker, worker int) error {
 // responses are hardly read.
 func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
-		dialer := net.Dialer{}
-		conn, err := dialer.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+		conn, err := o.dialSlowly()
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 		if _, err := io.WriteString(conn, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", requests)); err != nil {
 			o.responses[0].Add(1)
