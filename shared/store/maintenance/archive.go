@@ -216,8 +216,7 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s Arc
 }
 
 // archivePage reads a page of rows that may be old, and returns the keys of those that
-// are; last is the place of the last row,
-// and read the number of rows.
+// are; last is the place of the last row, and read the number of rows.
 func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, read int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {

@@ -44,7 +44,8 @@ const (
 	nameOfApp   = 1
 )
 
-// inFuture is a counted_to that a clock which was ahead has left, or an attacker: it is set back, and nothing is counted.
+// inFuture finds a counted_to that was left by a clock that was ahead, or by an attacker. It is set to the present, and
+// nothing is counted up to it.
 const inFuture = `counted_to > now() + interval '1 hour'`
 
 // countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
