@@ -40,7 +40,7 @@ func Object(raw []byte, dst any) *task.Error {
 	return d.finish(dst)
 }
 
-// Request is what a call sends.
+// Request is the part of an HTTP request that is decoded.
 type Request struct {
 	Method string
 	Query  string // without the question mark
@@ -56,8 +56,8 @@ func (p *Plan) Body(r Request, dst any) *task.Error {
 }
 
 // Parameters fills dst from the query string, then from the body, whose fields replace
-// parameters of the same name. GET must have no body. The errors are as for Object; a
-// parameter that is given twice is one too.
+// parameters of the same name. GET must have no body. The error is that of Object; a
+// repeated parameter is a bad field, too.
 func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	d := decoder{}
 	d.query(p, r.Query, dst)
@@ -80,10 +80,10 @@ type decoder struct {
 	bad  []task.Field
 }
 
-// step is one level of the path to the value that is read.
+// step is one level of the path to the value that is being read.
 type step struct {
 	name  string
-	index int // in a list, when name is ""
+	index int // in a list, if name is ""
 }
 
 func (d *decoder) body(p *Plan, raw []byte, dst any) {
@@ -115,7 +115,7 @@ func syntaxProblem(raw []byte) string {
 	return fmt.Sprintf("is not valid JSON: %v", err)
 }
 
-// finish adds what dst's own Validate returns, and returns all bad fields.
+// finish adds the bad fields that dst's Validate returns, and returns all of them as an error.
 func (d *decoder) finish(dst any) *task.Error {
 	unread := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
 	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !unread {
@@ -139,7 +139,7 @@ func overlaps(a, b string) bool {
 
 func (d *decoder) failBody(message string) { d.note("body", message) }
 
-// fail records that the value that is read is bad.
+// fail records that the value that is being read is bad.
 func (d *decoder) fail(message string) {
 	if len(d.bad) > maxFields {
 		return
@@ -161,7 +161,7 @@ func (d *decoder) fail(message string) {
 	d.note(name.String(), message)
 }
 
-// note keeps the first message about each name.
+// note records a bad field, unless its name has one already.
 func (d *decoder) note(name, message string) {
 	if slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == name }) {
 		return
@@ -174,7 +174,7 @@ func (d *decoder) note(name, message string) {
 	}
 }
 
-// failAt records that a member of that value is bad.
+// failAt records that a member of the value that is being read is bad.
 func (d *decoder) failAt(name, message string) {
 	d.path = append(d.path, step{name: name})
 	d.fail(message)

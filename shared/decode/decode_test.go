@@ -174,7 +174,7 @@ func TestNestingIsLimited(t *testing.T) {
 	require.Len(t, bad, 1)
 	require.Equal(t, tooDeep, bad[0].Message)
 	_, bad = decodeShape(nested("any", 20_000))
-	require.Len(t, bad, 1, "what encoding/json finds too deep is refused as a whole")
+	require.Len(t, bad, 1, "nesting that is too deep for encoding/json makes the whole body bad")
 	require.Equal(t, "body", bad[0].Name)
 }
 
@@ -305,8 +305,7 @@ func TestParametersFillEveryKindOfScalar(t *testing.T) {
 	}, bad.Fields)
 }
 
-// FuzzObjectAcceptsNoMoreThanEncodingJSON also holds the values of what
-// both take against each other.
+// FuzzObjectAcceptsNoMoreThanEncodingJSON also compares the decoded values.
 func FuzzObjectAcceptsNoMoreThanEncodingJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, ` { "text" : "a" , "count" : 1 } `, `{"text":"\ud83d\ude00\u0041\\\"\/\b\f\n\r\t"}`, `{"any":[1,{"a":null}],"raw":[[]]}`,
@@ -331,7 +330,7 @@ func FuzzObjectAcceptsNoMoreThanEncodingJSON(f *testing.F) {
 		standard.UseNumber()
 		standard.DisallowUnknownFields()
 		require.NoError(t, standard.Decode(&want))
-		// null is absent here; encoding/json keeps the word in a RawMessage.
+		// null is absent here; encoding/json keeps it in a RawMessage.
 		if string(want.Raw) == "null" {
 			want.Raw = nil
 		}
@@ -370,7 +369,7 @@ func BenchmarkObject(b *testing.B) {
 
 func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	t.Parallel()
-	for given, want := range map[string]string{
+	for raw, want := range map[string]string{
 		`{"any":"plain 中"}`:       "plain 中",
 		`{"any":"a\u0000b"}`:      "a\uFFFDb",
 		`{"any":"a\ud800b"}`:      "a\uFFFDb",
@@ -380,8 +379,8 @@ func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 		var dst struct {
 			Any string `json:"any" text:"any"`
 		}
-		require.Nil(t, Object([]byte(given), &dst), given)
-		require.Equal(t, want, dst.Any, given)
+		require.Nil(t, Object([]byte(raw), &dst), raw)
+		require.Equal(t, want, dst.Any, raw)
 	}
 	var dst struct {
 		Any string `json:"any" text:"any"`
@@ -389,24 +388,24 @@ func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Object([]byte(`{"any":1}`), &dst).Fields)
 }
 
-func TestAnEmptyTextIsRefusedWhereAFieldSaysSo(t *testing.T) {
+func TestEmptyTextIsRefusedWithTheTagSome(t *testing.T) {
 	t.Parallel()
 	type shape struct {
 		Key  string `json:"key" text:"some"`
 		Text string `json:"text"`
 	}
-	for given, want := range map[string]string{
+	for raw, want := range map[string]string{
 		`{"key":"a","text":""}`: "", `{"key":null}`: "", `{}`: "",
 		`{"key":""}`:       "must not be empty; leave it out for none",
 		`{"key":1}`:        "must be a string",
 		`{"key":"\u0000"}`: "must not contain NUL or unpaired surrogates",
 	} {
-		err := Object([]byte(given), new(shape))
+		err := Object([]byte(raw), new(shape))
 		if want == "" {
-			require.Nil(t, err, given)
+			require.Nil(t, err, raw)
 			continue
 		}
-		require.Equal(t, []task.Field{{Name: "key", Message: want}}, err.Fields, given)
+		require.Equal(t, []task.Field{{Name: "key", Message: want}}, err.Fields, raw)
 	}
 }
 

@@ -17,22 +17,22 @@ const (
 // Page checks the size of a page.
 func (r *Rules) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 
-// PageByID checks the size of a page, and the id of the row that the page before ended with.
+// PageByID checks the size of a page, and after, the id of the last row of the page before.
 func (r *Rules) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
 	r.After(after == "" || err == nil)
 }
 
-// After refuses an after that names no row of the list.
+// After adds the field after as a bad one unless ok.
 func (r *Rules) After(ok bool) {
 	r.When(!ok, "after", "must be the next_after of the page before")
 }
 
-// PageLimit is the number of rows of a page, given the limit of its request.
+// PageLimit returns the number of rows of a page for the limit of its request.
 func PageLimit(limit *int) int { return ValueOr(limit, defaultLimit) }
 
-// latestMicros is in the year 2255. No stored row has a later time.
+// latestMicros is in the year 2255, later than the time of any stored row.
 const latestMicros = 1 << 53
 
 // TimeCursor returns the next_after of a page that is sorted by a time and an id.

@@ -52,8 +52,8 @@ var plans sync.Map // reflect.Type -> *Plan
 
 var noParameters = PlanOf[struct{}]()
 
-// PlanOf is the plan of a request type. It panics if the type cannot be decoded, so that
-// the mistake shows at the first start.
+// PlanOf returns the plan of a request type. It panics if the type cannot be decoded, so that the
+// mistake is found at the first start.
 func PlanOf[T any]() *Plan { return planOf(reflect.TypeFor[T]()) }
 
 func planOf(t reflect.Type) *Plan {
@@ -68,8 +68,8 @@ func planOf(t reflect.Type) *Plan {
 	return p
 }
 
-// compile makes the plan of t. open has the plans that are being made, so that a type
-// may contain itself.
+// compile makes the plan of t. open has the plans that are being made, as a type may contain
+// itself.
 func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
 	if p := open[t]; p != nil {
 		return p

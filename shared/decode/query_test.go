@@ -11,12 +11,12 @@ import (
 
 func TestAParameterIsDecodedAsAJSONString(t *testing.T) {
 	t.Parallel()
-	type asked struct {
+	type request struct {
 		ID    api.Number `json:"id"`
 		Other api.Number `json:"other"`
 	}
-	plan := PlanOf[asked]()
-	var good, bad asked
+	plan := PlanOf[request]()
+	var good, bad request
 	require.Nil(t, plan.Parameters(Request{Query: "id=9007199254740993"}, &good))
 	require.EqualValues(t, "9007199254740993", good.ID)
 	require.Empty(t, good.Other)

@@ -68,33 +68,33 @@ func (r *Rules) TTL(field string, seconds *int64) {
 	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(Farthest/time.Second)), field, "must be between 1 and 31622400")
 }
 
-// URLRule is what every URL must be that the service may call.
+// URLRule describes the URLs that the service may call.
 const URLRule = "an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes"
 
-// ValidURL reports whether the service may call a URL, by its form.
+// ValidURL reports whether a URL has the form of URLRule.
 func ValidURL(text string) bool {
 	to, err := message.ParseAddress(text)
 	return err == nil && to.Kind == message.URL
 }
 
-// Callback checks an optional URL for the events of one task, as the URL of an endpoint.
+// Callback checks an optional URL for the events of one task. The URL of an endpoint has the same rule.
 func (r *Rules) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
 
-// Reachable checks that the host of an optional URL is not an address that the service may not call. It is not a rule of the
-// request alone: the operator may change the allowed networks, and a repeat must be accepted all the same.
+// Reachable checks that the host of an optional URL is not an address that the service may not call. The rule
+// depends on settings: the operator may change the allowed networks, and must not make a repeat of a request fail.
 func (r *Rules) Reachable(field, url string, allowed config.Networks) {
 	r.When(url != "" && !outgoing.PermitsURL(url, allowed), field, "must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS")
 }
 
 // OnUnknown checks an optional policy for tasks whose outcome is not known.
-func (r *Rules) OnUnknown(field, word string) {
-	_, known := task.ParsePolicy(word)
-	r.When(word != "" && !known, field, "must be resend, hold or fail")
+func (r *Rules) OnUnknown(field, policy string) {
+	_, known := task.ParsePolicy(policy)
+	r.When(policy != "" && !known, field, "must be resend, hold or fail")
 }
 
-// SMSQueue is Queue without the queues of subscribe messages; instead says who serves those.
+// SMSQueue is Queue without the queues of subscribe messages. instead says what to use for those.
 func (r *Rules) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)

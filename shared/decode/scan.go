@@ -56,7 +56,7 @@ func (d *decoder) text() (s []byte, problem string) {
 		switch c := d.raw[d.pos]; {
 		case c == '\\':
 			plain = false
-			d.pos++ // what is escaped may be a quote
+			d.pos++ // the escaped character may be a quote
 		case c >= utf8.RuneSelf:
 			plain = false
 		}
@@ -131,7 +131,7 @@ func hex4(s []byte) (r rune) {
 // skip moves behind the value at pos and returns its bytes.
 func (d *decoder) skip() []byte { return d.skipValue(false) }
 
-// skipChecked is skip that also notes strings and nesting that are not accepted.
+// skipChecked is skip that also records bad strings and too deep nesting.
 func (d *decoder) skipChecked() []byte { return d.skipValue(true) }
 
 func (d *decoder) skipValue(check bool) []byte {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// value decodes the JSON value at pos into v and moves behind it.
+// value decodes the JSON value at pos into v and moves pos behind it.
 func (d *decoder) value(p *Plan, v reflect.Value) {
 	c := d.raw[d.pos]
 	if c == 'n' {
@@ -85,19 +85,20 @@ func (d *decoder) container(p *Plan, v reflect.Value, c byte) {
 	}
 }
 
-// wrongType notes a value of another type than p wants, and skips it.
+// wrongType records a value of another type than p wants, and skips it.
 func (d *decoder) wrongType(p *Plan) {
 	d.fail(p.want)
 	d.skip()
 }
 
-// check notes the error of a type that decodes itself.
+// check records the error of a type that decodes itself.
 func (d *decoder) check(p *Plan, err error) {
 	if problem := p.message(err); problem != "" {
 		d.fail(problem)
 	}
 }
 
+// message returns the message for an error of a type that decodes itself; "" = no error.
 func (p *Plan) message(err error) string {
 	switch {
 	case err == nil:
@@ -152,8 +153,8 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 	v.Set(items)
 }
 
-// overLimit reports whether the element i of a list or object is one too many. The rest is
-// skipped: each element takes a few bytes in the body and many times that when decoded.
+// overLimit reports whether element i of a list or object is over the limit. Such elements are
+// skipped: each takes a few bytes in the body and many times that when decoded.
 func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
 		d.fail(tooMany)
@@ -188,8 +189,8 @@ func (d *decoder) mapping(p *Plan, v reflect.Value) {
 	v.Set(m)
 }
 
-// any decodes as encoding/json does into an empty interface, with numbers as
-// json.Number.
+// any returns the value at pos as encoding/json decodes it into an empty interface, with numbers
+// as json.Number.
 func (d *decoder) any() any {
 	switch c := d.raw[d.pos]; c {
 	case '"':
@@ -214,7 +215,7 @@ func (d *decoder) any() any {
 	}
 }
 
-// planOfAny is how an empty interface holds an object or a list.
+// planOfAny returns the plan for an object or a list in an empty interface.
 func planOfAny(open byte) *Plan {
 	element := &Plan{kind: kindAny, typ: reflect.TypeFor[any]()}
 	if open == '{' {
@@ -238,8 +239,7 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	}
 }
 
-// repaired reads a text that must not be refused: what Postgres cannot store becomes
-// U+FFFD.
+// repaired reads a text that must not be refused: U+FFFD replaces what Postgres cannot store.
 func (d *decoder) repaired(v reflect.Value) {
 	start := d.pos
 	s, problem := d.text()
@@ -286,7 +286,7 @@ func (p *Plan) number(v reflect.Value, s string) string {
 	return p.want
 }
 
-// bounds is the message for a number that p's type cannot hold.
+// bounds returns the message for a number that p's type cannot hold.
 func (p *Plan) bounds() string {
 	unused := 64 - p.typ.Bits()
 	switch p.kind {

@@ -40,30 +40,30 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 	metrics.AcceptedWrite.Observe(time.Since(started))
 	metrics.AcceptedAck.Observe(time.Since(m.AcceptedAt))
 	if stored.Replayed {
-		return replayed(m, durability, stored.Seq, stored.Event.Time(), stored.Fingerprint)
+		return replayResult(m, durability, stored.Seq, stored.Event.Time(), stored.Fingerprint)
 	}
-	return accepted(m, durability, stored.Seq, m.AcceptedAt), nil
+	return acceptedResult(m, durability, stored.Seq, m.AcceptedAt), nil
 }
 
-// replayed returns the response for a message whose id is already in the stream, accepted at the time
-// at. It refuses another message with the same id.
-func replayed(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
+// replayResult returns the result for a message whose id is already in the stream, accepted at the
+// time at. It refuses another message with the same id.
+func replayResult(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
 	if fingerprint != streamevent.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
-	first := accepted(m, durability, seq, at)
+	first := acceptedResult(m, durability, seq, at)
 	first.Replayed = true
 	return first, nil
 }
 
-func accepted(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time) Submitted {
+func acceptedResult(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time) Submitted {
 	return Submitted{Ack: api.MessageAck{
 		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckAccepted, State: api.AckAccepted,
 		Durability: durability.String(), AcceptedAt: fn.Instant(at), AcceptSeq: int64(seq),
 	}}
 }
 
-// respondToRefused returns the response for a message that has a refusal: the first response if the message
+// respondToRefused returns the result for a message that has a refusal: the first result if the message
 // was accepted before, else the refusal.
 func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	found, err := in.env.Bus().LookUp(ctx, m.ID.String())
@@ -78,7 +78,7 @@ func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.
 	if err != nil {
 		return Submitted{}, errBusy()
 	}
-	return replayed(m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
+	return replayResult(m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
 }
 
 // producer names this process in the stream, for operators.
@@ -88,15 +88,15 @@ func producer() string {
 }
 
 const (
-	durabilityTime = time.Minute // how long the durability is used before it is read again
-	lookUpTimeout  = 2 * time.Second
+	durabilityTTL = time.Minute // how long the durability is used before it is read again
+	lookUpTimeout = 2 * time.Second
 )
 
-// durability returns which failures an accepted message survives until it is saved; a failure of
-// which this is unknown is not included. The error is bus.ErrUnavailable if these are fewer than the
-// settings require: then no message may be accepted.
+// durability returns the failures that an accepted message is known to survive before it is saved.
+// The error is bus.ErrUnavailable if the settings require more of them: then no message may be
+// accepted.
 func (in *Intake) durability() (bus.Durability, error) {
-	known, _ := in.cached.Get() // after an error it is what is known
+	known, _ := in.knownDurability.Get() // with an error it is what was found out before
 	required := in.twoPhase.Durability | bus.DurableProcess
 	if !known.Covers(required) {
 		return known, fmt.Errorf("%w: the stream has the durability %s, and %s is required", bus.ErrUnavailable, known, required)

@@ -32,15 +32,15 @@ type Intake struct {
 	env      *fn.Env
 	twoPhase settings.TwoPhase
 
-	cached     cache.Value[bus.Durability]
-	makeRoomAt atomic.Int64 // when save was last woken to make room, in Unix seconds
+	knownDurability cache.Value[bus.Durability]
+	madeRoomAt      atomic.Int64 // when save was last woken to make room, in Unix seconds
 }
 
-// New does not touch the network.
+// New does not use the network.
 func New(env *fn.Env) *Intake {
 	in := &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
-	in.cached.Timeout, in.cached.Keep = lookUpTimeout, durabilityTime
-	in.cached.Read = func(ctx context.Context) (bus.Durability, error) {
+	in.knownDurability.Timeout, in.knownDurability.Keep = lookUpTimeout, durabilityTTL
+	in.knownDurability.Read = func(ctx context.Context) (bus.Durability, error) {
 		return env.Bus().Durability(ctx, in.twoPhase.MonitorURL)
 	}
 	return in
@@ -107,7 +107,7 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 // full of messages that are already saved.
 func (in *Intake) makeRoom() {
 	now := time.Now().Unix()
-	if last := in.makeRoomAt.Load(); last != now && in.makeRoomAt.CompareAndSwap(last, now) {
+	if last := in.madeRoomAt.Load(); last != now && in.madeRoomAt.CompareAndSwap(last, now) {
 		in.env.WakeSaveAt(time.Time{})
 	}
 }
@@ -115,30 +115,30 @@ func (in *Intake) makeRoom() {
 // save commits a message and returns ack saved.
 func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	queued := time.Now()
-	outs, errs := in.messages.Submit([]*messages.Submission{m})
+	results, errs := in.messages.Submit([]*messages.Submission{m})
 	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
 	if errs[0] != nil {
 		return Submitted{}, errs[0]
 	}
-	out := outs[0]
-	if out.Refused != nil {
-		return Submitted{}, out.Refused
+	result := results[0]
+	if result.Refused != nil {
+		return Submitted{}, result.Refused
 	}
-	if out.State == message.Sending.String() { // for a repeat too: the process of the first call may have died before this
+	if result.State == message.Sending.String() { // for a repeat too: the process of the first call may have died before this
 		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{
 		Ack: api.MessageAck{
 			ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
-			Status: int(out.Status), State: out.State, Archived: out.Archived,
+			Status: int(result.Status), State: result.State, Archived: result.Archived,
 		},
-		SavedAt: out.SavedAt, Replayed: out.Replayed,
+		SavedAt: result.SavedAt, Replayed: result.Replayed,
 	}, nil
 }
 
-// newMessage converts a valid request. A message with a blocked word, or to an address that may not be
-// called, gets a refusal, which, like that of the caller's quota, applies only to a new message: a
-// repeat of an accepted one is treated like the first one.
+// newMessage converts a valid request. It sets the field Refused of a message with a blocked word, or
+// to an address that may not be called. Such a refusal, like that of the caller's quota, applies only
+// to a new message: a repeat of an accepted one is treated like the first one.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 // Request adds validation to api.MessageRequest.
 type Request api.MessageRequest
 
-// Validate names every field whose value is not acceptable.
+// Validate returns every bad field.
 func (r *Request) Validate() []task.Field {
 	var bad decode.Rules
 	bad.User("from", r.From)
@@ -48,7 +48,7 @@ func (r *Request) Validate() []task.Field {
 	return bad
 }
 
-// address is the destination of the message: from the field to, or from exchange_name and
+// address returns the destination of the message: that of the field to, or of exchange_name and
 // routing_key.
 func (r *Request) address() (message.Address, *task.Field) {
 	var to message.Address
@@ -91,13 +91,13 @@ func (r *Request) message(caller int64, from string) (*messages.Submission, erro
 	if data.Len() > message.MaxData {
 		return nil, task.Refuse("too_large", fmt.Sprintf("data must have at most %d bytes", message.MaxData))
 	}
-	print, err := r.fingerprint()
+	fingerprint, err := r.fingerprint()
 	if err != nil {
 		return nil, err
 	}
 	to, _ := r.address()
 	return &messages.Submission{
-		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: print,
+		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: fingerprint,
 		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
 		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, defaultType), Data: data.Bytes(),
 		Confirm: r.confirms(to.Kind), MaxSends: int16(decode.ValueOr(r.MaxSends, message.DefaultSends)),

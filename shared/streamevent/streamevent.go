@@ -39,7 +39,7 @@ type acceptedData struct {
 	Producer         string          `json:"producer"`
 }
 
-// OfAccepted is a message as a stream keeps it until it is saved.
+// OfAccepted returns the event of an accepted message, which a stream keeps until the message is saved.
 func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -58,14 +58,14 @@ func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	return asWritten(e, data.Bytes()), err
 }
 
-// FingerprintText is the text of a fingerprint, as a stream keeps it beside the event.
+// FingerprintText returns the text of a fingerprint, as a stream keeps it in a header of the event.
 func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
-// Source is the source of events of Sendonce's own.
+// Source is the attribute source of events that Sendonce itself creates.
 const Source = "/sendonce"
 
-// Event is an event of a stream as it is in the JSON of a batch, with what the
-// trigger adds to it.
+// Event is an event of a stream as it is in the JSON of a batch, with the attributes that the
+// trigger adds.
 type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
@@ -78,7 +78,7 @@ type Event struct {
 	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
 
-// Alone converts an event that was not posted in a batch.
+// Alone converts an event that was posted alone, not in a batch.
 func Alone(e cloudevents.Event) Event {
 	text := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
@@ -88,7 +88,7 @@ func Alone(e cloudevents.Event) Event {
 		AcceptSeq: text("acceptseq"), Fingerprint: text("fp"), Data: e.Data()}
 }
 
-// CloudEvent is the event itself, where it is one of Sendonce's own.
+// CloudEvent converts an event that Sendonce itself created.
 func (p *Event) CloudEvent() cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(p.ID)
@@ -102,14 +102,13 @@ func (p *Event) CloudEvent() cloudevents.Event {
 	return asWritten(e, p.Data)
 }
 
-// FromStream converts an event that was read from the stream of accepted messages.
-// seq is its sequence number and print the text of its fingerprint, which the stream keeps
-// beside the event.
-func FromStream(e cloudevents.Event, seq uint64, print string) Event {
-	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: print, Data: e.Data()}
+// FromStream converts an event that was read from the stream of accepted messages. seq is its
+// sequence number, fingerprint the text of its fingerprint.
+func FromStream(e cloudevents.Event, seq uint64, fingerprint string) Event {
+	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: fingerprint, Data: e.Data()}
 }
 
-// Message is the message that was accepted, or an error if the event is not one of a message.
+// Message returns the accepted message. The error says why the event is not one of a message.
 func (p *Event) Message() (*messages.Submission, error) {
 	id, err := task.ParseID(p.ID)
 	if err != nil || p.Type != bus.AcceptedType {
@@ -141,24 +140,22 @@ func (p *Event) Message() (*messages.Submission, error) {
 		return nil, fmt.Errorf("its destination %w", err)
 	}
 	if year := m.SentAt.UTC().Year(); year < 1 || year > 9999 {
-		return nil, errors.New("its sent_at is none that a message may have")
+		return nil, errors.New("its sent_at is not between the years 1 and 9999")
 	}
 	if m.CallerID < 0 || !task.ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
-		return nil, errors.New("its caller, sender, client_msg_id, type or data is none that a message may have")
+		return nil, errors.New("its caller, sender, client_msg_id, type or data is not valid for a message")
 	}
 	return m, nil
 }
 
-// asWritten gives an event JSON data byte for byte; SetData would write < > and
-// & in another way.
+// asWritten sets the JSON data of an event without changing a byte; SetData would escape < > and &.
 func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
 	e.SetDataContentType(cloudevents.ApplicationJSON)
 	e.DataEncoded = data
 	return e
 }
 
-// OfMessage is a reliable message as its receiver gets it: a CloudEvent whose
-// id is the message's.
+// OfMessage returns a message as its receiver gets it: a CloudEvent with the id of the message.
 func OfMessage(m messages.Detail) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -168,9 +165,9 @@ func OfMessage(m messages.Detail) (cloudevents.Event, error) {
 	return asWritten(e, m.Data), nil
 }
 
-// ConfirmTokenAttribute is the attribute of a message to a URL that its
-// confirmation must give back, where one is asked for.
+// ConfirmTokenAttribute is an attribute of a message to a URL. If the message must be confirmed, the
+// confirmation must contain its value.
 const ConfirmTokenAttribute = "confirmtoken"
 
-// ConfirmToken is the text of such a token; "" of none.
+// ConfirmToken returns the text of such a token; "" for nil.
 func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }
