@@ -22,7 +22,7 @@ import (
 // pageVisitors is shown instead of roles: a page itself decides what its visitor sees.
 const pageVisitors = "a page, for everybody"
 
-// listRoutes prints what a gateway must route, as a Markdown table. It needs no database.
+// listRoutes prints the routes as a Markdown table, for the configuration of gateways. It needs no database.
 func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string) error {
 	return func(_ context.Context, env *fn.Env, args []string) error {
 		if len(args) > 0 {
@@ -57,8 +57,8 @@ func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string
 // healthTimeout is shorter than the timeout of container engines for a health check.
 const healthTimeout = 2 * time.Second
 
-// checkHealth is the health check of an image that holds no other program. It
-// does not check the database: restarting this container would not bring that back.
+// checkHealth is the health check of an image that has no other program. It does not check the
+// database: restarting this container would not help.
 func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {
@@ -79,7 +79,7 @@ func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("it returned %s", res.Status)
+		return fmt.Errorf("/healthz returned %s", res.Status)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// A Command is one use of the binary beside serving, as `sendonce migrate`. Its Env has
+// A Command is a use of the binary, such as `sendonce migrate`. Its Env has
 // the settings and, where DATABASE_URL is set, the database.
 type Command struct {
 	Name string
@@ -47,8 +47,8 @@ func ConfigTable(commands []Command, functions ...fn.Function) string {
 	return config.Table(fn.Settings(Readers(commands), functions))
 }
 
-// SecretReaders returns the name of every secret setting with the functions and commands
-// that read it; an empty list stands for all of them.
+// SecretReaders returns the functions and commands that read each secret setting, by its name; an
+// empty list = all of them.
 func SecretReaders(commands []Command, functions ...fn.Function) map[string][]string {
 	readers := map[string][]string{}
 	for _, s := range fn.Settings(Readers(commands), functions) {

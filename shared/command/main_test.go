@@ -16,12 +16,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// TestMain lets the test binary be the binary that tests start.
+// TestMain makes the test binary the binary that tests start.
 func TestMain(m *testing.M) {
 	if os.Getenv("COMMAND_TEST_PROCESS") != "" {
 		greet := Command{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *fn.Env, args []string) error {
 			if len(args) != 1 {
-				return errors.New("whom?")
+				return errors.New("greet needs a name")
 			}
 			fmt.Println("hello", args[0], "from", env.Config.Username)
 			return nil
@@ -63,7 +63,7 @@ func TestMainRunsTheNamedCommand(t *testing.T) {
 		{"an unknown command is refused", nil, []string{"sevre"}, 2, `unknown command "sevre"`},
 		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
 		{"another command runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
-		{"another command fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"whom?"`},
+		{"another command fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"greet needs a name"`},
 		{"a missing password stops the start", []string{"BASIC_AUTH_PASSWORD="}, nil, 2, "BASIC_AUTH_PASSWORD is not set or empty"},
 		{"an unknown setting stops the start", []string{"SENDONCE_MAX_CALL=1"}, []string{"serve"}, 2, "SENDONCE_MAX_CALL is no setting"},
 		{"a wrong target stops the start", []string{"FUNCTION_TARGET=gretter"}, nil, 2, "there are: greeter, poll"},

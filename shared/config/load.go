@@ -74,7 +74,7 @@ func badValue(field reflect.StructField, err error) task.Field {
 	return task.Field{Name: name, Message: shownValue(field) + message}
 }
 
-// shown is the value of a setting for a message, "" if it is a secret.
+// shown returns the value of a setting for a message, "" if it is a secret.
 func shown(config reflect.Type, name string) string {
 	for i := range config.NumField() {
 		if field := config.Field(i); field.Tag.Get("envconfig") == name {

@@ -16,22 +16,22 @@ type Setting struct {
 	ReadBy []string // functions and commands; empty = all
 }
 
-// Settings lists those of a struct. It panics if a field lacks a tag, which is a mistake in
-// the code.
+// Settings returns the settings of the struct C. It panics if a field lacks a tag, which is a
+// mistake in the code.
 func Settings[C any]() []Setting {
 	var all []Setting
-	of := reflect.TypeFor[C]()
-	for i := range of.NumField() {
-		tag := of.Field(i).Tag
+	t := reflect.TypeFor[C]()
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
 		if tag.Get("ignored") == "true" {
 			continue
 		}
 		s := Setting{Name: tag.Get("envconfig"), Default: tag.Get("default"), Description: tag.Get("desc"), Secret: tag.Get("secret") == "true"}
 		if s.Name == "" || s.Description == "" {
-			panic(fmt.Sprintf("config: %s.%s needs the tags envconfig and desc", of, of.Field(i).Name))
+			panic(fmt.Sprintf("config: %s.%s needs the tags envconfig and desc", t, t.Field(i).Name))
 		}
-		if s.Secret && (of.Field(i).Type.Kind() != reflect.String || s.Default != "") {
-			panic(fmt.Sprintf("config: %s.%s is secret and must be a string without a default", of, of.Field(i).Name))
+		if s.Secret && (t.Field(i).Type.Kind() != reflect.String || s.Default != "") {
+			panic(fmt.Sprintf("config: %s.%s is secret and must be a string without a default", t, t.Field(i).Name))
 		}
 		if readers := tag.Get("readby"); readers != "" {
 			s.ReadBy = strings.Split(readers, ",")
@@ -47,7 +47,7 @@ type Reader struct {
 	Settings []Setting
 }
 
-// Merge lists the settings of all readers by name, each once with all that read it. It
+// Merge returns the settings of all readers by name, each once with the names of its readers. It
 // panics if two readers declare one setting differently.
 func Merge(readers []Reader) []Setting {
 	byName := map[string]Setting{}
@@ -68,7 +68,7 @@ func Merge(readers []Reader) []Setting {
 	return all
 }
 
-// Table is a Markdown table of settings: name, default, meaning and readers. The row of a
+// Table returns a Markdown table of settings: name, default, meaning and readers. The row of a
 // secret names the variable for its file.
 func Table(settings []Setting) string {
 	var b strings.Builder

@@ -11,21 +11,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// prefixes begin names that nothing else uses. APP_ is not one: many set APP_ENV and
-// APP_NAME.
+// prefixes are those of names that only Sendonce uses. APP_ is not one: many programs use APP_ENV
+// and APP_NAME.
 var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
 // isServiceLink reports whether a variable was set by Kubernetes or by a container link to
-// describe a service, whatever the name of that is.
+// describe a service. Its name may begin with one of prefixes.
 func isServiceLink(pair string) bool {
 	const pattern = `_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`
-	return regexp.MustCompile(pattern).MatchString(pair) // most starts do not need it
+	return regexp.MustCompile(pattern).MatchString(pair) // compiled here, as most starts do not need it
 }
 
-// Unknown finds misspelt settings, so that a process does not start with a default in place
-// of the value that was meant. A variable is one if its name has the prefix of settings, or
-// if it resembles a setting that is not set. To use such a name for something else, set
-// that setting too.
+// Unknown returns the misspelt settings, so that a process does not start with a default in place
+// of the intended value. A variable is one if its name has one of prefixes, or resembles the name
+// of a setting that is not set. To use such a name for something else, set that setting too.
 func Unknown(environ []string, settings []Setting) []task.Field {
 	set := map[string]bool{}
 	for _, pair := range environ {
@@ -66,35 +65,35 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest is the name of which another is most likely a misspelling, "" when
-// there is none. One letter in five may be wrong, and at most three. None may be wrong in
-// PORT, and in names as short as NATS_URL none before the underscore: programs have
-// variables such as API_HOST.
+// nearest returns the one of names that name is most likely a misspelling of, "" if there is
+// none. One letter in five may differ, at most three. In names as short as NATS_URL, the part
+// before the underscore must be the same, as other programs use API_HOST; PORT has no misspellings.
 func nearest(name string, names []string) string {
-	best, least := "", 4
+	best, bestDistance := "", 4
 	for _, candidate := range names {
-		may := min(len(candidate)/5, least-1)
-		if !isNear(name, candidate, may) {
+		limit := min(len(candidate)/5, bestDistance-1)
+		if !isNear(name, candidate, limit) {
 			continue
 		}
-		first, _, parted := strings.Cut(candidate, "_")
-		if len(candidate) <= len("NATS_URL") && !(parted && strings.HasPrefix(name, first+"_")) {
+		first, _, hasUnderscore := strings.Cut(candidate, "_")
+		if len(candidate) <= len("NATS_URL") && !(hasUnderscore && strings.HasPrefix(name, first+"_")) {
 			continue
 		}
-		if d := distance(name, candidate); d <= may {
-			best, least = candidate, d
+		if d := distance(name, candidate); d <= limit {
+			best, bestDistance = candidate, d
 		}
 	}
 	return best
 }
 
-// isNear is a cheap test that most names fail: the distance is at least the difference of
+// isNear is a cheap test that excludes most names: the distance is at least the difference of
 // the lengths, and the number of letters that only one name has.
 func isNear(a, b string, distance int) bool {
-	has, lacks := letters(a), letters(b)
-	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(has&^lacks), bits.OnesCount64(lacks&^has)) <= distance
+	inA, inB := letters(a), letters(b)
+	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(inA&^inB), bits.OnesCount64(inB&^inA)) <= distance
 }
 
+// letters returns the set of the letters of a name, one bit for each.
 func letters(name string) (set uint64) {
 	for i := range len(name) {
 		set |= 1 << (name[i] % 64)

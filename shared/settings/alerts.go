@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Alerts is when admins are notified that a queue or a stream is in trouble. All
-// functions must agree on it.
+// Alerts are the limits above which alerts about queues and streams are raised. All functions must
+// have the same values.
 type Alerts struct {
 	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this share of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
 	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"with fewer finished tasks of a queue within ALERT_WINDOW its failures raise no alert"`
@@ -29,7 +29,7 @@ func (a *Alerts) Validate() []task.Field {
 	return bad
 }
 
-// Rules returns them for the domain.
+// Rules converts the settings.
 func (a *Alerts) Rules() task.AlertRules {
 	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog, StreamFull: a.StreamFull}
 }

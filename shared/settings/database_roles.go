@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Roles says as whom the functions log in to Postgres (see store.Roles). A process
-// has the passwords of the roles that it uses.
+// Roles are the Postgres roles that the functions log in as (see store.Roles). A process has only
+// the passwords of the roles that it uses.
 type Roles struct {
 	Hot               string `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the functions; empty = the user of DATABASE_URL, also in place of SENDONCE_ADMIN_ROLE and SENDONCE_RETENTION_ROLE"`
 	HotPassword       string `envconfig:"SENDONCE_HOT_PASSWORD" secret:"true" readby:"admin,claim,console,deliver,exporter,messages,migrate,reencrypt,relay,report,save,stream,submit,subscribe,sweep,webhooks,wechat" desc:"password of SENDONCE_HOT_ROLE"`
@@ -27,28 +27,28 @@ func (r *Roles) Validate() []task.Field {
 	}
 	var bad []task.Field
 	settingOf := map[string]string{"": "an empty SENDONCE_HOT_ROLE"}
-	for _, one := range []struct {
+	for _, c := range []struct {
 		setting, role string
 		mayBeEmpty    bool
 	}{
 		{"SENDONCE_HOT_ROLE", r.Hot, true}, {"SENDONCE_READ_ROLE", r.Read, true},
 		{"SENDONCE_ADMIN_ROLE", r.Admin, r.Hot == ""}, {"SENDONCE_RETENTION_ROLE", r.Retention, r.Hot == ""},
 	} {
-		other := settingOf[one.role]
+		other := settingOf[c.role]
 		switch {
-		case one.role == "" && !one.mayBeEmpty:
-			bad = append(bad, task.Field{Name: one.setting, Message: "must name a role unless SENDONCE_HOT_ROLE is empty"})
-		case one.role != "" && other != "":
-			bad = append(bad, task.Field{Name: one.setting, Message: "must be another role than " + other + ": each may do other things"})
+		case c.role == "" && !c.mayBeEmpty:
+			bad = append(bad, task.Field{Name: c.setting, Message: "must name a role unless SENDONCE_HOT_ROLE is empty"})
+		case c.role != "" && other != "":
+			bad = append(bad, task.Field{Name: c.setting, Message: "must be another role than " + other + ": each may do other things"})
 		default:
-			settingOf[one.role] = one.setting
+			settingOf[c.role] = c.setting
 		}
 	}
 	return bad
 }
 
-// checkPassword finds a password in the URL where roles with names log in: it is most
-// likely that of the owner, which no function may have.
+// checkPassword refuses a password in the URL unless the functions log in as the URL's user: it is
+// most likely that of the owner, which no function may have.
 func (r *Roles) checkPassword(databaseURL string) []task.Field {
 	if r.Hot == "" || !hasPassword(databaseURL) {
 		return nil
@@ -56,8 +56,7 @@ func (r *Roles) checkPassword(databaseURL string) []task.Field {
 	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
 }
 
-// hasPassword looks at the text, as several hosts do not make a URL that url.Parse
-// knows.
+// hasPassword searches the text, as url.Parse refuses several hosts.
 func hasPassword(databaseURL string) bool {
 	_, rest, _ := strings.Cut(databaseURL, "://")
 	authority, _, _ := strings.Cut(rest, "/")

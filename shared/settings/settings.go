@@ -60,7 +60,7 @@ type Config struct {
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
 	_, badKeys := store.ParseKeys(c.EncryptionKeys)
-	const maxDays, noEnd = 36500, "must be between 0 and 36500, where 0 keeps for ever"
+	const maxDays, daysRule = 36500, "must be between 0 and 36500, where 0 keeps for ever"
 	var bad decode.Rules
 	bad.When(c.Username == "" || strings.Contains(c.Username, ":"), "BASIC_AUTH_USERNAME", "must not be empty or contain a colon")
 	bad.When(!c.PhoneCountry.Valid(), "PHONE_DEFAULT_COUNTRY_CODE", "must be a country code without +, 1 to 3 digits such as 86, or empty")
@@ -69,8 +69,8 @@ func (c *Config) Validate() []task.Field {
 	}
 	bad.When(!validMetrics(c.Metrics), "SENDONCE_METRICS", "must be admin, open, or a port from 1 to 65535")
 	bad.When(slices.ContainsFunc(c.Origins, func(o string) bool { return !validOrigin(o) }), "SENDONCE_STREAM_ORIGINS", "must be origins such as https://chat.example.com, without a path, separated by commas")
-	bad.When(c.RetentionDays < 0 || c.RetentionDays > maxDays, "RETENTION_DAYS", noEnd)
-	bad.When(c.LogDays < 0 || c.LogDays > maxDays, "RETENTION_LOG_DAYS", noEnd)
+	bad.When(c.RetentionDays < 0 || c.RetentionDays > maxDays, "RETENTION_DAYS", daysRule)
+	bad.When(c.LogDays < 0 || c.LogDays > maxDays, "RETENTION_LOG_DAYS", daysRule)
 	bad.When(c.MaxConns < 1 || c.MaxConns > 1000, "SENDONCE_DATABASE_MAX_CONNS", "must be between 1 and 1000")
 	bad.When(c.MaxCalls < 1 || c.MaxCalls > 1_000_000, "SENDONCE_MAX_CALLS", "must be between 1 and 1000000")
 	bad.When(c.Waiting < 0 || c.Waiting > 1_000_000_000, "SENDONCE_CALLER_WAITING_MESSAGES", "must be between 0 and 1000000000, where 0 is no limit")
@@ -106,13 +106,13 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-// EncryptionKeys is the name of a setting that some functions cannot do without.
+// EncryptionKeys is the name of a setting that some functions require.
 const EncryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
 
 // MinMemoryMB leaves room for the largest batch: one caller may hold half of it.
 const MinMemoryMB = 40
 
-// MetricsPort is the port of /metrics alone; "" when it is on that of the calls.
+// MetricsPort returns the port that serves only /metrics; "" if the port of the API serves it.
 func (c *Config) MetricsPort() string {
 	if c.Metrics == MetricsForAdmin || c.Metrics == MetricsForAll {
 		return ""
@@ -120,7 +120,7 @@ func (c *Config) MetricsPort() string {
 	return c.Metrics
 }
 
-// The values of SENDONCE_METRICS beside a port.
+// The values of SENDONCE_METRICS other than a port.
 const (
 	MetricsForAdmin = "admin"
 	MetricsForAll   = "open"
@@ -149,8 +149,8 @@ func List() []config.Setting {
 	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](), config.Settings[Alerts]())
 }
 
-// MissingToServe names what only serving needs: commands such as migrate do
-// without a password.
+// MissingToServe checks the settings that only serving needs: commands such as migrate need no
+// password of the admin.
 func (c *Config) MissingToServe(needsKeys bool) []task.Field {
 	var missing []task.Field
 	if c.DatabaseURL == "" {

@@ -47,15 +47,15 @@ func TestLoadReadsTheEnvironment(t *testing.T) {
 	})
 	cfg, problems := Load()
 	require.Empty(t, problems)
-	require.Equal(t, "[::1]:8080", cfg.Address(), "PORT wins")
-	require.Equal(t, Roles{Read: "sendonce_read"}, cfg.Roles, "set to empty is not unset, and then two others have no name either")
+	require.Equal(t, "[::1]:8080", cfg.Address(), "PORT overrides APP_PORT")
+	require.Equal(t, Roles{Read: "sendonce_read"}, cfg.Roles, "an empty role does not get its default, and empties two other roles")
 	require.True(t, cfg.Debug)
 	require.Len(t, cfg.TrustedProxies, 1)
-	require.Equal(t, task.Backoff{"*": {time.Minute}, "bulk": {0}}, cfg.RetryBackoff, "all of it takes the place of the default")
+	require.Equal(t, task.Backoff{"*": {time.Minute}, "bulk": {0}}, cfg.RetryBackoff, "the whole default is replaced")
 	require.Zero(t, cfg.RetentionDays)
 }
 
-// The errors of net/url quote what they are about.
+// The errors of net/url quote the URL.
 func TestErrorsNeverQuoteURLPasswords(t *testing.T) {
 	type urls struct {
 		URL url.URL `envconfig:"FNTEST_URL"`
@@ -137,7 +137,7 @@ func TestSecretIsReadFromFile(t *testing.T) {
 	cfg, problems := Load()
 	require.Empty(t, problems)
 	require.Equal(t, " hunter2 ", cfg.Password, "only the line end is cut off")
-	require.Equal(t, "token", cfg.Bus.Password, "an empty variable is not in the way")
+	require.Equal(t, "token", cfg.Bus.Password, "an empty variable counts as not set")
 }
 
 func TestSecretFileMustExistAndBeTheOnlySource(t *testing.T) {

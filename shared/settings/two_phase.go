@@ -46,8 +46,8 @@ func (c *TwoPhase) Validate() []task.Field {
 	return bad
 }
 
-// Accepts reports whether a message is to be acknowledged as accepted; ack is what
-// its request says, "" when it leaves that to the service.
+// Accepts reports whether a message is acknowledged as accepted. ack is the field of its request;
+// "" = DefaultAck.
 func (c *TwoPhase) Accepts(ack string) bool {
 	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted
 }

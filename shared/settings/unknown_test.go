@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// wrong gives the names that stop a start, each with the setting that is meant.
+// wrong returns the unknown names, each with the setting that the message suggests.
 func wrong(environ ...string) map[string]string {
 	meant := map[string]string{}
 	for _, p := range config.Unknown(environ, List()) {
@@ -41,7 +41,7 @@ func TestUnknownNameIsAllowedOnceTheSettingIsSet(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, wrong("NATS_URI=nats://a", "NATS_URL="))
 	require.Empty(t, wrong("DATABASE_URI=postgres://a", "DATABASE_URL_FILE=/x"))
-	require.Equal(t, map[string]string{"SENDONCE_MAX_CALL": ""}, wrong("SENDONCE_MAX_CALL=1", "SENDONCE_MAX_CALLS=1"), "nobody else has such a name")
+	require.Equal(t, map[string]string{"SENDONCE_MAX_CALL": ""}, wrong("SENDONCE_MAX_CALL=1", "SENDONCE_MAX_CALLS=1"), "only Sendonce uses this prefix")
 }
 
 func TestServiceLinkVariablesAreIgnored(t *testing.T) {
