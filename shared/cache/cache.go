@@ -11,7 +11,7 @@ import (
 // errorTime is how long the result of a failed read is kept.
 const errorTime = time.Second
 
-// Value is read when it is needed. Calls during a read wait for its result. The fields must
+// Value is read when Get needs it. Calls during a read wait for its result. The fields must
 // not change after the first Get.
 type Value[T any] struct {
 	Read    func(context.Context) (T, error)
@@ -30,7 +30,7 @@ type result[T any] struct {
 
 func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.until) }
 
-// Get returns what Read returned last, or reads. The error of a read is kept for 1 s.
+// Get returns the last result of Read, or calls Read if that is too old. An error is kept for 1 s.
 func (v *Value[T]) Get() (T, error) {
 	if r := v.last.Load(); r.isFresh() {
 		return r.value, r.err

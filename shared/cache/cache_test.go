@@ -35,10 +35,10 @@ func TestConcurrentCallsReadOnce(t *testing.T) {
 func TestErrorIsKeptForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		reads, silent := 0, true
+		reads, blocked := 0, true
 		c := &Value[int]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (int, error) {
 			reads++
-			if silent {
+			if blocked {
 				<-ctx.Done()
 			}
 			return reads, ctx.Err()
@@ -50,7 +50,7 @@ func TestErrorIsKeptForASecond(t *testing.T) {
 		}
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		require.Equal(t, 1, reads)
-		silent = false
+		blocked = false
 		time.Sleep(time.Second)
 		for range 20 {
 			value, err := c.Get()

@@ -11,7 +11,7 @@ import (
 // Limit lets one log line through in each interval and counts the events between. The zero value
 // has an interval of a minute. It is safe for concurrent use.
 type Limit struct {
-	Every time.Duration // between two lines; 0 = time.Minute. Not to be changed during a call
+	Every time.Duration // between two lines; 0 = time.Minute. It must not change after the first Next
 
 	mu       sync.Mutex
 	unlogged uint64
@@ -35,8 +35,8 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 // maxKeys bounds the memory of a ByKey to some 100 kB.
 const maxKeys = 1024
 
-// ByKey has a Limit for each key, with an interval of a minute. Keys may be of a caller's choice:
-// when there are very many, new ones share one Limit until others have been quiet for a minute.
+// ByKey has a Limit for each key, with an interval of a minute. Callers may choose keys: above
+// maxKeys, new ones share one Limit until others have had no line for a minute.
 // The zero value is ready. It is safe for concurrent use.
 type ByKey[K comparable] struct {
 	mu        sync.Mutex
@@ -54,7 +54,7 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	if l := b.limits[key]; l != nil {
 		return l
 	}
-	if len(b.limits) >= maxKeys && time.Since(b.cleanedAt) >= time.Second { // a flood of keys must not cost a scan for each
+	if len(b.limits) >= maxKeys && time.Since(b.cleanedAt) >= time.Second { // not for each key of a flood
 		maps.DeleteFunc(b.limits, func(_ K, l *Limit) bool { return l.isQuiet() })
 		b.cleanedAt = time.Now()
 	}

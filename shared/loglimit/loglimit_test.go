@@ -45,6 +45,6 @@ func TestByKeyLimitsEachKeyAndTheirNumber(t *testing.T) {
 		require.Equal(t, []any{2, true}, []any{int(unlogged), log})
 		time.Sleep(time.Minute)
 		b.Next(3 * maxKeys)
-		require.Len(t, b.limits, 1, "those that are quiet make room")
+		require.Len(t, b.limits, 1, "quiet keys are removed")
 	})
 }

@@ -16,7 +16,7 @@ import (
 
 const maxLabels = 3 // of a Counter or Histogram
 
-// Registry is all metrics of a process. All of it may be used by several goroutines.
+// Registry has the metrics of a process. It and its metrics are safe for concurrent use.
 type Registry struct {
 	prefix string
 
@@ -24,10 +24,10 @@ type Registry struct {
 	collectors []func(*Scrape)
 }
 
-// New is a registry without metrics. prefix begins the name of each, as in sendonce_.
+// New returns a registry without metrics. Their names begin with prefix, such as sendonce_.
 func New(prefix string) *Registry { return &Registry{prefix: prefix} }
 
-// Collect has each scrape call collect, for values that are read and not counted.
+// Collect makes each scrape call collect, which adds values that are read at that time.
 func (r *Registry) Collect(collect func(*Scrape)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,30 +52,30 @@ func (r *Registry) Text() []byte {
 	return b.Bytes()
 }
 
-// Scrape is what one scrape shows.
+// Scrape collects the metrics of one scrape.
 type Scrape struct {
 	prefix   string
 	families map[string]*family
 }
 
-// family is the samples of one name.
+// family has the samples of one name.
 type family struct {
 	kind, help string
 	samples    []string
 }
 
-// Gauge shows a value that goes up and down. labels are names and values in turn.
+// Gauge adds a value that goes up and down. labels are names and values in turn.
 func (s *Scrape) Gauge(name, help string, value float64, labels ...string) {
 	s.sample("gauge", name, help, value, labels)
 }
 
-// Counter shows a value that only goes up. labels are names and values in turn.
+// Counter adds a value that only goes up. labels are names and values in turn.
 func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 	s.sample("counter", name, help, value, labels)
 }
 
-// Histogram shows counted durations or sizes. counts has one for each of bounds, the upper ones of the buckets, and one
-// for what is above them all. labels are names and values in turn.
+// Histogram adds counted durations or sizes. bounds are the upper bounds of the buckets. counts has one count for each,
+// and one for values above all bounds. labels are names and values in turn.
 func (s *Scrape) Histogram(name, help string, bounds []float64, counts []uint64, sum float64, labels ...string) {
 	s.add("histogram", name, help, histogramText(s.prefix+name, labels, bounds, counts, sum))
 }
@@ -105,7 +105,7 @@ func labelText(labels []string) string {
 	return "{" + strings.Join(pairs, ",") + "}"
 }
 
-// values are those of the labels of one series.
+// values are the label values of one series.
 type values [maxLabels]string
 
 func valuesOf(labels []string) (v values) {
@@ -113,7 +113,7 @@ func valuesOf(labels []string) (v values) {
 	return v
 }
 
-// pairs are names and values in turn.
+// pairs returns names and values in turn.
 func (v values) pairs(names []string) (labels []string) {
 	for i, name := range names {
 		labels = append(labels, name, v[i])
@@ -121,14 +121,14 @@ func (v values) pairs(names []string) (labels []string) {
 	return labels
 }
 
-// Counter counts up, by the values of its labels.
+// Counter counts events by the values of its labels.
 type Counter struct {
 	mu     sync.Mutex
 	counts map[values]uint64
 }
 
-// Counter makes a counter. It has at most 3 labels, whose values must be few. One without
-// labels is shown from the start.
+// Counter makes a counter. It has at most 3 labels, which must have few different values. One
+// without labels is shown from the start.
 func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	c := &Counter{counts: map[values]uint64{}}
 	if len(labels) == 0 {
@@ -156,7 +156,7 @@ func (c *Counter) Add(n int, labels ...string) {
 
 // Histogram counts observed values by bucket, and by the values of its labels.
 type Histogram struct {
-	bounds []float64 // upper ones of the buckets, inclusive; one more bucket has no bound
+	bounds []float64 // upper bounds of the buckets, inclusive; one more bucket has no bound
 
 	mu     sync.Mutex
 	series map[values]*buckets
@@ -167,7 +167,7 @@ type buckets struct {
 	sum    float64
 }
 
-// Histogram makes a histogram, whose labels are as those of a Counter.
+// Histogram makes a histogram. Its labels have the limits of those of a Counter.
 func (r *Registry) Histogram(name, help string, bounds []float64, labels ...string) *Histogram {
 	h := &Histogram{bounds: bounds, series: map[values]*buckets{}}
 	if len(labels) == 0 {
@@ -193,7 +193,7 @@ func (h *Histogram) Observe(value float64, labels ...string) {
 	b.sum += value
 }
 
-// of is the series of the labels; mu is held.
+// of returns the series of the label values; mu is held.
 func (h *Histogram) of(labels []string) *buckets {
 	v := valuesOf(labels)
 	if h.series[v] == nil {

@@ -1,5 +1,5 @@
-// Package outgoing says which addresses the service may call. The function deliver checks each address just before it
-// connects; functions that store URLs refuse those whose host is an address that would not pass.
+// Package outgoing decides which addresses the service may call. The function deliver checks each address just before it
+// connects; functions that store URLs refuse those whose host is an address that may not be called.
 package outgoing
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// Permits reports whether an address may be called: all in the allowed networks, and all other public ones except those that
-// isOwn returns true for. isOwn may be nil.
+// Permits reports whether an address may be called: it is in the allowed networks, or it is public and isOwn returns false.
+// isOwn may be nil.
 func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bool) bool {
 	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
 	if allowed.Contains(addr) {

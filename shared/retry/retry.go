@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Delay returns the wait after failed try n, from 1: first, then doubled, up to longest.
+// Delay returns the wait after the nth failed try: first after try 1, then doubled, up to longest.
 func Delay(first, longest time.Duration, n int) time.Duration {
 	d := first
 	for ; n > 1 && d < longest; n-- {
@@ -37,5 +37,5 @@ func After(h http.Header, now time.Time, limit time.Duration) time.Duration {
 	return 0
 }
 
-// Seconds returns a wait in whole seconds, as Retry-After has it, rounded up.
+// Seconds returns a wait in whole seconds, rounded up, for Retry-After.
 func Seconds(d time.Duration) int64 { return int64(math.Ceil(max(d, 0).Seconds())) }

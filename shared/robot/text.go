@@ -14,7 +14,7 @@ import (
 
 // Text returns what a robot posts about an event, in English and Chinese. It always contains "Sendonce", which
 // robots may demand as a keyword, and never a URL: its path may contain a secret. Names have no characters that robots
-// would read as markup.
+// treat as markup.
 func Text(payload string) (string, error) {
 	var event api.WebhookEvent
 	if err := json.Unmarshal([]byte(payload), &event); err != nil {

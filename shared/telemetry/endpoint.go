@@ -16,12 +16,12 @@ type Endpoint struct {
 	Registry *metrics.Registry
 
 	log     *slog.Logger
-	reads   chan struct{} // has one for each that is running
+	reads   chan struct{} // has one element for each running read
 	writes  writes
-	notSent loglimit.Limit // log lines
+	notSent loglimit.Limit // log lines about responses that were not sent
 }
 
-// NewEndpoint logs failures to respond to log.
+// NewEndpoint returns an endpoint for r. Responses that cannot be sent are logged to log.
 func NewEndpoint(r *metrics.Registry, log *slog.Logger) *Endpoint {
 	return &Endpoint{Registry: r, log: log, reads: make(chan struct{}, maxReads)}
 }
@@ -40,7 +40,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	defer e.writes.begin(response)()
 	_, err := w.Write(text)
 	if err == nil {
-		err = response.Flush() // within the time of the write
+		err = response.Flush() // within the deadline of the write
 	}
 	if err != nil {
 		if unlogged, log := e.notSent.Next(); log {

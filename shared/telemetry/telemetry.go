@@ -1,4 +1,4 @@
-// Package telemetry is what one process counts since its start and shows at GET /metrics.
+// Package telemetry has the metrics that a process counts from its start and serves at GET /metrics.
 //
 // The route /metrics may be open to everyone, so no label holds text that callers choose: a
 // route is shown by its pattern, never by its path.
@@ -31,12 +31,12 @@ var (
 type Metrics struct {
 	TwoPhase      TwoPhase
 	Archive       Archive
-	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not returned 2xx
+	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that got no 2xx response
 	Calls         Timer            // of routes, by function and route
 	*Endpoint
 
 	mu    sync.Mutex
-	shown map[string]func(*metrics.Scrape) // by what is shown
+	shown map[string]func(*metrics.Scrape) // by name
 }
 
 // TwoPhase shows whether acknowledging before saving is worth it, and whether Postgres
@@ -47,16 +47,16 @@ type TwoPhase struct {
 	DBQueue       Timing // how long a message on the saved path waited for Postgres
 	SaveLag       Timing // from accepted to saved
 
-	PublishFail *metrics.Counter // messages that the stream did not take
-	SaveFail    *metrics.Counter // batches that Postgres did not take; they come again
-	DeliverFail *metrics.Counter // messages not published to their receiver; they come again
+	PublishFail *metrics.Counter // messages that the stream did not store
+	SaveFail    *metrics.Counter // batches that Postgres did not store; they are retried
+	DeliverFail *metrics.Counter // messages that were not published to their receiver; they are retried
 	DupDB       *metrics.Counter // accepted messages whose row existed already
 
 	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
 	ReorderByFrom      *metrics.Counter // those of them whose predecessor was of the same sender
 }
 
-// Archive counts what left the main tables, by table.
+// Archive counts rows that left the main tables, by table.
 type Archive struct {
 	Rows   *metrics.Counter // moved to an archive table, or deleted
 	Failed *metrics.Counter // rows that the database refused to archive, each time
@@ -104,8 +104,8 @@ func New(log *slog.Logger) *Metrics {
 			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", secondBuckets),
 			DBQueue:            timing("db_queue_seconds", "Time that a message on the saved path waited for Postgres.", secondBuckets),
 			SaveLag:            timing("save_lag_seconds", "Time from accepted to saved.", lagBuckets),
-			PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not take."),
-			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not take."),
+			PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not store."),
+			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not store."),
 			DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
 			DupDB:              r.Counter("dup_db_total", "Accepted messages whose row was there already."),
 			ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
@@ -117,8 +117,8 @@ func New(log *slog.Logger) *Metrics {
 			Failed: r.Counter("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table.", "table"),
 		},
 		Calls: Timer{
-			r.Counter("http_requests_total", "Calls that got a response; route is none for paths that nobody has.", "function", "route", "status"),
-			r.Histogram("http_request_seconds", "Time from a call's begin to its response, waiting polls included.", secondBuckets, "function", "route"),
+			r.Counter("http_requests_total", "Calls that got a response; route is none for unknown paths.", "function", "route", "status"),
+			r.Histogram("http_request_seconds", "Time from the start of a call to its response, waiting polls included.", secondBuckets, "function", "route"),
 		},
 		Endpoint: NewEndpoint(r, log),
 		shown:    map[string]func(*metrics.Scrape){},
@@ -128,7 +128,7 @@ func New(log *slog.Logger) *Metrics {
 	return m
 }
 
-// TriggerDeliveries adds the metrics of a trigger's POSTs, by durable and function.
+// TriggerDeliveries adds the metrics of the trigger's POSTs, by durable and function.
 func (m *Metrics) TriggerDeliveries() Timer {
 	return Timer{
 		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no response.", "durable", "function", "status"),

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	maxWrites    = 32              // concurrent: each has its text in memory
+	maxWrites    = 32              // concurrent ones: each keeps its text in memory
 	writeTimeout = 5 * time.Second // of one response
 )
 
@@ -24,7 +24,7 @@ func (w *writes) begin(response *http.ResponseController) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	_ = response.SetWriteDeadline(now.Add(writeTimeout)) // fails on a connection that has ended, as the next does
+	_ = response.SetWriteDeadline(now.Add(writeTimeout)) // fails on a connection that has ended, as below
 	if len(w.all) == maxWrites {
 		_ = w.all[0].SetWriteDeadline(now)
 		w.all = slices.Delete(w.all, 0, 1)
