@@ -1,5 +1,5 @@
-// Package auth authenticates callers by name and password, and limits failed logins. It keeps what it
-// has read of callers, so that a call costs the database nothing.
+// Package auth authenticates callers by name and password, and limits failed logins. It caches
+// callers, so that most calls need no query.
 package auth
 
 import (
@@ -30,7 +30,7 @@ type Authenticator struct {
 	Callers *Callers
 
 	username, password string        // of the built-in admin
-	hash               *PasswordHash // nil where the password itself is given
+	hash               *PasswordHash // nil if the password itself is given
 	limiter            *limiter
 	deferred           deferredLookups
 }
@@ -76,8 +76,8 @@ func busy(message string) *task.Error {
 	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }
 
-// verify returns the caller of the name and password. The built-in admin never touches the
-// database, so an operator gets in while it is away. Where the admin's password is given
+// verify returns the caller of the name and password. The built-in admin is not looked up in the
+// database, so an operator can log in while that is unavailable. If the admin's password is given
 // by its hash, a failure takes the time of computing a hash, whatever the name.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
 	if !admin {
@@ -87,7 +87,7 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 		}
 	}
 	if a.retryAfter > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
-		return callers.Caller{}, ErrCredentials // right or wrong
+		return callers.Caller{}, ErrCredentials // without checking the password
 	}
 	if au.hash == nil {
 		if admin && au.password != "" && sameText(login.Password, au.password) {
@@ -115,9 +115,9 @@ func builtInAdmin(name string) callers.Caller {
 	return callers.Caller{Name: name, Roles: []string{"admin"}}
 }
 
-// verifyCaller is verify for all names but the built-in admin's.
+// verifyCaller is verify for all names except the built-in admin's.
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
-	hash := sha256.Sum256([]byte(login.Password)) // also of names that nobody has
+	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that they take the same time
 	seen := au.Callers.seen(login.Name)
 	limited := !a.charged && !seen.caller.Knows(hash)
 	if limited && !seen.fresh {

@@ -18,8 +18,7 @@ const (
 	lookupTimeout    = 3 * time.Second
 )
 
-// Callers caches callers by name: a caller for CallerTTL, and that a name is unknown for
-// unknownCallerTTL. Unknown names have their own limit, so that guessed names cannot evict
+// Callers caches callers by name for CallerTTL, and unknown names for unknownCallerTTL. Unknown names have their own limit, so that guessed names cannot evict
 // callers. Concurrent calls with one name share one query.
 type Callers struct {
 	find    findCaller

@@ -18,9 +18,9 @@ import (
 func TestCallerIsCachedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		asked := map[string]int{}
+		queries := map[string]int{}
 		c := newCallers(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
-			asked[name]++
+			queries[name]++
 			return knownCallers(ctx, name, false)
 		})
 		for _, name := range []string{"submitter", "nobody", "outage"} {
@@ -28,30 +28,30 @@ func TestCallerIsCachedForAMinute(t *testing.T) {
 				_, _ = c.byName(t.Context(), name, false)
 			}
 		}
-		require.Equal(t, map[string]int{"submitter": 1, "nobody": 1, "outage": 3}, asked, "only an outage is not remembered")
+		require.Equal(t, map[string]int{"submitter": 1, "nobody": 1, "outage": 3}, queries, "an outage is not cached")
 		time.Sleep(CallerTTL + time.Second)
 		for range 3 {
 			_, _ = c.byName(t.Context(), "submitter", false)
 			_, _ = c.byName(t.Context(), "nobody", false)
 		}
-		require.Equal(t, map[string]int{"submitter": 2, "nobody": 2, "outage": 3}, asked)
+		require.Equal(t, map[string]int{"submitter": 2, "nobody": 2, "outage": 3}, queries)
 	})
 }
 
 func TestCallerLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32
+		var queries atomic.Int32
 		c := newCallers(func(ctx context.Context, name string, _ bool) (callers.Caller, error) {
-			asked.Add(1)
+			queries.Add(1)
 			time.Sleep(time.Second)
 			return knownCallers(ctx, name, false)
 		})
-		impatient, leave := context.WithTimeout(t.Context(), time.Millisecond)
-		defer leave()
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
 		var all sync.WaitGroup
 		all.Go(func() {
-			_, err := c.byName(impatient, "submitter", false)
+			_, err := c.byName(short, "submitter", false)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		for range 50 {
@@ -62,7 +62,7 @@ func TestCallerLookupsAreShared(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.EqualValues(t, 1, asked.Load())
+		require.EqualValues(t, 1, queries.Load())
 	})
 }
 
@@ -93,7 +93,7 @@ func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
 
 func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // nothing expires meanwhile
+	synctest.Test(t, func(t *testing.T) { // in synctest no entry expires meanwhile
 		var queries int
 		c := newCallers(func(_ context.Context, name string, _ bool) (callers.Caller, error) {
 			queries++

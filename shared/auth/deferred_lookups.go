@@ -28,8 +28,8 @@ type deferredLookups struct {
 }
 
 // add calls found after about deferredLookupInterval if there is a caller with that name.
-// An address may add as many names as there are free places, so one address takes at most half
-// of all places. Further names of it are dropped: they are added when their callers try again.
+// An address may have as many names as there is room for further ones, so one address has at most
+// half of deferredLookupLimit. Further names are dropped: they are added when their callers try again.
 func (n *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -23,7 +23,7 @@ func newProcess(t *testing.T, hash *PasswordHash, find authtest.Source) *process
 	return &process{New("admin", "secret", hash, find, nil, slog.New(slog.DiscardHandler))}
 }
 
-// login authenticates a call. All its calls come from the same address.
+// login authenticates a call. All calls of login come from the same address.
 func (p *process) login(name, password string) (callers.Caller, error) {
 	return p.loginFrom("192.0.2.1", name, password)
 }
@@ -41,7 +41,7 @@ const token = "u8Zr5cO1mQk4"
 
 var knownCallers = authtest.Callers(token, "submitter", "sender")
 
-// refusal returns err, with which a login was refused, as a *task.Error.
+// refusal returns the error of a refused login as a *task.Error.
 func refusal(t *testing.T, err error) *task.Error {
 	t.Helper()
 	var refused *task.Error

@@ -17,19 +17,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Unknown names cost the database nothing after the first moments, from however many
-// addresses they come. A caller that is made meanwhile, by another instance, gets in at
-// the second call, from the same address even.
+// A flood of unknown names, from any number of addresses, causes few queries. A caller that another
+// instance creates meanwhile can log in with its second call, even from the address of the flood.
 func TestUnknownNamesAreCached(t *testing.T) {
 	t.Parallel()
 	for what, addresses := range map[string]int{"from one address": 1, "from many": 1000} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var made atomic.Bool
+				var created atomic.Bool
 				var queries atomic.Int32
 				find := authtest.Source(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-					if name == "new" && made.Load() {
+					if name == "new" && created.Load() {
 						name = "submitter"
 					}
 					return knownCallers(ctx, name, list)
@@ -64,10 +63,10 @@ func TestUnknownNamesAreCached(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				for range 20 {
 					_, err := p.loginFrom("203.0.113.1", "submitter", token)
-					require.NoError(t, err, "the others go on")
+					require.NoError(t, err, "other callers can log in")
 				}
-				made.Store(true)
-				if _, err = p.loginFrom("198.51.0.0", "new", token); err != nil { // else its address had one failure left
+				created.Store(true)
+				if _, err = p.loginFrom("198.51.0.0", "new", token); err != nil { // nil if its address was below its limit at this moment
 					require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
 					time.Sleep(refusal(t, err).RetryAfter) // as Retry-After says
 					_, err = p.loginFrom("198.51.0.0", "new", token)
@@ -77,20 +76,20 @@ func TestUnknownNamesAreCached(t *testing.T) {
 				flood.Wait()
 
 				seconds := int(time.Since(began).Seconds()) + 1
-				most := 2 + 100 + seconds*(totalRate+2)
+				limit := 2 + 100 + seconds*(totalRate+2)
 				if addresses == 1 {
-					most = 2 + 20 + seconds*(addressRate+2)
+					limit = 2 + 20 + seconds*(addressRate+2)
 				}
-				require.Greater(t, int(sent.Load()), 10*most)
-				require.LessOrEqual(t, int(queries.Load()), most)
+				require.Greater(t, int(sent.Load()), 10*limit)
+				require.LessOrEqual(t, int(queries.Load()), limit)
 			})
 		})
 	}
 }
 
-// Where the failures of an address are used up too, an error does not show whether there is a caller
-// of the name, cached or not, or whether the database is slow.
-func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
+// Above the limit of an address too, an error does not show whether there is a caller with the name,
+// cached or not, or whether the database is slow.
+func TestUnknownNameFailsLikeWrongPasswordOverLimit(t *testing.T) {
 	t.Parallel()
 	type result struct {
 		code, message string
@@ -124,7 +123,7 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 				require.Equal(t, got["nobody"], results, name)
 			}
 			_, err = p.login("submitter", token)
-			require.NoError(t, err, "one with the right password goes on")
+			require.NoError(t, err, "a caller with the right password can log in")
 			for _, forget := range []func(){func() { time.Sleep(CallerTTL + time.Second) }, p.Callers.ForgetAll} {
 				forget()
 				_, err = p.login("submitter", token)
@@ -134,7 +133,7 @@ func TestUnknownNameFailsLikeWrongPasswordAtSpentAddress(t *testing.T) {
 	}
 }
 
-// Names that were made up do not reset the limit of guesses for a name at an address.
+// Made-up names do not reset the limit of guesses for a name at an address.
 func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 	})
 }
 
-// Whatever anybody sends, what is kept of it stays small.
+// The memory that the limiter uses stays small, whatever clients send.
 func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,8 +203,8 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// Addresses that send very many unknown names leave places for those of another.
-func TestNameFloodLeavesPlacesForOthers(t *testing.T) {
+// Addresses that send very many unknown names leave room for a name from another address.
+func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &deferredLookups{findExisting: func(_ context.Context, names []string) ([]string, error) { return names, nil }}
@@ -222,12 +221,12 @@ func TestNameFloodLeavesPlacesForOthers(t *testing.T) {
 		time.Sleep(time.Second) // the Retry-After of the call
 		synctest.Wait()
 		require.Contains(t, found, "new")
-		require.Greater(t, len(found), deferredLookupLimit/2, "places are not left unused")
-		time.Sleep(2 * deferredLookupInterval) // until nothing runs
+		require.Greater(t, len(found), deferredLookupLimit/2, "the rest of the room is used")
+		time.Sleep(2 * deferredLookupInterval) // until run has returned
 	})
 }
 
-// Failures are forgotten with time.
+// The count of failures decreases with time.
 func TestLimitedLoginRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +254,7 @@ func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 	require.NoError(t, err)
 	for what, c := range map[string]struct {
 		name, password, hash string
-		before               bool // it has logged in before the guesses
+		before               bool // log in before the guesses
 		code                 string
 	}{
 		"the token of a caller":                         {name: "submitter", password: token},

@@ -31,13 +31,13 @@ const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordWait  = 2 * time.Second // the longest time that a call waits for its turn
-	passwordPause = 5               // the length of a turn, in times of computing a hash
+	turnLength    = 5               // of a turn, as a multiple of the time to compute a hash
 	firstTurnTTL  = time.Hour
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
 
 	// Headers of waiting calls are in no memory budget: at most 18 KB each, 19 MB in all.
 	waitingAddresses  = 512 // with at least one waiting call
-	waitingMore       = 512 // waiting calls beside one of each address
+	waitingMore       = 512 // waiting calls in addition to one of each address
 	waitingPerAddress = 32
 )
 
@@ -63,7 +63,7 @@ type PasswordHash struct {
 	accepted chan struct{}                     // closed when matched is set
 
 	mu        sync.Mutex
-	takes     time.Duration        // the longest time that computing a hash took
+	slowest   time.Duration        // the longest time that computing a hash took
 	free      map[uint64]time.Time // by queue: when its next turn begins, if that is in the future
 	firsts    map[uint64]time.Time // by name and address: until when it has no first turn
 	waiting   int                  // calls that wait for a turn or use one
@@ -95,9 +95,9 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 // For a pair that has failed too often it computes no hash. It returns an error if the call gets no turn within
 // passwordWait of its beginning, or if too many calls wait.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
-	given := sha256.Sum256([]byte(password))
+	secret := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
-		return admin && subtle.ConstantTimeCompare(known[:], given[:]) == 1
+		return admin && subtle.ConstantTimeCompare(known[:], secret[:]) == 1
 	}
 	if known := h.matched.Load(); known != nil {
 		return isKnown(known), nil
@@ -126,7 +126,7 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 		case err != nil:
 			return false, err
 		case subtle.ConstantTimeCompare(sum, h.sum) == 1:
-			if h.matched.CompareAndSwap(nil, &given) {
+			if h.matched.CompareAndSwap(nil, &secret) {
 				close(h.accepted)
 			}
 			return true, nil
@@ -139,12 +139,12 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 	return false, nil
 }
 
-// longest notes how long a computation took, and returns the longest time so far.
+// longest records how long a computation took, and returns the longest time so far.
 func (h *PasswordHash) longest(took time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.takes = max(h.takes, took)
-	return h.takes
+	h.slowest = max(h.slowest, took)
+	return h.slowest
 }
 
 // turn returns when the turn of the call begins. If there is none for it, ok is false and start is when to refuse it.
@@ -159,8 +159,8 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	h.waiting++
 	h.byAddress[a.address]++
 	end = func() { h.leave(a.address) }
-	if h.takes == 0 {
-		h.takes = h.estimate()
+	if h.slowest == 0 {
+		h.slowest = h.estimate()
 	}
 	first := !now.Before(h.firsts[pair])
 	queue := maphash.Comparable(a.limiter.seed, struct {
@@ -175,7 +175,7 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 		return limit, false, end
 	}
 	evictIfFull(h.free, turnLimit, timeLeft(now))
-	h.free[queue] = start.Add(passwordPause * h.takes)
+	h.free[queue] = start.Add(turnLength * h.slowest)
 	if first {
 		evictIfFull(h.firsts, turnLimit, timeLeft(now))
 		h.firsts[pair] = now.Add(firstTurnTTL)

@@ -51,7 +51,7 @@ func TestInvalidHashIsRefused(t *testing.T) {
 
 const (
 	hashTime = 200 * time.Millisecond // of these tests
-	hashTurn = passwordPause * hashTime
+	hashTurn = turnLength * hashTime
 )
 
 // hashTest is a process whose admin's password, "secret", is given by its hash. Computing a hash
@@ -174,7 +174,7 @@ func TestPasswordCheckWaitIsBounded(t *testing.T) {
 		}
 		all.Wait()
 		require.EqualValues(t, calls-4, refused.Load(), "all but the first turn and the three that begin within passwordWait")
-		require.Equal(t, before+calls, spent(), "a call that has no turn counts as a failure of its address")
+		require.Equal(t, before+calls, spent(), "a call without a turn counts as a failure of its address")
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 // SessionTime is how long a session lasts.
 const SessionTime = 12 * time.Hour
 
-// Session lets somebody who has logged in make further calls without the password. It is kept by the
-// client, encrypted. It ends when it expires, and when the caller is revoked or its token replaced.
+// Session lets a client that has logged in make further calls without the password. The client keeps
+// it, encrypted. It ends when it expires, and when the caller is revoked or its token replaced.
 type Session struct {
 	Name    string    `json:"n"`
 	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or of how the password of the built-in admin is set

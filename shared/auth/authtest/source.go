@@ -1,4 +1,4 @@
-// Package authtest has callers for tests that need no database.
+// Package authtest has callers for tests without a database.
 package authtest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Source is a function that implements auth.Source, instead of a database.
+// Source implements auth.Source with a function instead of a database.
 type Source func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
 // ByName calls find.
@@ -18,7 +18,7 @@ func (find Source) ByName(ctx context.Context, name string, list bool) (callers.
 	return find(ctx, name, list)
 }
 
-// Existing returns the names that find finds.
+// Existing returns the names for which find returns no error.
 func (find Source) Existing(ctx context.Context, names []string) (existing []string, err error) {
 	for _, name := range names {
 		if _, err := find(ctx, name, false); err == nil {
