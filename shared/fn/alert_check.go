@@ -22,18 +22,18 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 // (see task.AlertRules.CheckInterval). Intervals are the same in all processes, so sweep is woken
 // once, however many call this. It never blocks.
 //
-// For half of the time that is left, this process does not schedule the check again. After
-// that it does, as the check came too early where the clock of NATS is ahead.
+// For half of the time until the check, this process does not schedule it again. After that it
+// does: if the clock of NATS is ahead, the first check has come too early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
-	trusted := now.Add(max(time.Second, next.Sub(now)/2))
-	if now.UnixNano() >= until && e.alertCheckUntil.CompareAndSwap(until, trusted.UnixNano()) {
+	again := now.Add(max(time.Second, next.Sub(now)/2))
+	if now.UnixNano() >= until && e.alertCheckUntil.CompareAndSwap(until, again.UnixNano()) {
 		e.RescheduleAlertCheck()
 	}
 }
 
-// RescheduleAlertCheck is ScheduleAlertCheck for sweep, whose own check may have come too
+// RescheduleAlertCheck is scheduleAlertCheck for sweep, whose own check may have come too
 // early. It always schedules.
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 

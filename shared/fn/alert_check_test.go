@@ -21,7 +21,7 @@ func TestProcessesShareAlertIntervals(t *testing.T) {
 	}
 	before := time.Now()
 	env.scheduleAlertCheck()
-	asked := env.alertCheckUntil.Load()
-	require.Greater(t, asked, before.UnixNano())
-	require.LessOrEqual(t, asked, time.Now().Add(30*time.Second).UnixNano())
+	until := env.alertCheckUntil.Load()
+	require.Greater(t, until, before.UnixNano())
+	require.LessOrEqual(t, until, time.Now().Add(30*time.Second).UnixNano())
 }

@@ -65,7 +65,7 @@ func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
 	h.setCallers(func(context.Context, string, bool) (callers.Caller, error) {
-		return callers.Caller{}, errors.New("was asked")
+		return callers.Caller{}, errors.New("the database was queried")
 	})
 	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
 	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "wrong")).status)

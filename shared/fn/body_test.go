@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// A refused call's body is not waited for, whatever refuses it.
+// The service does not wait for the body of a refused call, whatever the reason.
 func TestRefusedBodyClosesConnection(t *testing.T) {
 	t.Parallel()
 	const (
@@ -82,8 +83,8 @@ func TestRefusedBodyClosesConnection(t *testing.T) {
 	})
 }
 
-// onBothKindsOfServer runs a test on the server of the binary and on one that
-// bounds nothing by itself, as that of the functions framework does.
+// onBothKindsOfServer runs a test on the server of the binary, and on one without limits, as that of
+// the functions framework is.
 func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *testServer)) {
 	t.Run("our server", func(t *testing.T) {
 		t.Parallel()
@@ -97,7 +98,7 @@ func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *te
 	})
 }
 
-// The well-behaved caller beside them sees nothing of it, and its connection stays.
+// A connection stays open after a refused call if the whole body has arrived.
 func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
@@ -120,27 +121,19 @@ func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 	}
 }
 
-// The time for a body begins when its call does, not when its caller is known.
+// bodyTimeout begins with the call, not when the caller is known.
 func TestBodyTimeoutBeginsBeforeAuthentication(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
-	req := newRequest(h.env, deadlineWriter{deadline: func(at time.Time) {
-		if !at.IsZero() {
-			require.WithinDuration(t, time.Now().Add(bodyTimeout-3*time.Second), at, time.Second)
-		}
-	}}, h.request("POST", "/api/v1/greet", `{}`), nil)
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	req := newRequest(h.env, w, h.request("POST", "/api/v1/greet", `{}`), nil)
 	req.start = time.Now().Add(-3 * time.Second)
 	var err error
 	req.call.memory, err = h.env.budget.enter("ann", false, false)
 	require.NoError(t, err)
 	require.NoError(t, req.readBody(t.Context(), &mountedRoute{Route: Route{maxBody: 100}}))
+	require.Len(t, w.set, 2)
+	require.WithinDuration(t, req.start.Add(bodyTimeout), w.set[0], time.Second)
+	require.Zero(t, w.set[1], "it is removed after the body")
 }
-
-// deadlineWriter is a ResponseWriter that notes its read deadlines.
-type deadlineWriter struct{ deadline func(time.Time) }
-
-func (deadlineWriter) Header() http.Header                  { return http.Header{} }
-func (deadlineWriter) Write(p []byte) (int, error)          { return len(p), nil }
-func (deadlineWriter) WriteHeader(int)                      {}
-func (d deadlineWriter) SetReadDeadline(at time.Time) error { d.deadline(at); return nil }

@@ -99,11 +99,11 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 // queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.HasQueues() }
 
-// HidesURLs reports whether the caller sees only the host of URLs of others, as a viewer does: what is behind it may be
-// a secret with which one can post there.
+// HidesURLs reports whether the caller sees only the host of URLs of other callers, as a viewer does. The rest of a URL
+// may be a secret that lets its holder post there.
 func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
-// ShownURL returns a URL of another caller as this one may see it.
+// ShownURL returns a URL of another caller, masked if this caller sees only its host.
 func (c *Call) ShownURL(url string) string {
 	if c.HidesURLs() {
 		return task.MaskURL(url)

@@ -47,8 +47,8 @@ type callLimiter struct {
 // slotPool is a semaphore with a limit for each caller.
 type slotPool struct {
 	max, share int
-	taken      int
-	byCaller   map[string]int // taken, by QuotaName; callers without slots have no entry
+	used       int
+	byCaller   map[string]int // used, by QuotaName; callers without slots have no entry
 
 	errFull, errShare *task.Error
 }
@@ -59,7 +59,7 @@ type slot struct {
 	pool    *slotPool
 	caller  string
 	admin   bool // may use the reserve
-	reading bool // counts for its caller's share, but not in taken
+	reading bool // counts for its caller's share, but not in used
 }
 
 func newCallLimiter(cfg *settings.Config) *callLimiter {
@@ -91,22 +91,22 @@ func (p *slotPool) acquire(caller string) error {
 	switch {
 	case p.byCaller[caller] >= p.share:
 		return p.errShare
-	case p.taken >= p.max:
+	case p.used >= p.max:
 		return p.errFull
 	}
-	p.taken++
+	p.used++
 	p.byCaller[caller]++
 	return nil
 }
 
 func (p *slotPool) release(caller string) {
-	p.taken--
+	p.used--
 	if p.byCaller[caller]--; p.byCaller[caller] == 0 {
 		delete(p.byCaller, caller)
 	}
 }
 
-// begin counts a call, or returns false after close. Each counted call must end.
+// begin counts a call, or returns false after close. For each counted call end must be called.
 func (l *callLimiter) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *slot) releaseLocked() {
 func (s *slot) endReadingLocked() {
 	s.reading = false
 	s.limiter.reading--
-	s.pool.taken++
+	s.pool.used++
 }
 
 // startReading releases the slot while the body is read, unless it is in the pool reserved,
@@ -177,7 +177,7 @@ func (s *slot) startReading() (keepConnection bool) {
 		return true
 	}
 	s.reading = true
-	s.pool.taken--
+	s.pool.used--
 	s.limiter.reading++
 	return s.limiter.reading <= maxKeptReading
 }
@@ -188,7 +188,7 @@ func (s *slot) endReading() error {
 	defer s.limiter.mu.Unlock()
 	switch {
 	case !s.reading:
-	case s.pool.taken < s.pool.max:
+	case s.pool.used < s.pool.max:
 		s.endReadingLocked()
 	case !s.admin:
 		return s.pool.errFull
@@ -220,11 +220,11 @@ func (l *callLimiter) maxCalls() int {
 	return l.calls.max + l.waiting.max + l.reserved.max + l.events.max
 }
 
-// takenSlots returns the number of slots in use by pool.
-func (l *callLimiter) takenSlots() map[string]int {
+// usedSlots returns the number of used slots of each pool.
+func (l *callLimiter) usedSlots() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return map[string]int{"calls": l.calls.taken, "waiting": l.waiting.taken, "reserved": l.reserved.taken, "events": l.events.taken}
+	return map[string]int{"calls": l.calls.used, "waiting": l.waiting.used, "reserved": l.reserved.used, "events": l.events.used}
 }
 
 // close makes begin return false.

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// holder has routes whose calls last until the test lets them go.
+// holder has routes whose calls last until release.
 type holder struct {
 	begun chan string // names of callers
 	goOn  chan struct{}
@@ -89,18 +89,18 @@ func (h *testServer) begin(held *holder, method, path, name string) {
 	case got := <-held.begun:
 		require.Equal(h.t, name, got)
 	case <-time.After(waitAtMost):
-		require.Fail(h.t, "a call was not let in", "%s %s of %s", method, path, name)
+		require.Fail(h.t, "a call did not reach its handler", "%s %s of %s", method, path, name)
 	}
 }
 
 // requireRefused requires that a call is refused.
-func (h *testServer) requireRefused(method, path, name string, status int, word, after string) {
+func (h *testServer) requireRefused(method, path, name string, status int, code, after string) {
 	h.t.Helper()
 	r := h.call(method, path, "", as(name, "token"))
-	require.Equal(h.t, []any{status, word, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
+	require.Equal(h.t, []any{status, code, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
 }
 
-// requireOthersServed demands that calls of others, events and probes succeed.
+// requireOthersServed requires that calls of these callers and of the admin, events and probes succeed.
 func (h *testServer) requireOthersServed(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -123,7 +123,7 @@ func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 	h.requireRefused("POST", "/call", "submitter", 429, "too_many_calls", "1")
 	h.requireOthersServed("sender", "receiver")
 	held.release()
-	require.Eventually(t, func() bool { return h.env.limiter.takenSlots()["calls"] == 0 }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return h.env.limiter.usedSlots()["calls"] == 0 }, waitAtMost, tick)
 	h.requireOthersServed("submitter")
 }
 
@@ -143,7 +143,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
 	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
 	h.requireOthersServed("admin-submitter")
-	// Even an admin that takes all it can get leaves some to another one.
+	// An admin who uses all slots that it may use leaves some to other admins.
 	for range reservedCalls / 2 {
 		h.begin(held, "POST", "/hold", "admin-submitter")
 	}
@@ -169,7 +169,7 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	h.requireRefused("POST", "/poll", "receiver", 503, "server_busy", "5")
 	h.requireRefused("GET", "/stream", "receiver", 503, "server_busy", "5")
 	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
-	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.takenSlots())
+	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.usedSlots())
 	h.requireOthersServed("submitter", "sender", "receiver")
 }
 
@@ -199,16 +199,15 @@ func TestUnknownCallerTakesNoSlot(t *testing.T) {
 	all.Wait()
 }
 
-// However many connections somebody opens without a call, there is one for
-// everybody else.
+// Any number of connections without a call leave one for other clients.
 func TestIdleConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, nil)
-	const most = 20
+	const maxConnections = 20
 	var all *connectionLimiter
 	runServer(t, h, func(s *server) {
-		all = newConnectionLimiter(most)
+		all = newConnectionLimiter(maxConnections)
 		s.http.ConnContext = all.add
 		s.http.ConnState = func(c net.Conn, state http.ConnState) {
 			if state == http.StateClosed {
@@ -218,7 +217,7 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 	}, held.function(), eventFunction(nil))
 	h.begin(held, "GET", "/stream", "submitter")
 	address := strings.TrimPrefix(h.url, "http://")
-	for i := range 3 * most {
+	for i := range 3 * maxConnections {
 		conn, err := net.Dial("tcp", address)
 		require.NoError(t, err)
 		defer conn.Close()
@@ -229,10 +228,10 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 	require.Eventually(t, func() bool {
 		all.mu.Lock()
 		defer all.mu.Unlock()
-		return len(all.open) == most
+		return len(all.open) == maxConnections
 	}, waitAtMost, tick)
 	h.requireOthersServed("sender")
-	require.Equal(t, 1, h.env.limiter.takenSlots()["waiting"], "the stream goes on")
+	require.Equal(t, 1, h.env.limiter.usedSlots()["waiting"], "the stream goes on")
 	held.release()
 }
 
@@ -278,14 +277,14 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 	slow[0].send("}")
 	require.Equal(t, 503, slow[0].status())
 	held.release()
-	require.Eventually(t, func() bool { return h.env.limiter.takenSlots()["calls"] == 0 }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return h.env.limiter.usedSlots()["calls"] == 0 }, waitAtMost, tick)
 	for _, w := range slow[1 : callers*share-1] {
 		w.send("}")
 		require.Equal(t, 200, w.status(), "a completed body gets a response")
 	}
 	require.NoError(t, slow[callers*share-1].conn.Close())
-	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "all is given back")
-	require.Zero(t, h.env.limiter.takenSlots()["calls"])
+	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "everything is released")
+	require.Zero(t, h.env.limiter.usedSlots()["calls"])
 }
 
 // An admin whose body is complete when all slots are in use gets one of the reserve.
@@ -300,9 +299,9 @@ func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, admin.endReading())
-	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 1, "events": 0}, l.takenSlots())
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 1, "events": 0}, l.usedSlots())
 	admin.release()
-	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 0, "events": 0}, l.takenSlots())
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 0, "events": 0}, l.usedSlots())
 	require.NotContains(t, l.calls.byCaller, "admin")
 	require.Zero(t, l.reading)
 }

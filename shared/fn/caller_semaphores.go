@@ -9,7 +9,7 @@ import (
 )
 
 // framesAtOnce and readsAtOnce are how many frames, and reads of events, of one caller
-// are worked on at once in one process. Frames mostly wait for the database, reads
+// are processed at once in one process. Frames mostly wait for the database, reads
 // mostly compute.
 const framesAtOnce = 8
 
@@ -39,29 +39,29 @@ func newCallerSemaphores(atOnce int) *callerSemaphores {
 // acquire waits for a slot of the caller, or for the end of ctx. done releases the slot.
 func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done func(), err error) {
 	t.mu.Lock()
-	of := t.byCaller[caller]
-	if of == nil {
-		of = &callerSemaphore{free: semaphore.NewWeighted(t.atOnce)}
-		t.byCaller[caller] = of
+	s := t.byCaller[caller]
+	if s == nil {
+		s = &callerSemaphore{free: semaphore.NewWeighted(t.atOnce)}
+		t.byCaller[caller] = s
 	}
-	of.users++
+	s.users++
 	t.mu.Unlock()
 	leave := func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if of.users--; of.users == 0 {
+		if s.users--; s.users == 0 {
 			delete(t.byCaller, caller)
 		}
 	}
-	if err := of.free.Acquire(ctx, 1); err != nil {
+	if err := s.free.Acquire(ctx, 1); err != nil {
 		leave()
 		return nil, err
 	}
-	return func() { of.free.Release(1); leave() }, nil
+	return func() { s.free.Release(1); leave() }, nil
 }
 
-// AcquireRead waits until few enough of the caller's streams and sockets read events. The
-// slot is held until done is called.
+// AcquireRead waits until few enough of the caller's streams and sockets read events. done
+// releases the slot.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
 	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
 }

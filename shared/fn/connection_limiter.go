@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// idleConnections is how many connections there may be beside one for each call.
+// idleConnections is how many connections may be open in addition to one for each call.
 const idleConnections = 1024
 
-// connectionLimiter bounds the open connections of our server. One more than allowed
-// closes another that carries no call of a known caller: one of the address that has
-// most of them, the one that was idle for longest. So connections without
-// an authenticated call cannot keep others out.
+// connectionLimiter limits the open connections of our server. A new connection above the limit
+// closes one without a call of a known caller: of the address that has most connections, the one
+// that was idle for longest. So connections without an authenticated call cannot keep others out.
 type connectionLimiter struct {
 	max int
 
-	mu   sync.Mutex
-	open map[net.Conn]*connection
-	from map[netip.Prefix]int // open ones
+	mu        sync.Mutex
+	open      map[net.Conn]*connection
+	byAddress map[netip.Prefix]int // number of open connections
 }
 
 // connection is one open connection.
 type connection struct {
-	all   *connectionLimiter
-	from  netip.Prefix
-	calls int       // of known callers, under way
-	since time.Time // when the last one ended
+	limiter   *connectionLimiter
+	address   netip.Prefix
+	calls     int       // of known callers, under way
+	idleSince time.Time // when the last one ended
 
 	unknown atomic.Int32 // requests since the last one of a known caller
 }
@@ -37,16 +36,16 @@ type connection struct {
 type connectionKey struct{}
 
 func newConnectionLimiter(max int) *connectionLimiter {
-	return &connectionLimiter{max: max, open: map[net.Conn]*connection{}, from: map[netip.Prefix]int{}}
+	return &connectionLimiter{max: max, open: map[net.Conn]*connection{}, byAddress: map[netip.Prefix]int{}}
 }
 
 // add is the server's ConnContext.
 func (c *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
-	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // of another kind of network all are one address
-	added := &connection{all: c, from: network(host), since: time.Now()}
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // connections that are not IP count as one address
+	added := &connection{limiter: c, address: network(host), idleSince: time.Now()}
 	c.mu.Lock()
 	c.open[conn] = added
-	c.from[added.from]++
+	c.byAddress[added.address]++
 	var surplus net.Conn
 	if len(c.open) > c.max {
 		surplus = c.pickIdle()
@@ -54,13 +53,13 @@ func (c *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	}
 	c.mu.Unlock()
 	if surplus != nil {
-		_ = surplus.Close() // its server finds out
+		_ = surplus.Close() // the server sees it at its next read
 	}
 	return context.WithValue(ctx, connectionKey{}, added)
 }
 
-// pickIdle picks among some idle connections; mu is held. There are some, as the
-// calls are fewer than the connections may be.
+// pickIdle picks among some idle connections; mu is held. There is one, as max is greater than the
+// number of calls.
 func (c *connectionLimiter) pickIdle() (picked net.Conn) {
 	const some = 64 // of thousands, in the random order of a map
 	seen := 0
@@ -69,7 +68,7 @@ func (c *connectionLimiter) pickIdle() (picked net.Conn) {
 			continue
 		}
 		best := c.open[picked]
-		if best == nil || c.from[this.from] > c.from[best.from] || this.from == best.from && this.since.Before(best.since) {
+		if best == nil || c.byAddress[this.address] > c.byAddress[best.address] || this.address == best.address && this.idleSince.Before(best.idleSince) {
 			picked = conn
 		}
 		if seen++; seen == some {
@@ -79,7 +78,7 @@ func (c *connectionLimiter) pickIdle() (picked net.Conn) {
 	return picked
 }
 
-// remove is for connections that are closed.
+// remove removes a closed connection.
 func (c *connectionLimiter) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,13 +92,13 @@ func (c *connectionLimiter) drop(conn net.Conn) {
 		return
 	}
 	delete(c.open, conn)
-	if c.from[this.from]--; c.from[this.from] == 0 {
-		delete(c.from, this.from)
+	if c.byAddress[this.address]--; c.byAddress[this.address] == 0 {
+		delete(c.byAddress, this.address)
 	}
 }
 
-// KeepConnectionOpen keeps the connection of a call open until the call ends. It does nothing on
-// servers that are not ours.
+// KeepConnectionOpen excludes the connection of a call from the limit until end is called. It does
+// nothing on other servers than BoundedServer.
 func KeepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(connectionKey{}).(*connection)
 	if !ours {
@@ -109,8 +108,8 @@ func KeepConnectionOpen(ctx context.Context) (end func()) {
 	return func() { c.count(-1) }
 }
 
-// maxUnknown is how many requests in a row without a known caller a connection may carry. One that
-// has thousands of them in its buffer would keep a processor busy without ever waiting.
+// maxUnknown is how many requests in a row without a known caller a connection may carry. Thousands
+// of pipelined ones would keep a processor busy without ever waiting.
 const maxUnknown = 64
 
 // isUsedUp counts a request and reports whether its connection must end with it.
@@ -121,8 +120,8 @@ func isUsedUp(ctx context.Context) bool {
 
 func (c *connection) count(n int) {
 	c.unknown.Store(0)
-	c.all.mu.Lock()
-	defer c.all.mu.Unlock()
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
 	c.calls += n
-	c.since = time.Now()
+	c.idleSince = time.Now()
 }

@@ -64,7 +64,7 @@ func TestCORS(t *testing.T) {
 	for name, c := range map[string]struct {
 		server             *testServer
 		method, path, from string
-		asks               string
+		preflightMethod    string
 	}{
 		"another origin":                    {h, "GET", "/api/v1/read", "https://evil.example", ""},
 		"a longer origin":                   {h, "GET", "/api/v1/read", chat + ".evil.example", ""},
@@ -81,8 +81,8 @@ func TestCORS(t *testing.T) {
 		"a call where no origin is allowed": {closed, "GET", "/api/v1/read", chat, ""},
 	} {
 		pairs := []string{"Origin", c.from}
-		if c.asks != "" {
-			pairs = append(pairs, "Access-Control-Request-Method", c.asks)
+		if c.preflightMethod != "" {
+			pairs = append(pairs, "Access-Control-Request-Method", c.preflightMethod)
 		}
 		res := c.server.send(c.method, c.path, headers(pairs...))
 		require.Empty(t, corsHeaders(res.Header), name)

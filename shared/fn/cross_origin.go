@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// crossOrigin keeps web pages of other origins from changing anything with the
-// credentials that a browser has kept for this service. What is no browser sends
-// neither Sec-Fetch-Site nor Origin, and is not affected.
+// crossOrigin keeps web pages of other origins from changing anything with the credentials that a
+// browser stores for this service. Other clients than browsers send neither Sec-Fetch-Site nor
+// Origin, and are not affected.
 type crossOrigin struct{ http.CrossOriginProtection }
 
 func newCrossOrigin(trusted []string) (*crossOrigin, error) {
@@ -25,19 +25,19 @@ func newCrossOrigin(trusted []string) (*crossOrigin, error) {
 	return c, nil
 }
 
-// check refuses a request that a page of another origin makes; changes says that
-// also a GET changes something.
+// check refuses a request of a page of another origin, unless it is a GET. changes is true if a GET
+// changes something, too: then it is refused as well.
 //
-// Over plain HTTP no browser says which site a GET is for, so one that changes
-// something is refused to any browser there: it can POST instead.
+// Over plain HTTP browsers do not send the origin of a GET. So there a GET that changes something
+// is refused to every browser, which can use POST.
 func (c *crossOrigin) check(r *http.Request, changes bool) error {
 	if changes && r.Method == http.MethodGet {
 		if r.Header.Get("Sec-Fetch-Site") == "" && isBrowser(r.Header) {
 			return task.Refuse(task.CodeForbidden, "a browser must use POST here")
 		}
-		judged := *r
-		judged.Method = http.MethodPost
-		r = &judged
+		asPost := *r
+		asPost.Method = http.MethodPost
+		r = &asPost
 	}
 	if c.Check(r) != nil {
 		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin", text.Cut(text.Printable(originOf(r.Header), unicode.ReplacementChar), 64)))
@@ -45,7 +45,7 @@ func (c *crossOrigin) check(r *http.Request, changes bool) error {
 	return nil
 }
 
-// originOf says where a request comes from, for the message of a refusal.
+// originOf returns where a request comes from, for an error message.
 func originOf(h http.Header) string {
 	if origin := h.Get("Origin"); origin != "" {
 		return origin
@@ -53,8 +53,8 @@ func originOf(h http.Header) string {
 	return "Sec-Fetch-Site: " + h.Get("Sec-Fetch-Site")
 }
 
-// isBrowser recognises two headers that all browsers send and other clients do not send both of. A page
-// can empty Accept-Language, but not remove it.
+// isBrowser reports whether a request has two headers that all browsers send, and other clients do not send
+// together. A page can empty Accept-Language, but not remove it.
 func isBrowser(h http.Header) bool {
 	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && len(h.Values("Accept-Language")) > 0
 }

@@ -14,8 +14,9 @@ import (
 // verifyTimeout bounds how long a start waits for NATS.
 const verifyTimeout = 3 * time.Second
 
-// verifyDurability fails if the stream promises less than the settings require. If that cannot
-// be found out, the process starts, and accepts nothing until it can.
+// verifyDurability fails if the stream of accepted messages is less durable than the settings
+// require. If its durability is unknown, the process starts, but no message is acknowledged as
+// accepted until it is known.
 func verifyDurability(ctx context.Context, env *Env) error {
 	two := env.Config.TwoPhase
 	if !two.Enabled || two.Durability == 0 {
@@ -23,31 +24,31 @@ func verifyDurability(ctx context.Context, env *Env) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
-	gives, err := env.Bus().Durability(ctx, two.MonitorURL)
+	actual, err := env.Bus().Durability(ctx, two.MonitorURL)
 	switch {
-	case gives.Covers(two.Durability):
+	case actual.Covers(two.Durability):
 		return nil
 	case errors.Is(err, bus.ErrOldServer):
 		return config.Error{{Name: "TWO_PHASE_ENABLED", Message: fmt.Sprintf("is true, but %v: upgrade it, or set it to false", err)}}
 	case err != nil:
 		env.Log.Warn("nothing is accepted before it is saved until the stream is known to give what TWO_PHASE_DURABILITY asks for",
-			"asked", two.Durability.String(), "known", gives.String(), "error", err)
+			"asked", two.Durability.String(), "known", actual.String(), "error", err)
 		return nil
 	}
 	return config.Error{{Name: "TWO_PHASE_DURABILITY", Message: fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
-		two.Durability, two.Stream, gives, remedy(gives, two.Durability))}}
+		two.Durability, two.Stream, actual, remedy(actual, two.Durability))}}
 }
 
-// remedy is what makes a stream give what it does not.
-func remedy(gives, least bus.Durability) string {
+// remedy returns how to make a stream as durable as required.
+func remedy(actual, required bus.Durability) string {
 	var steps []string
 	switch {
-	case gives == 0:
+	case actual == 0:
 		return "keep it in files"
-	case !gives.Covers(least & bus.DurableReplicated):
+	case !actual.Covers(required & bus.DurableReplicated):
 		steps = append(steps, "keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream)")
 	}
-	if !gives.Covers(least & bus.DurableHost) {
+	if !actual.Covers(required & bus.DurableHost) {
 		steps = append(steps, "set sync_interval: always on every NATS server (2.15 or newer) that keeps it and name them in TWO_PHASE_NATS_MONITOR_URL")
 	}
 	return strings.Join(steps, " and ")

@@ -19,11 +19,12 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// oldNATS is the URL of a NATS with the stream of accepted messages that says it is version 2.11.9.
+// oldNATS returns the URL of a proxy of a NATS server with the stream of accepted messages. The proxy reports version
+// 2.11.9.
 func oldNATS(t *testing.T) string {
 	t.Helper()
 	broker := sandbox.NewNATS(t)
-	at := broker.URL()[len("nats://"):]
+	address := broker.URL()[len("nats://"):]
 	nc, err := nats.Connect(broker.URL())
 	require.NoError(t, err)
 	defer nc.Close()
@@ -40,17 +41,17 @@ func oldNATS(t *testing.T) string {
 			if err != nil {
 				return // the test is over
 			}
-			up, err := net.Dial("tcp", at)
+			upstream, err := net.Dial("tcp", address)
 			if err != nil {
 				client.Close()
 				continue
 			}
-			go func() { defer up.Close(); _, _ = io.Copy(up, client) }()
+			go func() { defer upstream.Close(); _, _ = io.Copy(upstream, client) }()
 			go func() {
 				defer client.Close()
-				lines := bufio.NewReader(up)
+				lines := bufio.NewReader(upstream)
 				for {
-					// The server sends what it is again after a client has logged in.
+					// The server sends INFO again after a client has logged in.
 					line, err := lines.ReadBytes('\n')
 					_, _ = client.Write(bytes.Replace(line, []byte(`"version":"`+natsserver.VERSION), []byte(`"version":"2.11.9`), 1))
 					if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deadlines notes the read deadlines of a connection.
+// deadlines records the read deadlines of a request.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	set []time.Time
@@ -35,7 +35,7 @@ func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 	h.ServeHTTP(w, r)
 	require.Equal(t, 204, w.Code, w.Body)
 	for _, at := range w.set {
-		require.True(t, at.IsZero(), "a process that stands still for a second would lose the connection's context")
+		require.True(t, at.IsZero(), "if the process is suspended for a second, a deadline would cancel the context of the connection")
 	}
 }
 

@@ -24,8 +24,8 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Env is what a process gives to all its functions. Functions keep it; it
-// holds no state that another process would miss.
+// Env is what the functions of a process share. Functions may keep it. It has no state that
+// other processes need.
 type Env struct {
 	Config settings.Config
 	Log    *slog.Logger
@@ -44,9 +44,9 @@ type Env struct {
 	frames           *callerSemaphores // of sockets
 	reads            *callerSemaphores // of events, for streams and sockets
 	anonymousPages   *semaphore.Weighted
-	anonymousOf      *callerSemaphores // by address
+	anonymousSlots   *callerSemaphores // of anonymousPages, by address
 	sessionKeys      func() store.Keys
-	database         *cache.Value[struct{}]
+	database         *cache.Value[struct{}] // pings it, for /readyz
 	metrics          func() *telemetry.Metrics
 	scraped          sync.Map   // *telemetry.Endpoint by path
 	snapshots        *snapshots // nil without DATABASE_URL
@@ -54,16 +54,16 @@ type Env struct {
 
 	failures loglimit.ByKey[failureKind]
 
-	alertCheckUntil atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
+	alertCheckUntil atomic.Int64 // until then this process schedules no further check, in Unix nanoseconds
 }
 
-// NewEnv prepares a process without touching the network. What is 0 in cfg has its default
-// (see settings.Config.SetDefaults). Close ends it.
+// NewEnv returns the Env of a process. It does not use the network. Some zero fields of cfg get
+// their defaults (see settings.Config.SetDefaults). The caller must call Close.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
-		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousOf: newCallerSemaphores(anonymousOfOne), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
+		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	var hash *auth.PasswordHash
@@ -99,7 +99,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 }
 
 func storeConfig(c *settings.Config) stores.Config {
-	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
+	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has checked them
 	return stores.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
@@ -110,7 +110,7 @@ func storeConfig(c *settings.Config) stores.Config {
 // HasDatabase reports whether DATABASE_URL is set.
 func (e *Env) HasDatabase() bool { return e.db != nil }
 
-// DatabaseConnections is how many connections to the database this process has.
+// DatabaseConnections returns the number of connections to the database that this process has.
 func (e *Env) DatabaseConnections() (n int32) {
 	for _, pool := range e.db.Stats() {
 		n += pool.TotalConns()
@@ -118,13 +118,13 @@ func (e *Env) DatabaseConnections() (n int32) {
 	return n
 }
 
-// Bus is NATS; nil, which may be used as if it were there, without NATS_URL.
+// Bus returns the connection to NATS. Without NATS_URL it is nil, and its methods may still be called.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// RegisterWaiter queues a long poll for tasks of the queue (see Waiters). The first call
-// subscribes to the wake-ups of other processes. After a gap in that subscription one poll of
-// each queue queries: an app that gets tasks claims again, and a thousand polls would query at
-// once.
+// RegisterWaiter queues a long poll for tasks of the queue (see Waiter). The first call
+// subscribes to the wake-ups of other processes. After a gap in that subscription only the oldest
+// poll of each queue is woken: a thousand polls would query at once, and an app that gets tasks
+// claims again anyway.
 func (e *Env) RegisterWaiter(queue string) *Waiter {
 	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.notify(queue, n) }, e.waiters.notifyEach)
@@ -144,38 +144,39 @@ func (e *Env) WakeClaims(queue string, n int) {
 	}
 }
 
-// WakeSweepAt has sweep woken once at is past; the zero time is never. It is a hint:
-// without it the safety tick or a claim finds what fell due.
+// WakeSweepAt wakes sweep at a time; the zero time = never. A wake-up may be lost: then the
+// safety tick or a claim finds what is due.
 func (e *Env) WakeSweepAt(at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAt(bus.WakeSweep, at)
 	}
 }
 
-// WakeAgainAt has the event function behind subject, which calls it, woken again once at
-// is past; the zero time is never. Unlike WakeSweepAt it never relies on an earlier call:
-// what that scheduled may have come too early, where the clock of NATS is ahead.
+// WakeAgainAt wakes the event function of a subject at a time; the zero time = never. Unlike
+// WakeSweepAt it schedules a wake-up even if an earlier call did so for the same time: that one may
+// have come too early, if the clock of NATS is ahead.
 func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAgainAt(subject, at)
 	}
 }
 
-// NotBefore is the later of at and a while from now; the zero time stays. What is due and
-// was skipped is locked by another process, so looking again at once would find nothing.
-func NotBefore(at time.Time, while time.Duration) time.Time {
-	if soonest := time.Now().Add(while); !at.IsZero() && at.Before(soonest) {
-		return soonest
+// NotBefore returns the later of at and the end of the delay; the zero time stays. It is for the
+// next query after rows that are due were skipped: another process has locked them, so a query at
+// once would skip them again.
+func NotBefore(at time.Time, delay time.Duration) time.Time {
+	if earliest := time.Now().Add(delay); !at.IsZero() && at.Before(earliest) {
+		return earliest
 	}
 	return at
 }
 
-// Draining is closed when the process receives SIGTERM or SIGINT: a long poll must then
-// return at once what it has.
+// Draining returns a channel that is closed when the process receives SIGTERM or SIGINT. A long
+// poll must then return at once.
 func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
-// WakeRelayAt has relay woken once at is past, at once for the zero time. It is a
-// hint as WakeSweepAt is.
+// WakeRelayAt wakes relay at a time; the zero time = now. The wake-up may be lost, as that of
+// WakeSweepAt.
 func (e *Env) WakeRelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
 // WakeDeliverAt is WakeRelayAt for deliver, which sends webhooks and messages to URLs.
@@ -193,10 +194,10 @@ func (e *Env) WakeForMessage(kind message.Kind) {
 	}
 }
 
-// WakeWeChatAt is WakeRelayAt for wechat, which sends the tasks of the queue of that name.
+// WakeWeChatAt is WakeRelayAt for wechat, which sends the tasks of the queue wechat.
 func (e *Env) WakeWeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
 
-// Metrics is what this process counts. The first call makes it.
+// Metrics returns the metrics of this process.
 func (e *Env) Metrics() *telemetry.Metrics { return e.metrics() }
 
 func (e *Env) newMetrics() *telemetry.Metrics {
@@ -205,13 +206,13 @@ func (e *Env) newMetrics() *telemetry.Metrics {
 	return m
 }
 
-// collect shows the state of this process.
+// collect adds the current state of this process to a scrape.
 func (e *Env) collect(s *metrics.Scrape) {
-	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.limiter.countInFlight()))
-	for kind, n := range e.limiter.takenSlots() {
-		s.Gauge("calls_taken", "Places for calls that are taken, by kind.", float64(n), "kind", kind)
+	s.Gauge("http_requests_under_way", "Calls in progress, waiting polls included.", float64(e.limiter.countInFlight()))
+	for kind, n := range e.limiter.usedSlots() {
+		s.Gauge("calls_taken", "Slots for calls in use, by kind.", float64(n), "kind", kind)
 	}
-	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()))
+	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls use.", float64(e.budget.inUse()))
 	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()))
 	s.Counter("bus_denied_total", "Publications and subscriptions that the permissions of NATS did not allow; at most one a minute is logged.", float64(e.bus.Denied()))
 	if e.db == nil {
@@ -221,7 +222,7 @@ func (e *Env) collect(s *metrics.Scrape) {
 		for state, n := range map[string]int32{"busy": n.AcquiredConns(), "idle": n.IdleConns(), "connecting": n.ConstructingConns()} {
 			s.Gauge("db_connections", "Connections to Postgres.", float64(n), "pool", pool, "state", state)
 		}
-		s.Gauge("db_connections_max", "Connections to Postgres that there may be.", float64(n.MaxConns()), "pool", pool)
+		s.Gauge("db_connections_max", "Limit of the connections to Postgres.", float64(n.MaxConns()), "pool", pool)
 		s.Counter("db_waits_total", "Times that no connection was idle.", float64(n.EmptyAcquireCount()), "pool", pool)
 		s.Counter("db_wait_seconds_total", "Time spent waiting for a connection.", n.EmptyAcquireWaitTime().Seconds(), "pool", pool)
 	}

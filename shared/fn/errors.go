@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The refusals that are HTTP's and not the domain's.
+// The error codes of HTTP requests; package task has those of the domain.
 const (
 	codeMethodNotAllowed     = "method_not_allowed"
 	codeTooLarge             = "too_large"
@@ -23,11 +23,10 @@ const (
 	codeInternal             = "internal"
 )
 
-// statusClientGone is for the log: most often the client has left.
+// statusClientGone is for the log: the client has usually left before it is sent.
 const statusClientGone = 499
 
-// statusOf is the one table from error codes to HTTP statuses. A code that is
-// not in it is a mistake of ours.
+// statusOf returns the HTTP status of an error code, 500 for an unknown code, which is a bug.
 func statusOf(code string) int {
 	switch code {
 	case task.CodeInvalid, task.CodeBlocked:
@@ -63,8 +62,8 @@ func Busy(message string) *task.Error {
 	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }
 
-// refusalOf is err as the caller will see it: itself where it is one of ours,
-// busy where a dependency timed out, else nothing of its text.
+// refusalOf returns the error that the caller sees: err itself if it is a *task.Error with a
+// known code, busy if a dependency timed out or is unreachable, else an error without err's text.
 func refusalOf(err error, requestID string) *task.Error {
 	var ours *task.Error
 	var network *net.OpError

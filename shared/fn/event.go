@@ -24,21 +24,20 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// attemptHeader says how often the trigger has tried an event, this time
-// included. It is about the delivery and no attribute of the event.
+// attemptHeader has the number of the trigger's attempts to deliver the event, this one included.
+// It is not an attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
-// poison is an error that no retry will cure.
+// poison is an error that a retry cannot fix.
 type poison struct{ error }
 
 func (p poison) Unwrap() error { return p.error }
 
-// Poison marks an event as one that its function can never take: it is kept in
-// dead_letters with err as the reason and counts as taken, so that its
-// successors go on.
+// Poison marks an event as one that its function can never handle: the event is recorded in
+// dead_letters with err as the reason and acknowledged, so that later events are delivered.
 func Poison(err error) error { return poison{err} }
 
-// PoisonIn returns the error in err that was marked by Poison, nil when none was.
+// PoisonIn returns the error in err that Poison has marked, nil if there is none.
 func PoisonIn(err error) error {
 	var p poison
 	if errors.As(err, &p) {
@@ -52,7 +51,7 @@ type eventRoute struct {
 	env    *Env
 	name   string
 	handle EventHandler
-	batch  BatchHandler // nil for a function that takes events one by one
+	batch  BatchHandler // nil = batches are not accepted
 }
 
 func (t eventRoute) route() Route {
@@ -66,7 +65,7 @@ func (t eventRoute) route() Route {
 }
 
 func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
-	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // absent or no number: the first
+	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // 0 if it is absent or no number
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
 	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && kind == trigger.BatchType {
@@ -96,8 +95,8 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	return nil, err
 }
 
-// buryRefused records an event that this function has refused and that the
-// trigger could keep nowhere else.
+// buryRefused records an event that this function has refused and that the trigger could not
+// store itself.
 func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
@@ -109,8 +108,8 @@ func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 	})
 }
 
-// countPanic repeats a panic, for which the response is 500 and the event comes again, until
-// there were so many over this event that it becomes a dead letter.
+// countPanic recovers a panic, counts it for the event and panics again: the response is 500, and
+// the event is delivered again. After too many panics the event becomes a dead letter instead.
 func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 	r := recover()
 	if r == nil {
@@ -128,8 +127,8 @@ func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter)
 // acknowledges all; after any error the whole batch is delivered again.
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
-// readBatch decodes only what Posted has: with all attributes it would take
-// longer than the rest of a call.
+// readBatch decodes only the attributes that streamevent.Event has: all of them would take longer
+// than the rest of the call.
 func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
@@ -137,8 +136,8 @@ func readBatch(c *Call) (events []streamevent.Event, err error) {
 	return events, nil
 }
 
-// readEvent decodes with the binding alone: the framework's receiver can hang
-// after a cancelled request.
+// readEvent decodes with the HTTP binding of the SDK: the framework's receiver can hang after a
+// cancelled request.
 func readEvent(c *Call) (*cloudevents.Event, error) {
 	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
 	e, err := cehttp.NewEventFromHTTPRequest(c.r)
@@ -169,7 +168,7 @@ func eventFields(err error) []task.Field {
 // delivered again. It must be idempotent: an event may be delivered twice.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
-// Event makes a function that takes CloudEvents, served at POST /events/{name}
+// Event makes a function that handles CloudEvents, served at POST /events/{name}
 // to callers with the role Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
@@ -177,7 +176,7 @@ func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	})
 }
 
-// EventBatch is Event for a function that also takes batches of events.
+// EventBatch is Event for a function that also accepts batches of events.
 func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		one, many := build(env, cfg)

@@ -14,14 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// eventFunction is an event function that gives each event to take, if there is one.
-func eventFunction(take func(cloudevents.Event) error) Function {
+// eventFunction returns an event function that calls handle with each event, unless it is nil.
+func eventFunction(handle func(cloudevents.Event) error) Function {
 	return Event("ticker", func(*Env, struct{}) EventHandler {
 		return func(_ context.Context, _ *Call, e cloudevents.Event) error {
-			if take == nil {
+			if handle == nil {
 				return nil
 			}
-			return take(e)
+			return handle(e)
 		}
 	})
 }
@@ -35,7 +35,7 @@ func eventHeaders(r *http.Request) {
 	r.Header.Set("Ce-Type", "sendonce.tick.v1")
 }
 
-func TestEventsAreReadInBothModes(t *testing.T) {
+func TestEventsAreReadInBinaryAndStructuredMode(t *testing.T) {
 	t.Parallel()
 	var got []cloudevents.Event
 	h := startServer(t, nil, eventFunction(func(e cloudevents.Event) error {
@@ -103,11 +103,11 @@ func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 	require.Equal(t, []any{"ticker", "neighbour", "ticker", "ticker"}, functions)
 }
 
-// batchFunction is an event function that gives take what it is posted in batches.
-func batchFunction(take func([]streamevent.Event) error) Function {
+// batchFunction returns an event function that calls handle with each batch.
+func batchFunction(handle func([]streamevent.Event) error) Function {
 	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
 		return func(context.Context, *Call, cloudevents.Event) error { return nil },
-			func(_ context.Context, _ *Call, events []streamevent.Event) error { return take(events) }
+			func(_ context.Context, _ *Call, events []streamevent.Event) error { return handle(events) }
 	})
 }
 
@@ -121,7 +121,7 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 	}
 }
 
-// A 4xx would make the event a dead letter.
+// A 4xx response would make the event a dead letter.
 func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)

@@ -23,9 +23,9 @@ type Function struct {
 // ("POST /api/v1/sms/send"), to their handlers.
 type Routes map[string]Route
 
-// HTTP makes a function with routes. C is its configuration: a struct
-// with the tags envconfig, default and desc on each field, struct{} when it
-// has none. build runs once per cold start and must not touch the network.
+// HTTP makes a function with routes. C is its configuration: a struct with the tags envconfig,
+// default and desc on each field; struct{} if it has no settings. build runs once per cold start
+// and must not use the network.
 func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	return Function{
 		Name:     name,
@@ -38,8 +38,8 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
-// Uses returns the function with the functions whose routes its pages call with Visit.API. A process that serves
-// only this function serves these routes to its pages alone.
+// Uses names the functions whose routes the pages of f call with Visit.API. If a process does not serve these
+// functions, only its pages can call their routes.
 func (f Function) Uses(others ...Function) Function { f.uses = others; return f }
 
 // builtFunction is a function after its cold start.
@@ -66,7 +66,7 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 	return all, nil
 }
 
-// withUsed appends the functions that are used and not among the served ones.
+// withUsed appends the functions that the served ones use and that are not served themselves.
 func withUsed(served []Function) []Function {
 	all := slices.Clone(served)
 	for _, f := range served {
@@ -90,12 +90,11 @@ func open(functions []Function) (starts []func(*Env) Routes, problems []task.Fie
 	return starts, problems
 }
 
-// AllFunctions is the FUNCTION_TARGET that means all functions, as an empty one
-// does. The functions framework serves nothing without a name.
+// AllFunctions is the value of FUNCTION_TARGET that serves all functions, as an empty one does.
+// The functions framework needs a name.
 const AllFunctions = "sendonce"
 
-// target picks the functions that this process serves: all of them, or the one
-// that FUNCTION_TARGET names.
+// target returns the functions that this process serves. name is the value of FUNCTION_TARGET.
 func target(name string, functions []Function) ([]Function, []task.Field) {
 	if name == "" || name == AllFunctions {
 		return functions, nil
@@ -116,8 +115,8 @@ func validPattern(pattern string) bool {
 	return slices.Contains([]string{"GET", "POST", "PUT", "PATCH", "DELETE"}, method) && strings.HasPrefix(path, "/") && !strings.Contains(path, " ")
 }
 
-// Patterns returns every pattern of the functions' API, with the roles of which
-// its callers need one. It fails as Handler does.
+// Patterns returns every pattern of the functions' API with its roles, of which a caller needs
+// one. It fails if a setting is bad.
 func Patterns(env *Env, functions ...Function) (map[string][]Role, error) {
 	roles := map[string][]Role{}
 	err := eachRoute(env, functions, func(pattern string, route Route) {
@@ -128,7 +127,7 @@ func Patterns(env *Env, functions ...Function) (map[string][]Role, error) {
 	return roles, err
 }
 
-// PagePatterns returns every pattern of the functions' pages for browsers, sorted. It fails as Handler does.
+// PagePatterns returns every pattern of the functions' pages for browsers, sorted. It fails if a setting is bad.
 func PagePatterns(env *Env, functions ...Function) (patterns []string, err error) {
 	err = eachRoute(env, functions, func(pattern string, route Route) {
 		if route.page != nil {
@@ -139,7 +138,7 @@ func PagePatterns(env *Env, functions ...Function) (patterns []string, err error
 	return patterns, err
 }
 
-// eachRoute calls visit for each route that the functions serve to others.
+// eachRoute calls visit for each route of the functions, without those that only their pages can call.
 func eachRoute(env *Env, functions []Function, visit func(pattern string, route Route)) error {
 	built, err := build(env, functions)
 	if err != nil {

@@ -47,7 +47,7 @@ func startServer(t *testing.T, change func(*settings.Config), functions ...Funct
 	return h
 }
 
-// setCallers replaces the callers that there are.
+// setCallers replaces the source of callers.
 func (h *testServer) setCallers(find authtest.Source) {
 	h.env.auth = auth.New(h.env.Config.Username, h.env.Config.Password, h.adminHash(), find, nil, h.env.Log)
 }
@@ -68,11 +68,11 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
-	closes bool // the server said Connection: close
+	closes bool // with Connection: close
 	api.Envelope
 }
 
-// request is one call as the admin, changed by the options.
+// request returns a request of the admin, changed by the options.
 func (h *testServer) request(method, path, body string, options ...func(*http.Request)) *http.Request {
 	h.t.Helper()
 	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, strings.NewReader(body))
@@ -115,8 +115,8 @@ func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-// calls gives the log lines of calls once there are n of them: a line is
-// written after its response was sent.
+// calls returns the log lines of calls. It waits until there are n, as a line is written after the
+// response.
 func (h *testServer) calls(n int) []map[string]any {
 	h.t.Helper()
 	var calls []map[string]any

@@ -37,7 +37,7 @@ func (w *rawConn) send(text string) {
 	require.NoError(w.t, err)
 }
 
-// sendLast sends text as the last of the client and returns what the server sends until it closes the connection.
+// sendLast sends text, closes the sending side, and returns what the server sends until it closes the connection.
 func (w *rawConn) sendLast(text string) string {
 	w.t.Helper()
 	w.send(text)
@@ -56,7 +56,7 @@ func (w *rawConn) status() int {
 	return res.StatusCode
 }
 
-// headerOf is a header of n lines without its end.
+// headerOf returns a header of n lines, without the empty line at its end.
 func headerOf(path string, n int) string {
 	return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("A:\r\n", n-1)
 }
@@ -106,11 +106,11 @@ func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	}
 	w.send(strings.Repeat(request(`{"name":"a"}`), 3))
 	for range 3 {
-		require.Equal(t, 200, w.status(), "also without a wait for the response before")
+		require.Equal(t, 200, w.status(), "pipelined requests too")
 	}
 }
 
-// A call that waits keeps of its headers only what it is authenticated by.
+// A waiting call keeps only the header Authorization.
 func TestWaitingCallsDropHeaders(t *testing.T) {
 	t.Parallel()
 	kept := make(chan http.Header, 3)
@@ -147,15 +147,15 @@ func TestWaitingCallsDropHeaders(t *testing.T) {
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 }
 
-// Honest clients, whose headers are there at once, go on beside connections that send
-// large headers without an end, which are closed, the longest first.
+// Connections that send large headers without an end are closed, the oldest first. Clients that send
+// their headers at once are served.
 func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	t.Parallel()
-	const most, attackers, size = 64 << 10, 40, 15 << 10
+	const limit, attackers, size = 64 << 10, 40, 15 << 10
 	h := startServer(t, nil)
 	var memory *headerMemory
 	runServer(t, h, func(s *server) {
-		s.http.headers.max = most
+		s.http.headers.max = limit
 		memory = &s.http.headers
 	}, greeter())
 	used := func() int {
@@ -174,10 +174,10 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 		w := h.dialRaw(t)
 		w.send(headerOf("/", 1) + "X-Large: " + strings.Repeat("a", size))
 		open = append(open, w)
-		require.LessOrEqual(t, used(), most)
+		require.LessOrEqual(t, used(), limit)
 		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 	}
-	for _, w := range open[:attackers-most/size-1] {
+	for _, w := range open[:attackers-limit/size-1] {
 		_, err := w.responses.ReadByte()
 		require.Error(t, err, "it was closed")
 		require.False(t, isTimeout(err))
@@ -189,6 +189,6 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	for _, w := range open {
 		require.NoError(t, w.conn.Close())
 	}
-	require.Eventually(t, func() bool { return used() == 0 }, waitAtMost, tick, "all is given back")
+	require.Eventually(t, func() bool { return used() == 0 }, waitAtMost, tick, "everything is released")
 	require.Zero(t, memory.holders.Len())
 }

@@ -34,16 +34,15 @@ func (e *Env) checkReady() error {
 	return nil
 }
 
-// health responds to the probes of a platform, scrapes included, and says whether r
-// was one. Probes need no password, which a scrape may need (SENDONCE_METRICS), and
-// are neither logged nor counted.
+// health responds to probes and scrapes, and reports whether r is one. Probes need no password,
+// a scrape may need one (SENDONCE_METRICS). Only a refused scrape is logged and counted.
 func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
-	var trouble error
+	var problem error
 	switch r.URL.Path {
 	case "/healthz":
-		trouble = m.alive()
+		problem = m.alive()
 	case "/readyz":
-		trouble = m.ready()
+		problem = m.ready()
 	default:
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			return m.scrape(w, r)
@@ -52,14 +51,14 @@ func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 			return false
 		}
 	}
-	status, word := http.StatusOK, "ok"
-	if trouble != nil {
-		status, word = http.StatusServiceUnavailable, trouble.Error()
+	status, text := http.StatusOK, "ok"
+	if problem != nil {
+		status, text = http.StatusServiceUnavailable, problem.Error()
 	}
 	h := w.Header()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
-		status, word = http.StatusMethodNotAllowed, "method not allowed"
+		status, text = http.StatusMethodNotAllowed, "method not allowed"
 	}
 	if status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", "1")
@@ -68,6 +67,6 @@ func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Cache-Control", "no-store")
 	discardBody(w, r)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no response
+	_ = json.NewEncoder(w).Encode(map[string]string{"status": text}) // fails if the client has left
 	return true
 }

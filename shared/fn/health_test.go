@@ -40,6 +40,6 @@ func TestReadyzReportsProblemOfDatabase(t *testing.T) {
 		require.Equal(t, 503, r.status)
 		require.JSONEq(t, fmt.Sprintf(`{"status":%q}`, status), r.body)
 		require.Equal(t, "1", r.header.Get("Retry-After"))
-		require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
+		require.Equal(t, 200, h.call("GET", "/healthz", "").status, "the process is alive")
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// behindProxy believes what the test says of where a call came from.
+// behindProxy makes the service trust X-Forwarded-For, with which from sets the address of a call.
 func behindProxy(c *settings.Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
 
 func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
 
-// greetAs is the status of a call, and after how many seconds to come back.
+// greetAs makes a call and returns its status and Retry-After.
 func (h *testServer) greetAs(options ...func(*http.Request)) (status, after int) {
 	r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, options...)
 	after, _ = strconv.Atoi(r.header.Get("Retry-After"))
@@ -50,7 +50,7 @@ func (h *testServer) guess(n int, name func(i int) string, address string) map[i
 		})
 	}
 	all.Wait()
-	require.Zero(h.t, got[-1], "every 429 says when to come back")
+	require.Zero(h.t, got[-1], "every 429 has Retry-After")
 	return got
 }
 
@@ -65,7 +65,7 @@ func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 		h := startServer(t, behindProxy, greeter())
 		right := as(c.name, c.password)
 		got := h.guess(500, named(c.name), "203.0.113.9")
-		require.LessOrEqual(t, got[401], 10+guessers, "so many at once")
+		require.LessOrEqual(t, got[401], 10+guessers, "guessers may start before the limit is reached")
 		require.Equal(t, 500, got[401]+got[429], "%v", got)
 		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, right, from("203.0.113.9"))
 		require.Equal(t, c.status, r.status, "only the admin's password, if it is short, can be guessed")
@@ -75,7 +75,7 @@ func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 			require.Equal(t, 200, status, "from another address it works")
 		}
 		status, _ := h.greetAs(as(map[string]string{"submitter": "admin", "admin": "submitter"}[c.name], map[string]string{"submitter": "secret", "admin": "token"}[c.name]), from("203.0.113.9"))
-		require.Equal(t, 200, status, "another caller at the same address is not held up")
+		require.Equal(t, 200, status, "another caller at the same address is not limited")
 	}
 }
 
@@ -87,8 +87,8 @@ func TestIPv6NetworkIsOneAddress(t *testing.T) {
 	require.Equal(t, network(""), network("no address"))
 }
 
-// An app that retries one wrong password forever has made one guess: its neighbours
-// with the right one, for the same name, go on.
+// An app that retries one wrong password forever has made one guess: other apps with the right
+// password for the same name, at the same address, are not limited.
 func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, behindProxy, greeter())
@@ -107,8 +107,8 @@ func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
 	apps.Wait()
 }
 
-// A name that nobody has fails as one that somebody has: with the same responses, and not
-// before the same time.
+// A login with an unknown name fails like one with a wrong password: with the same responses, and
+// not earlier.
 func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, behindProxy, greeter())
@@ -156,5 +156,5 @@ func TestRefusedAnonymousCallsShareLogLines(t *testing.T) {
 	for _, call := range h.calls(52) {
 		lines[call["status"]]++
 	}
-	require.Equal(t, map[any]int{401.0: 1, 404.0: 1, 200.0: 50}, lines, "a caller that is known has a line for each call")
+	require.Equal(t, map[any]int{401.0: 1, 404.0: 1, 200.0: 50}, lines, "each call of a known caller has a line")
 }

@@ -38,16 +38,19 @@ const (
 // chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
 func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 
-// memoryBudget shares out the memory that calls hold. A call takes the memory of its body
-// before it reads it, and what it will need beside that before it works on it, or at once
-// where the body is large; rows of pages and responses are added as they are made.
+// memoryBudget limits the memory of all calls. A call reserves memory for its body before it reads
+// it, and for the decoded body before it decodes it; for a large body it reserves both at first.
+// Rows of pages, and responses, are charged when they are read and encoded.
 //
-// One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
-// large calls use half the processors, those that wait for their commit aside; further ones wait up to
-// memoryWait with their bodies unread, and are then refused with 503. All large calls together leave a quarter to
-// small ones, and these leave an eighth to admins and the trigger. A batch of events has
-// rows of many callers: all batches together may hold half of the whole, use any number of
-// processors, and wait up to eventWait.
+//   - One caller uses at most SENDONCE_CALLER_SHARE of the budget, but always enough for the
+//     largest batch.
+//   - Large calls of one caller use at most half of the processors; a call that waits for its
+//     commit is not counted. Further ones wait up to memoryWait before their bodies are read,
+//     and are then refused with 503.
+//   - All large calls leave a quarter of the budget to small ones, and these leave an eighth to
+//     admins and the trigger.
+//   - A batch of events has rows of many callers. All batches together may use half of the
+//     budget and any number of processors, and each waits up to eventWait.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -58,11 +61,11 @@ type memoryBudget struct {
 	waiting []*memoryWaiter // in order of arrival
 }
 
-// callerUse is the memory that the calls of one caller hold.
+// callerUse is the memory of the calls of one caller.
 type callerUse struct {
 	calls   int64 // callCharge for each
-	bytes   int64 // beside that
-	large   int   // large calls at work
+	bytes   int64 // charged in addition
+	large   int   // large calls that run
 	waiting int
 }
 
@@ -74,7 +77,7 @@ type memoryWaiter struct {
 	granted chan struct{}
 }
 
-// newMemoryBudget returns a budget of which one caller may hold the part callerShare.
+// newMemoryBudget returns a budget of which one caller may use the part callerShare, at most 1.
 func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	total := int64(megabytes) * mebibyte
 	return &memoryBudget{
@@ -82,7 +85,7 @@ func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	}
 }
 
-// callMemory is the memory of one call. Its zero value holds nothing and may be released.
+// callMemory is the memory of one call. nil is charged nothing, and may be resized and released.
 type callMemory struct {
 	budget     *memoryBudget
 	caller     string
@@ -91,12 +94,12 @@ type callMemory struct {
 
 	calls, bytes int64 // under budget.mu
 	large        bool
-	paused       bool // large until it began to wait for the database
+	paused       bool // was large when it paused
 }
 
-// enter begins a call of a caller, or of the trigger with events.
-func (b *memoryBudget) enter(caller string, kept, event bool) (*callMemory, error) {
-	m := &callMemory{budget: b, caller: caller, privileged: kept || event, event: event}
+// enter charges a new call to its caller. The other parameters are those of callMemory.
+func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory, error) {
+	m := &callMemory{budget: b, caller: caller, privileged: privileged || event, event: event}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.usage(caller)
@@ -112,7 +115,7 @@ func errNoMemory() *task.Error {
 	return Busy("this instance has no memory left for this call, try again")
 }
 
-// limit is how much may be in use after a reservation of a call.
+// limit returns how many bytes of the budget may be in use after a reservation of a call.
 func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	switch {
 	case m.privileged:
@@ -124,7 +127,7 @@ func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	}
 }
 
-// shareOf is how much the caller of a call may hold.
+// shareOf returns how many bytes the caller of a call may use.
 func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	if m.event {
 		return max(b.share, b.total/2)
@@ -132,8 +135,8 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	return b.share
 }
 
-// reserve charges the call n more bytes, after a wait if there is no room. A large call also waits until
-// few enough large calls of its caller are under way.
+// reserve charges the call n more bytes. It waits until there is room, and with large until few
+// enough large calls of the caller run.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large && !m.event})
@@ -218,23 +221,23 @@ func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	return true
 }
 
-// charge adds n bytes, or takes them back; mu is held.
+// charge adds n bytes, which may be negative; mu is held.
 func (b *memoryBudget) charge(m *callMemory, n int64) {
 	m.bytes += n
 	b.used += n
 	b.usage(m.caller).bytes += n
 }
 
-// chargeCall is charge for the call itself. A caller is refused further calls by the sum
-// of both. Its reservations are limited without the charges for calls, so calls that wait do
-// not keep the largest batch out.
+// chargeCall is charge for the call itself. enter limits the sum of both charges of a caller.
+// Reservations are limited without the charges for calls, so that waiting calls of a caller do not
+// prevent its largest batch.
 func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
 	m.calls += n
 	b.used += n
 	b.usage(m.caller).calls += n
 }
 
-// usage returns what a caller holds; mu is held, and dropUnused must follow a release.
+// usage returns what a caller uses; mu is held, and dropUnused must follow a release.
 func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -265,7 +268,7 @@ func (m *callMemory) resize(n int64) {
 	b.dropUnused(m.caller)
 }
 
-// endLarge lets another large call of the caller work; mu is held.
+// endLarge lets another large call of the caller run; mu is held.
 func (m *callMemory) endLarge() {
 	if m.large {
 		m.large = false
@@ -273,8 +276,8 @@ func (m *callMemory) endLarge() {
 	}
 }
 
-// pause lets other large calls of the caller work while this one waits for the database, or for the calls of a page. It keeps its
-// memory.
+// pause lets other large calls of the caller run while this one waits for the database, or for the
+// calls of a page. It keeps its memory.
 func (m *callMemory) pause() {
 	b := m.budget
 	b.mu.Lock()
@@ -284,7 +287,7 @@ func (m *callMemory) pause() {
 	b.grantWaiting()
 }
 
-// resume waits until a call that was paused may work again.
+// resume waits until a call that was paused may run again.
 func (m *callMemory) resume(ctx context.Context) error {
 	if !m.paused {
 		return nil
@@ -308,18 +311,18 @@ func (m *callMemory) release() {
 // grantWaiting grants the waiting calls that fit now, those of one caller in order of
 // arrival; mu is held.
 func (b *memoryBudget) grantWaiting() {
-	var passed map[string]bool
+	var blocked map[string]bool // callers with an earlier call that still waits
 	left := b.waiting[:0]
 	for _, w := range b.waiting {
-		if !passed[w.call.caller] && b.grant(w) {
+		if !blocked[w.call.caller] && b.grant(w) {
 			b.usage(w.call.caller).waiting--
 			close(w.granted)
 			continue
 		}
-		if passed == nil {
-			passed = map[string]bool{}
+		if blocked == nil {
+			blocked = map[string]bool{}
 		}
-		passed[w.call.caller] = true
+		blocked[w.call.caller] = true
 		left = append(left, w)
 	}
 	clear(b.waiting[len(left):])
@@ -337,8 +340,8 @@ func (b *memoryBudget) inUse() int64 {
 // it is collected. With the default of 100, a submission costs 15 to 30 % more CPU time.
 const gcPercent = 400
 
-// limitMemory sets gcPercent, and twice what calls may hold as the limit at which garbage is
-// collected more often, unless GOGC and GOMEMLIMIT say otherwise.
+// limitMemory sets gcPercent unless GOGC is set, and a memory limit of twice the budget of calls
+// unless GOMEMLIMIT is set.
 func limitMemory(cfg *settings.Config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

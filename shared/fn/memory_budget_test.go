@@ -63,8 +63,6 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 	require.Empty(t, b.callers, "nothing is kept of callers without calls")
 }
 
-// However many callers there are, large calls leave room for small ones, and these
-// for admins and the trigger.
 // The processor is idle while a batch waits for its commit.
 func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	t.Parallel()
@@ -76,7 +74,7 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.NoError(t, second.reserve(t.Context(), mebibyte, true))
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	require.Error(t, first.resume(soon), "another one works")
+	require.Error(t, first.resume(soon), "another one runs")
 	second.pause()
 	require.NoError(t, first.resume(t.Context()))
 	require.EqualValues(t, 2*(mebibyte+callCharge), b.inUse(), "both keep their memory")
@@ -85,9 +83,11 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.Empty(t, b.callers)
 	small := b.mustEnter(t, "ann")
 	small.pause()
-	require.NoError(t, small.resume(t.Context()), "it never was a large one")
+	require.NoError(t, small.resume(t.Context()), "it was never a large one")
 }
 
+// However many callers there are, large calls leave memory to small ones, and these to admins and
+// the trigger.
 func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -118,26 +118,26 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	require.NoError(t, admin.reserve(t.Context(), mebibyte, true))
 }
 
-// Events of all callers come from one caller, the trigger: several batches are taken at
-// once beside a relay, and the trigger waits for room.
+// The events of all callers come from one caller, the trigger. Several batches run at once, and
+// further ones wait for room.
 func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 1
-	take := func(bytes int64) (*callMemory, error) {
+	reserve := func(bytes int64) (*callMemory, error) {
 		m, err := b.enter("trigger", false, true)
 		require.NoError(t, err)
 		return m, m.reserve(t.Context(), bytes, true)
 	}
-	relay, err := take(16 * mebibyte)
+	relay, err := reserve(16 * mebibyte)
 	require.NoError(t, err)
 	for range 4 {
-		_, err := take(5 * mebibyte)
+		_, err := reserve(5 * mebibyte)
 		require.NoError(t, err, "a batch for record")
 	}
 	granted := make(chan error, 1)
 	go func() {
-		_, err := take(5 * mebibyte)
+		_, err := reserve(5 * mebibyte)
 		granted <- err
 	}()
 	require.Eventually(t, func() bool {
@@ -150,7 +150,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	require.NoError(t, <-granted)
 }
 
-// Unread responses count for their caller, which is then refused further calls.
+// Unread responses are charged to their caller, whose further calls are refused.
 func TestUnreadResponsesUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -186,8 +186,8 @@ func TestChunksHoldAllItemsInOrder(t *testing.T) {
 		items = append(items, make([]byte, size))
 	}
 	var firsts, lengths []int
-	for first, piece := range chunks(items) {
-		firsts, lengths = append(firsts, first), append(lengths, len(piece))
+	for first, chunk := range chunks(items) {
+		firsts, lengths = append(firsts, first), append(lengths, len(chunk))
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
 	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)

@@ -9,11 +9,11 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// ProcessMetrics is where each process shows what it counts.
+// ProcessMetrics is the path of the metrics that each process has.
 const ProcessMetrics = "/metrics"
 
-// ServeMetrics serves scrapes of another path than ProcessMetrics, to the same scrapers and on the same port. A function
-// calls it when it is made.
+// ServeMetrics also serves the metrics of r, at another path than ProcessMetrics, on the same port and to the same
+// scrapers. A function calls it when it is built.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
 }
@@ -36,7 +36,7 @@ func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	case endpoint == nil:
 		return false
 	case m.env.Config.MetricsPort() != "":
-		return false // no such path here
+		return false // they are on their own port
 	case m.env.Config.Metrics == settings.MetricsForAdmin:
 		req := newRequest(m.env, w, r, nil)
 		caller, err := req.authenticate(r.Context(), false)

@@ -140,7 +140,7 @@ func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
 	require.Equal(t, "GET, HEAD", r.header.Get("Allow"))
 	require.Equal(t, 404, h.call("GET", "/metrics/", "").status)
 	close(h.env.limiter.draining)
-	require.NotEmpty(t, h.scrape(), "while the process is ending too")
+	require.NotEmpty(t, h.scrape(), "during the drain too")
 	require.Len(t, h.calls(1), 1, "only the wrong path is logged")
 }
 
@@ -161,6 +161,7 @@ func TestScrapeShowsPostgresConnections(t *testing.T) {
 	}
 	require.NotContains(t, h.call("GET", "/metrics", "").body, "hunter2")
 }
+
 func TestMetricsNeedAdmin(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, func(c *settings.Config) { c.Metrics = "" }, greeter())
@@ -176,26 +177,26 @@ func TestMetricsPort(t *testing.T) {
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	h := startServer(t, func(c *settings.Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
-	require.NoError(t, h.env.serveMetrics(t.Context()))
+	require.NoError(t, h.env.listenForScrapes(t.Context()))
 	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "metrics are not on the port of the API")
-	own := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	r := own.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") })
+	ownPort := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	r := ownPort.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") })
 	require.Equal(t, 200, r.status)
 	require.Contains(t, r.body, "sendonce_http_requests_total")
-	require.Equal(t, 404, own.call("PUT", "/api/v1/empty", "").status, "the API is not on the port of metrics")
-	require.ErrorContains(t, h.env.serveMetrics(t.Context()), "SENDONCE_METRICS")
+	require.Equal(t, 404, ownPort.call("PUT", "/api/v1/empty", "").status, "the API is not on the port of metrics")
+	require.ErrorContains(t, h.env.listenForScrapes(t.Context()), "SENDONCE_METRICS")
 
 	var closed atomic.Int64
 	for range 2 * metricsConnections {
-		w := own.dialRaw(t)
+		w := ownPort.dialRaw(t)
 		go func() {
 			_, _ = w.responses.ReadByte() // nothing is sent before the end
 			closed.Add(1)
 		}()
 	}
 	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
-	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one gets a response")
-	w := own.dialRaw(t)
+	require.Equal(t, 200, ownPort.call("GET", "/metrics", "").status, "a further connection gets a response")
+	w := ownPort.dialRaw(t)
 	w.send(headerOf("/metrics", maxHeaderLines+1))
 	require.Equal(t, 431, w.status())
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// mux is a set of functions behind one ServeMux of full paths. The set may be
-// one function or all: a path gets the same response in both.
+// mux calls the routes of the functions that this process serves, one or all. A path gets the
+// same response in both cases.
 type mux struct {
 	env      *Env
 	patterns *http.ServeMux
-	methods  []string // all that any route has, sorted
+	methods  []string // of all routes, sorted
 	origins  *crossOrigin
 
 	pageOrigins *crossOrigin // of pages: they trust no other origin
 	api         http.Handler // the API that pages use, see Visit.API
 
-	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
+	alive, ready func() error // for /healthz and /readyz, which show the error to everybody
 }
 
 func newMux(env *Env, functions []builtFunction) (*mux, error) {
@@ -54,8 +54,8 @@ func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	return m, nil
 }
 
-// pageAPI returns the API that the pages of these functions use: m, or another mux if some of the API's
-// functions are not served to others by this process.
+// pageAPI returns the API that the pages of these functions call: m, or another mux if some of the functions serve only
+// the pages.
 func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	if !slices.ContainsFunc(functions, func(f builtFunction) bool { return f.inProcess }) {
 		return m, nil
@@ -67,8 +67,8 @@ func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	return newMux(m.env, all)
 }
 
-// add turns the mux's panic about a malformed or conflicting pattern into an
-// error.
+// add registers a route. It returns an error for a malformed or conflicting pattern, about which
+// ServeMux panics.
 func (m *mux) add(p *mountedRoute) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -92,13 +92,12 @@ func (m *mux) add(p *mountedRoute) (err error) {
 }
 
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Requests that wait in the buffer of a connection would otherwise be served for 10 ms before
-	// those of other connections.
+	// Otherwise pipelined requests of one connection would run for 10 ms before those of others.
 	runtime.Gosched()
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The context of a connection is cancelled when reading from it failed. Further calls
-	// over it would be cancelled before they begin, so it is closed.
+	// The context of a connection is cancelled after a failed read. Later calls over it would be
+	// cancelled before they begin, so it is closed.
 	if isUsedUp(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
@@ -113,7 +112,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			m.allowOrigin(w.Header(), r)
 		}
 		if strings.Contains(p.pattern, "{") {
-			m.patterns.ServeHTTP(w, r) // again through the mux: it sets the path values
+			m.patterns.ServeHTTP(w, r) // calls p, and sets the path values
 		} else {
 			p.ServeHTTP(w, r)
 		}
@@ -135,8 +134,8 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites gives a response the time that our server gives each, where the
-// server that r came to sets no limit.
+// boundWrites sets the write deadline of a response to writeTimeout, unless the server of r has
+// a timeout itself.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && host.WriteTimeout == 0 {
@@ -144,12 +143,12 @@ func boundWrites(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find is the route for r under a method, nil when there is none. The mux
-// alone would redirect unclean paths, which loses the body of a POST, and let
-// HEAD in on GET routes, some of which change state.
+// find returns the route of r's path for a method, nil if there is none. ServeMux itself would
+// redirect unclean paths, which loses the body of a POST, and call GET routes for HEAD, some of
+// which change state.
 func (m *mux) find(r *http.Request, method string) *mountedRoute {
 	clean := path.Clean(r.URL.Path)
-	slash := r.URL.Path == clean+"/" // which some people add to the address of a page
+	slash := r.URL.Path == clean+"/" // accepted for pages: people type it
 	if method == http.MethodHead || clean != r.URL.Path && !slash {
 		return nil
 	}
@@ -170,7 +169,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limiter := p.mux.env.limiter
 	entered := limiter.begin()
 	if entered {
-		defer limiter.end() // last of all: a process that ends waits for it
+		defer limiter.end() // last: a process that drains waits for it
 	}
 	req := newRequest(p.mux.env, w, r, p)
 	defer func() { req.call.memory.release() }()
@@ -190,7 +189,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.respond(data, err)
 }
 
-// acquireSlot acquires a slot for the call. The caller must be known.
+// acquireSlot acquires a slot for the call, whose caller must be set.
 func (req *request) acquireSlot(p *mountedRoute) (err error) {
 	if req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, p.event, p.stream); err == nil {
 		req.releaseConnection = KeepConnectionOpen(req.r.Context())
@@ -205,8 +204,8 @@ func (req *request) releaseSlot() {
 	}
 }
 
-// readBodyWithoutSlot reads the body. Meanwhile other calls may use the call's slot, and the caller may change: so
-// recheck is called after it.
+// readBodyWithoutSlot reads the body while other calls may use the call's slot. Then it calls recheck, as the caller may
+// have been revoked or changed meanwhile.
 func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, recheck func(context.Context) error) error {
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)
@@ -231,8 +230,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 	return nil
 }
 
-// run does one call's steps in their fixed order: from which page, who calls, may
-// they, what do they say, what does the function return.
+// run does the steps of a call in their fixed order and returns the result of the handler.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err
@@ -260,7 +258,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	if !p.event { // events are of all callers
+	if !p.event { // an event batch has events of many callers
 		ctx = store.WithCaller(ctx, req.call.Caller.Account())
 	}
 	if p.pages {
@@ -278,9 +276,8 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	return p.handle(ctx, &req.call)
 }
 
-// Handler gives everything that stands around the functions as one handler:
-// what the binary serves, and what a test puts behind httptest. It fails when
-// a setting is bad or two functions claim one pattern.
+// Handler returns the http.Handler that serves the functions, for Serve, or for httptest. It
+// fails if a setting is bad, or if two functions have the same name or conflicting patterns.
 func Handler(env *Env, functions ...Function) (http.Handler, error) {
 	built, err := build(env, functions)
 	if err != nil {

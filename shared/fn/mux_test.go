@@ -129,7 +129,7 @@ func TestGETAndPOSTShareAHandler(t *testing.T) {
 	require.Equal(t, want, h.call("GET", "/api/v1/both?name=a&times=2&loud=true", "").Data)
 	require.Equal(t, want, h.call("POST", "/api/v1/both?name=a&times=2&loud=true", "").Data)
 	require.Equal(t, want, h.call("POST", "/api/v1/both", `{"name":"a","times":2,"loud":true}`).Data)
-	require.Equal(t, want, h.call("POST", "/api/v1/both?name=b&loud=1", `{"name":"a","times":2}`).Data, "the body stands over the query")
+	require.Equal(t, want, h.call("POST", "/api/v1/both?name=b&loud=1", `{"name":"a","times":2}`).Data, "the body overrides the query")
 }
 
 func TestUnknownPathIs404AndWrongMethod405(t *testing.T) {
@@ -173,8 +173,8 @@ func TestBodyMustBeJSONWithinLimit(t *testing.T) {
 		{"gzip", "/api/v1/greet", good, header("Content-Encoding", "gzip"), 415, "unsupported_media_type"},
 		{"identity", "/api/v1/greet", good, header("Content-Encoding", "identity"), 200, ""},
 		{"too long", "/api/v1/greet", long, header("X", ""), 413, "too_large"},
-		{"too long without saying so", "/api/v1/greet", good, chunked, 413, "too_large"},
-		{"too long for a smaller bound", "/api/v1/greet/small", `{"name":"` + strings.Repeat("a", 32) + `"}`, header("X", ""), 413, "too_large"},
+		{"too long and of unknown length", "/api/v1/greet", good, chunked, 413, "too_large"},
+		{"too long for a smaller limit", "/api/v1/greet/small", `{"name":"` + strings.Repeat("a", 32) + `"}`, header("X", ""), 413, "too_large"},
 		{"just as long as allowed", "/api/v1/greet/small", `{"name":"` + strings.Repeat("a", 21) + `"}`, header("X", ""), 200, ""},
 	} {
 		r := h.call("POST", c.path, c.body, c.option)
@@ -274,7 +274,7 @@ func TestPanicIs500AndOneLogLine(t *testing.T) {
 	})
 }
 
-func TestDepartedClientIsLoggedAs499(t *testing.T) {
+func TestLostClientIsLoggedAs499(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{})
 	h := startServer(t, nil, failing(func(ctx context.Context) error {

@@ -22,19 +22,19 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a page of a caller is charged for, beside the calls that it makes
+	pageMemory  = 512 << 10 // bytes that a page of a caller is charged, in addition to the calls that it makes
 
-	// Of visitors who are not logged in. Each address has its own few, so nobody keeps others from the login.
-	anonymousPages    = 256 // at once
-	anonymousOfOne    = 8   // of one address; more of them wait
-	anonymousWait     = 2 * time.Second
-	anonymousPageTime = 20 * time.Second // for reading the response, from its beginning
-	maxAnonymousForm  = 8 << 10
+	// For visitors who are not logged in. Each address has its own limit, so none can keep others from the login.
+	anonymousPages      = 256 // at once
+	anonymousPerAddress = 8   // more of one address wait
+	anonymousWait       = 2 * time.Second
+	anonymousPageTime   = 20 * time.Second // for reading the response, from its beginning
+	maxAnonymousForm    = 8 << 10
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
-// request it; handle checks whether the visitor is logged in. Requests of pages of other origins that are not
-// a GET are refused, also of those that SENDONCE_STREAM_ORIGINS lists.
+// request it; handle checks whether the visitor is logged in. Requests of other origins are refused unless they are a
+// GET, also those of SENDONCE_STREAM_ORIGINS.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
 	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
 	r.roles, r.page = nil, handle
@@ -59,7 +59,7 @@ func (v *Visit) May(role Role) bool { return v.req.call.HasRole(role) || v.req.c
 // Log adds attributes to the log line of the visit, as Call.Log does.
 func (v *Visit) Log(args ...any) { v.req.call.Log(args...) }
 
-// sessionRow is what a session is encrypted for, so that no other stored secret can be used as one.
+// sessionRow is authenticated with an encrypted session, so that no other encrypted secret can be used as one.
 const sessionRow = "session of a browser"
 
 // ErrNoSessionKey means that nobody can log in.
@@ -107,8 +107,7 @@ func sessionCookie(r *http.Request) *http.Cookie {
 	return c
 }
 
-// IsHTTPS reports whether the browser says that it uses HTTPS, itself or through a gateway. A client can lie
-// about it, to its own harm alone.
+// IsHTTPS reports whether the browser uses HTTPS, here or to a gateway. A client that lies about it harms only itself.
 func IsHTTPS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
@@ -129,7 +128,8 @@ func (req *request) resumeSession(ctx context.Context) (err error) {
 	return err
 }
 
-// callerOfSession tries each cookie of the name: a server on another port of this machine can set one, too.
+// callerOfSession returns the caller of the first valid session cookie. A server on another port of this machine can
+// set cookies with the same name, so it tries all of them.
 func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
 		text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
@@ -154,7 +154,7 @@ func parseSessionKeys(text string) store.Keys {
 	return keys
 }
 
-// page handles a request for a page. Errors before the page's handler are responses in JSON, as of all routes.
+// page handles a request for a page. The error of a request that does not reach the page's handler is sent as JSON.
 func (req *request) page(p *mountedRoute) error {
 	if err := p.mux.pageOrigins.check(req.r, p.changesState); err != nil {
 		return err
@@ -184,8 +184,8 @@ func (req *request) page(p *mountedRoute) error {
 	return nil
 }
 
-// readForm reads the body before the page takes a place, so that slow bodies keep nobody out. The session is
-// resumed again afterwards: its caller may have been revoked or changed meanwhile.
+// readForm reads the body before enterPage, so that slow bodies do not keep other visitors out. The session is resumed
+// again afterwards, as its caller may have been revoked or changed meanwhile.
 func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, error) {
 	if req.call.Caller.Name == "" {
 		anonymous := *p
@@ -202,18 +202,19 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	if err := req.readBodyWithoutSlot(ctx, p, req.resumeSession); err != nil {
 		return nil, err
 	}
-	req.call.memory.pause() // the calls that the page makes count as large themselves, and would wait for it
+	req.call.memory.pause() // calls that the page makes may be large ones, which would wait for this one
 	return req.call.Body, nil
 }
 
-// enterPage reserves what a page needs: of its caller's share, or of the few places for others.
+// enterPage reserves memory of the caller's share for the page, or one of anonymousPages for a visitor who is not logged
+// in, which leave releases.
 func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	if req.call.Caller.Name != "" {
 		return func() {}, req.call.Reserve(ctx, pageMemory)
 	}
 	waiting, cancel := context.WithTimeout(ctx, anonymousWait)
 	defer cancel()
-	done, err := req.env.anonymousOf.acquire(waiting, network(req.call.SourceIP).String())
+	done, err := req.env.anonymousSlots.acquire(waiting, network(req.call.SourceIP).String())
 	if err != nil {
 		return nil, Busy("too many requests of this address are in progress, try again")
 	}
@@ -224,7 +225,7 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	return func() { req.env.anonymousPages.Release(1); done() }, nil
 }
 
-// pageWriter notes what is written, for the log.
+// pageWriter records the status and the bytes of a page for the log.
 type pageWriter struct {
 	http.ResponseWriter
 	req *request
@@ -257,12 +258,12 @@ func (w *pageWriter) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// inProcessCaller is the key of a context: its value is the caller that a page makes calls for. No request from
-// outside has it.
+// inProcessCaller is a key of contexts. The value is the caller for whom a page makes a call; the context of a request
+// from outside has none.
 type inProcessCaller struct{}
 
 // API calls a route of the API in this process, with the visitor's rights, limits and address, and decodes the
-// data of the response into out; nil discards it. body is encoded as JSON; nil is none. The error is an *api.Error
+// data of the response into out, unless that is nil. body is encoded as JSON; nil = no body. The error is an *api.Error
 // if the route refused the call.
 func (v *Visit) API(method, path string, body, out any) error {
 	var content io.Reader

@@ -39,7 +39,7 @@ func startServerWithDeadLetters(t *testing.T, functions ...Function) (h *testSer
 	}
 }
 
-// attempt is the n-th delivery of the event id; 0 says no number.
+// attempt makes a request the n-th delivery of the event id; 0 = without a number.
 func attempt(id string, n int) func(*http.Request) {
 	return func(r *http.Request) {
 		eventHeaders(r)
@@ -83,7 +83,7 @@ func TestOnlyPanicsCountTowardsADeadLetter(t *testing.T) {
 func TestPoisonBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	h, deadLetters := startServerWithDeadLetters(t, eventFunction(func(cloudevents.Event) error {
-		return fmt.Errorf("take: %w", Poison(errors.New("its subject is no id")))
+		return fmt.Errorf("handle: %w", Poison(errors.New("its subject is no id")))
 	}))
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{}`, attempt("without a number", 0)).status)
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{}`, attempt("first", 1)).status)

@@ -5,16 +5,16 @@ import (
 	"net"
 )
 
-// Probes is a server of a process without functions: it serves /healthz, /readyz and
-// /metrics alone.
+// Probes is the server of a process without functions: it serves only /healthz, /readyz and
+// /metrics.
 type Probes struct {
 	env      *Env
 	mux      *mux
 	listener net.Listener
 }
 
-// ListenForProbes listens at the configured address. An error of alive or ready is what
-// /healthz or /readyz shows, to anybody.
+// ListenForProbes listens at the configured address. /healthz and /readyz show the errors of alive
+// and ready to everybody.
 func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (*Probes, error) {
 	m, err := newMux(env, nil)
 	if err != nil {
@@ -25,7 +25,7 @@ func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (
 	if err != nil {
 		return nil, err
 	}
-	return &Probes{env, m, l}, env.serveMetrics(ctx)
+	return &Probes{env, m, l}, env.listenForScrapes(ctx)
 }
 
 // Serve handles probes until ctx ends.

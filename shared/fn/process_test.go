@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// TestMain lets the test binary be the processes that tests start: ours, or
-// one that a host of the functions framework would start.
+// TestMain makes the test binary one of the processes that tests start: that of the command serve,
+// or that of a main that the functions framework generates.
 func TestMain(m *testing.M) {
 	switch os.Getenv("FN_TEST_PROCESS") {
 	case "ours":
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	sandbox.Main(m)
 }
 
-// serveAll is what the command serve does.
+// serveAll does what the command serve does.
 func serveAll() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -48,7 +48,7 @@ func serveAll() error {
 	return ListenAndServe(ctx, env, served)
 }
 
-// hostByFramework is what a main that the framework generates does.
+// hostByFramework does what a main that the framework generates does.
 func hostByFramework() error {
 	if _, err := Register(nil, greeter(), longPoll()); err != nil {
 		return err
@@ -82,7 +82,7 @@ func startProcess(t *testing.T, kind string, env []string, args ...string) *sand
 	return sandbox.StartProcess(t, bin, append(settings, env...), args...)
 }
 
-// listening gives the URL that the process logged.
+// listening returns the URL that the process logs.
 func listening(t *testing.T, p *sandbox.Process) string {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t), `"msg":"listening"`))
@@ -97,7 +97,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// hosted starts a process of that kind and gives its functions once it listens.
+// hosted starts a process, "ours" or "framework", and returns when it listens.
 func hosted(t *testing.T, kind string, env ...string) (*sandbox.Process, *testServer) {
 	t.Helper()
 	if kind == "ours" {
@@ -139,7 +139,7 @@ func TestProcessWithoutDatabaseIsAliveAndNotReady(t *testing.T) {
 	h := &testServer{t: t, url: listening(t, p)}
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 	require.Equal(t, 503, h.call("GET", "/readyz", "").status)
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the admin gets in")
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the built-in admin needs no database")
 	require.Equal(t, 503, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
 }
 

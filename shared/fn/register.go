@@ -14,14 +14,13 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// Register reads the settings and registers with the functions framework what
-// FUNCTION_TARGET names: one of the functions, or all of them as AllFunctions. The
-// framework's server then serves that on every path. commands are the other readers of
-// settings.
+// Register reads the settings and registers one handler with the functions framework, whose
+// server then uses it for every path. It serves the function that FUNCTION_TARGET names, or all
+// of them. commands are the other readers of settings.
 //
-// Call it once in a process, before the framework starts. From then on SIGTERM and
-// SIGINT end the process: calls under way finish first, for at most
-// SENDONCE_DRAIN_TIMEOUT. The Env is ready for use; it closes at that end.
+// Call it once in a process, before the framework starts. From then on SIGTERM and SIGINT drain
+// and end the process: calls under way have SENDONCE_DRAIN_TIMEOUT to finish. Then the returned
+// Env is closed.
 func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	env, served, err := Prepare(commands, functions, true)
 	if err != nil {
@@ -29,14 +28,14 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	}
 	h, err := assemble(context.Background(), env, served)
 	if err == nil {
-		err = env.serveMetrics(context.Background())
+		err = env.listenForScrapes(context.Background())
 	}
 	if err != nil {
 		env.Close()
 		return nil, err
 	}
 	name := cmp.Or(env.Config.FunctionTarget, AllFunctions)
-	if err := os.Setenv("FUNCTION_TARGET", name); err != nil { // which the framework reads when it starts
+	if err := os.Setenv("FUNCTION_TARGET", name); err != nil { // the framework reads it when it starts
 		env.Close()
 		return nil, fmt.Errorf("name the functions for the framework: %w", err)
 	}
@@ -45,10 +44,10 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	return env, nil
 }
 
-// endOnSignal does for the framework, whose server knows no signals, what Serve
-// does for ours. The framework does not expose its listener or its server: what still
-// comes gets its response for a moment as the last call of its connection, and then 503,
-// so that the caller repeats it elsewhere.
+// endOnSignal drains the process on a signal, as Serve does: the framework's server ignores
+// signals, and the framework exposes neither its server nor its listener. For drainGrace a new
+// call is handled as the last one of its connection. Later ones get 503, so that their callers
+// retry with another instance.
 func (e *Env) endOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -66,14 +65,14 @@ func (e *Env) endOnSignal() {
 	}()
 }
 
-// drain returns when every call has its response, or with an error when DrainTimeout
-// ends before. Calls may come for the time that last gives.
-func (e *Env) drain(last time.Duration) error {
+// drain waits until every call has its response, or returns an error after DrainTimeout. New
+// calls are handled for the duration grace, then refused.
+func (e *Env) drain(grace time.Duration) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
 	defer cancel()
 	close(e.limiter.draining)
-	time.Sleep(min(last, e.Config.DrainTimeout))
+	time.Sleep(min(grace, e.Config.DrainTimeout))
 	e.limiter.close()
 	if err := e.limiter.waitUntilIdle(limit); err != nil {
 		return fmt.Errorf("drain: %d calls were cut off: %w", e.limiter.countInFlight(), err)

@@ -40,7 +40,7 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	require.Equal(t, "this instance is about to end, try again", r.Message)
 	require.True(t, r.closes)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
-	require.Empty(t, ended, "it waits for the one call")
+	require.Empty(t, ended, "it waits for the call in progress")
 	close(goOn)
 	require.Equal(t, 409, (<-first).status, "whose response is complete")
 	require.NoError(t, <-ended)
@@ -63,15 +63,15 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	require.Equal(t, 409, (<-late).status)
 }
 
-// serveUnbounded serves function in memory with a server that bounds nothing, as the
-// framework's does.
-func serveUnbounded(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
+// serveUnbounded serves function in memory with a server without limits, as the framework's is.
+// wrap wraps the handler.
+func serveUnbounded(t *testing.T, function Function, wrap func(http.Handler) http.Handler) *pipes {
 	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	handler, err := Handler(env, function)
 	require.NoError(t, err)
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: around(handler)}
+	server := &http.Server{Handler: wrap(handler)}
 	go func() { _ = server.Serve(l) }() // until it is closed
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return l

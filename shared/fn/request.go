@@ -20,8 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// request is the state of one HTTP request: what the function gets of it (call)
-// and what is logged of it.
+// request is the state of one HTTP request: call is what the function sees of it.
 type request struct {
 	env     *Env
 	w       http.ResponseWriter
@@ -62,18 +61,18 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 
 // requestID returns the caller's id if it may be logged, else a new one. An id that may contain a
 // phone number may not be logged.
-func requestID(given string) string {
-	if task.ValidName(given, 50) && (task.MaskNumbers(given) == given || isRandomID(given)) {
-		return given
+func requestID(id string) string {
+	if task.ValidName(id, 50) && (task.MaskNumbers(id) == id || isRandomID(id)) {
+		return id
 	}
 	return rand.Text()
 }
 
-// mobileNumber is one of mainland China. A random id has one in one of a hundred, a run of 11 digits in one of twenty.
+// mobileNumber matches one of mainland China. About 1 % of random ids match it; 5 % have any run of 11 digits.
 var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
 
-// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits: its runs of digits are no
-// phone numbers, unless they look like a mobile number.
+// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, that does not match
+// mobileNumber: its runs of digits are then no phone numbers.
 func isRandomID(id string) bool {
 	hex := strings.ReplaceAll(id, "-", "")
 	hasForm := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)
@@ -126,7 +125,7 @@ func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
 	return body, req.readWithin(time.Time{})
 }
 
-// bodyError is the response to a body that could not be read.
+// bodyError returns the error to respond with when the body could not be read.
 func bodyError(err error, p *mountedRoute) error {
 	var large *http.MaxBytesError
 	var refused *task.Error
@@ -152,9 +151,8 @@ func (req *request) readWithin(deadline time.Time) error {
 	return nil
 }
 
-// discardBody gives the rest of an unread body refusedBodyTimeout to arrive, so
-// that the connection can be used again. Without this deadline net/http would read up to
-// 256 KiB of it for as long as the whole call may take.
+// discardBody limits how long net/http reads the rest of an unread body, up to 256 KiB, to use
+// the connection again: to refusedBodyTimeout instead of the timeout of the whole call.
 func discardBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
@@ -170,9 +168,9 @@ func checkContentType(h http.Header, r *Route) error {
 		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
 	}
 	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
-	charset, given := params["charset"]
+	charset, hasCharset := params["charset"]
 	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && kind == trigger.BatchType
-	if err != nil || !ok || given && !strings.EqualFold(charset, "utf-8") {
+	if err != nil || !ok || hasCharset && !strings.EqualFold(charset, "utf-8") {
 		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
 	}
 	return nil
@@ -198,8 +196,8 @@ func (req *request) end() {
 		panic(http.ErrAbortHandler)
 	}
 	if req.env.limiter.isDraining() {
-		// A framework whose server cannot be shut down exits once no call is left: what is
-		// still in the server's buffer then would be lost.
+		// The framework's server cannot be shut down: the process exits once no call is left,
+		// and what is still in the buffer of the server would be lost.
 		_ = http.NewResponseController(req.w).Flush() // fails where the client has left
 	}
 }
@@ -239,9 +237,10 @@ func (req *request) log() {
 // failureKind is the key by which the log lines of failed calls are limited.
 type failureKind struct{ function, code string }
 
-// nextLine reports whether to log the call. Anybody can repeat failed calls without a
-// known caller, and events that a busy function refuses are repeated: these have one line a minute
-// for each function and kind of error. unlogged is how many were not logged since the line before.
+// nextLine reports whether to log the call. Two kinds of calls have one line a minute for each
+// function and error code: failed calls without a known caller, which anybody can repeat, and
+// events that a busy function refuses, which are delivered again. unlogged is how many were not
+// logged since the line before.
 func (req *request) nextLine() (unlogged uint64, log bool) {
 	busy := req.mounted != nil && req.mounted.event && req.code == task.CodeServerBusy
 	if busy || req.err != nil && req.call.Caller.Name == "" {
@@ -250,7 +249,7 @@ func (req *request) nextLine() (unlogged uint64, log bool) {
 	return 0, true
 }
 
-// count counts a call that is over.
+// count counts a call that has ended.
 func (req *request) count() {
 	req.env.Metrics().Calls.Observe(req.function, req.route, req.status, time.Since(req.start))
 }

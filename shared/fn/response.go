@@ -21,18 +21,18 @@ func (req *request) respond(data any, err error) {
 		req.write(http.StatusNoContent, nil)
 		return
 	}
-	req.call.Body = nil // it is not needed any more
+	req.call.Body = nil // frees it while the response is encoded and written
 	if err := req.encode(req.call.status, api.Envelope{Code: req.call.status, Message: "success", Data: data}); err != nil {
 		req.fail(fmt.Errorf("encode the response: %w", err))
 	}
 }
 
-// fail sends err in the shape and status that its kind has.
+// fail responds with an error, with the status of its code.
 func (req *request) fail(err error) {
 	req.err = err
 	if req.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		// Without this net/http would send a 200, which a client that has
-		// closed only its own half would read and believe.
+		// Without this net/http would send 200, and a client that has closed only its sending
+		// side would take that for a success.
 		req.code = "client_gone"
 		req.write(statusClientGone, nil)
 		return
@@ -61,18 +61,17 @@ func (req *request) encode(status int, envelope api.Envelope) error {
 	return e.Encode(envelope)
 }
 
-// bodyWriter gets the whole of what a json.Encoder makes, in one piece and without a
-// copy.
+// bodyWriter is called once by a json.Encoder, with the whole output, which need not be copied.
 type bodyWriter func(body []byte)
 
-// Write never fails: how the writing went is kept elsewhere.
+// Write never fails: request.write records errors.
 func (w bodyWriter) Write(body []byte) (int, error) {
 	w(body)
 	return len(body), nil
 }
 
 func (req *request) write(status int, body []byte) {
-	if req.status != 0 { // a stream has begun; all that is left to do is to end it
+	if req.status != 0 { // a stream has begun, so its status was sent
 		return
 	}
 	h := req.w.Header()
@@ -85,7 +84,7 @@ func (req *request) write(status int, body []byte) {
 	if !req.bodyRead {
 		discardBody(req.w, req.r)
 	}
-	req.call.memory.resize(int64(len(body))) // a slow reader holds no more than this
+	req.call.memory.resize(int64(len(body))) // whatever else the call has used is free while a slow client reads
 	req.w.WriteHeader(status)
 	n, err := req.w.Write(body)
 	req.bytes = n

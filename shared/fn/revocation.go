@@ -14,21 +14,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// How a revoked caller is shut out. A change of a caller is published to every
-// process that is connected to NATS (bus.OnCaller), which then looks the caller
-// up anew. Without NATS, and for what NATS lost, auth.CallerTTL ends what is remembered.
-// Calls that last look again themselves: any call after its body has arrived, a stream or
-// socket before each event and every recheckInterval, a poll before it claims, and streams,
-// sockets and polls as soon as their process learns of a change.
+// How a revocation takes effect. A change of a caller is published to every process that is
+// connected to NATS (bus.OnCaller), which then looks the caller up again. Without NATS, or if a
+// message is lost, a cached caller expires after auth.CallerTTL. Calls check their caller again:
+// each call after its body has arrived, a stream or socket before each event and every
+// recheckInterval, a poll before it claims, and streams, sockets and polls as soon as their
+// process has received a change.
 const (
 	recheckInterval = 10 * time.Second
 	recheckRetry    = time.Second // when the database was unavailable
-	publishTimeout  = time.Second // what the response to an operator waits for NATS at most
+	publishTimeout  = time.Second // how long the response to an operator waits for NATS
 )
 
-// CallersChanged makes every process look these callers up anew: call it after the
+// CallersChanged makes every process look these callers up again: call it after the
 // commit that changed them. Processes that are connected to NATS do so at once, others
-// within 60 s. An empty name, of a change that failed, is ignored.
+// within 60 s. An empty name is ignored.
 func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
@@ -40,16 +40,16 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	}
 }
 
-// watchCallers subscribes to changes of callers, once there is a caller to forget:
-// connecting to NATS costs a start nothing, and an admin's calls need it not at all.
+// watchCallers subscribes to changes of callers after the first caller was read: so a start does
+// not wait for NATS, and calls of the built-in admin do not need it.
 func (e *Env) watchCallers() {
 	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
-// currentCaller is what a caller whose call has begun is now. changed is closed when
-// that may have changed again; nil for the built-in admin, which stays as it is
-// for as long as its process. The error is the refusal of a caller that was revoked or
-// whose token was replaced, or returns an error if the database is unavailable.
+// currentCaller returns the caller of a call that has begun, as it is now. changed is closed when
+// the caller may have changed again; it is nil for the built-in admin, which never changes. The
+// error is a refusal if the caller was revoked or its token replaced, or busy if the database is
+// unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
 		return was, nil, nil
@@ -64,9 +64,9 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
-// Recheck looks up the caller of a call that has waited again, before the call acts:
-// c.Caller is then what the caller is now. The error is what the call would
-// get if it were made now. changed is closed when it is time to look again.
+// Recheck sets c.Caller to the caller as it is now. A call that has waited must call it before it
+// acts. The error is the one that the call would get if it were made now. changed is closed when
+// the caller may have changed again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {
@@ -76,8 +76,8 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 	return changed, c.admitted()
 }
 
-// admitted refuses a caller without any of the roles that the route asks for. What is
-// for admins refuses everybody with queues, unless it is WithinQueues.
+// admitted returns an error if the caller has none of the roles of the route. A route for admins
+// refuses every caller with queues, unless it is WithinQueues.
 func (c *Call) admitted() error {
 	limited := slices.Contains(c.roles, Admin) && c.HasQueues()
 	switch {
@@ -91,9 +91,8 @@ func (c *Call) admitted() error {
 	return nil
 }
 
-// recheckCaller holds a stream to the caller that began it: any change ends the
-// stream, so that its client comes back and is judged anew. It returns nil while the caller
-// is the same.
+// recheckCaller returns an error if the caller of a stream has changed in any way since it began.
+// The stream must then end, so that its client reconnects and is authenticated again.
 func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := req.env.currentCaller(ctx, req.call.Caller)
 	if err == nil && !reflect.DeepEqual(now, req.call.Caller) {
@@ -102,9 +101,9 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 	return changed, err
 }
 
-// waitUntilAllowed returns nil once the caller of a stream was looked up and is the
-// same; else it ends the stream. While the database is unavailable it waits, so that nothing is
-// sent to a caller that may have been revoked.
+// waitUntilAllowed returns nil if the caller of a stream has not changed; else it ends the stream.
+// While the database is unavailable it waits, so that nothing is sent to a caller that may have
+// been revoked.
 func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		_, err := req.recheckCaller(ctx)
@@ -128,8 +127,8 @@ func isRefusal(err error) bool {
 	return code == auth.CodeUnauthenticated || code == task.CodeForbidden
 }
 
-// whileAdmitted ends ctx when the process drains, and when the caller is no
-// longer the one that began the stream: the refusal is then its cause.
+// whileAdmitted returns a context that ends when the process drains, or when the caller of the
+// stream was revoked or changed. In the second case its cause is the refusal.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -155,8 +154,7 @@ func (req *request) whileAdmitted(ctx context.Context) (context.Context, context
 	return ctx, cancel
 }
 
-// revocationOf is the refusal that ended the context of a stream; nil when something
-// else did.
+// revocationOf returns the refusal that ended the context of a stream; nil if something else did.
 func revocationOf(ctx context.Context) error {
 	if err := context.Cause(ctx); isRefusal(err) {
 		return err

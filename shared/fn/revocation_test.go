@@ -25,7 +25,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// changing is knownCallers with changes.
+// changing changes the callers of knownCallers, except receiver.
 type changing struct {
 	mu      sync.Mutex
 	apply   func(*callers.Caller)
@@ -54,19 +54,20 @@ func (c *changing) change(apply func(*callers.Caller)) {
 	c.apply = apply
 }
 
-func (c *changing) away(err error) {
+// fail makes lookups fail with err; nil = no more.
+func (c *changing) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
 }
 
-// changesOfACaller are those that end what the caller has open.
+// changesOfACaller are changes that end the streams and sockets of the caller.
 var changesOfACaller = map[string]func(*callers.Caller){
-	"is revoked":          func(c *callers.Caller) { c.Revoked = true },
-	"has another token":   func(c *callers.Caller) { c.Proof = []byte("another") },
-	"lost its role":       func(c *callers.Caller) { c.Roles = []string{"sender"} },
-	"has another queue":   func(c *callers.Caller) { c.Queues = []string{"a"} },
-	"has one role beside": func(c *callers.Caller) { c.Roles = append(c.Roles, "sender") },
+	"is revoked":        func(c *callers.Caller) { c.Revoked = true },
+	"has another token": func(c *callers.Caller) { c.Proof = []byte("another") },
+	"lost its role":     func(c *callers.Caller) { c.Roles = []string{"sender"} },
+	"has another queue": func(c *callers.Caller) { c.Queues = []string{"a"} },
+	"has one more role": func(c *callers.Caller) { c.Roles = append(c.Roles, "sender") },
 }
 
 // ticking sends an event every second.
@@ -114,7 +115,7 @@ func (p *pipes) openAs(t *testing.T, name string) *reading {
 func TestStreamEndsWhenCallerChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range changesOfACaller {
-		for how, learns := range map[string]struct {
+		for how, c := range map[string]struct {
 			notify bool
 			within time.Duration
 		}{
@@ -129,15 +130,15 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 					stream, other := server.openAs(t, "submitter"), server.openAs(t, "receiver")
 					time.Sleep(5500 * time.Millisecond)
 					registry.change(change)
-					if learns.notify {
+					if c.notify {
 						h.env.CallersChanged(t.Context(), "submitter")
 					}
 					changed := time.Now()
 					<-stream.done
-					require.LessOrEqual(t, time.Since(changed), learns.within)
-					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "its client comes back, and is judged anew")
+					require.LessOrEqual(t, time.Since(changed), c.within)
+					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "its client reconnects, and is authenticated again")
 					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(1)[0]["error"])
-					if learns.notify {
+					if c.notify {
 						require.Equal(t, 6, stream.events(), "those before the change")
 					}
 					before := other.events()
@@ -157,12 +158,12 @@ func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 		registry := h.changing()
 		stream := server.openAs(t, "submitter")
 		time.Sleep(5500 * time.Millisecond)
-		registry.away(context.DeadlineExceeded)
-		h.env.auth.Callers.ForgetAll() // NATS was away too
+		registry.fail(context.DeadlineExceeded)
+		h.env.auth.Callers.ForgetAll() // as after a reconnect to NATS
 		time.Sleep(30 * time.Second)
 		require.Equal(t, 6, stream.events())
 		require.Contains(t, stream.text.String(), "\n:\n", "and stays open")
-		registry.away(nil)
+		registry.fail(nil)
 		time.Sleep(2 * time.Second)
 		require.Less(t, 6, stream.events())
 		stop()
@@ -242,13 +243,13 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 				require.Equal(t, map[string]string{
 					"is revoked": "unauthenticated", "has another token": "unauthenticated", "lost its role": "forbidden",
 				}[name], task.CodeOf(err), name)
-				require.Equal(t, name != "has another queue", c.MayUseQueue("b"), "the call acts as what the caller is now")
+				require.Equal(t, name != "has another queue", c.MayUseQueue("b"), "the call uses the caller as it is now")
 			})
 		}
 	}
 }
 
-// slowCall is a call whose last byte of the body is not sent yet.
+// slowCall is a call of which the last byte of the body is not sent yet.
 type slowCall struct{ conn net.Conn }
 
 func (p *pipes) beginCall(t *testing.T, name string) slowCall {
@@ -273,7 +274,7 @@ func (c slowCall) finish(t *testing.T) (status int, body string) {
 
 func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 	t.Parallel()
-	want := map[string]int{"is revoked": 401, "has another token": 401, "lost its role": 403, "has another queue": 200, "has one role beside": 200}
+	want := map[string]int{"is revoked": 401, "has another token": 401, "lost its role": 403, "has another queue": 200, "has one more role": 200}
 	for name, change := range changesOfACaller {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -296,7 +297,7 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 				status, body := slow.finish(t)
 				require.Equal(t, want[name], status, body)
 				if status == 200 {
-					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call acts as what the caller is now")
+					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call uses the caller as it is now")
 				} else {
 					require.NotContains(t, handled, "submitter")
 				}

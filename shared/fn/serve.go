@@ -18,7 +18,7 @@ import (
 type server struct {
 	env        *Env
 	http       *BoundedServer
-	drainGrace time.Duration // how long calls may still come over idle connections of a server that ends
+	drainGrace time.Duration // how long idle connections stay open during the drain
 }
 
 func newServer(env *Env, h http.Handler) *server {
@@ -27,7 +27,7 @@ func newServer(env *Env, h http.Handler) *server {
 
 func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelWarn) }
 
-// BoundedServer is an http.Server for clients that are not trusted: it speaks HTTP/1 alone, and
+// BoundedServer is an http.Server for clients that are not trusted: it supports only HTTP/1, and
 // limits the number of connections, their headers and their times.
 type BoundedServer struct {
 	http.Server
@@ -35,17 +35,17 @@ type BoundedServer struct {
 	open    *connectionLimiter
 }
 
-// NewBoundedServer serves h. When there are more than the given number of connections,
-// one that KeepConnectionOpen does not keep is closed. Problems of connections go to errors.
-func NewBoundedServer(h http.Handler, connections int, errors *log.Logger) *BoundedServer {
-	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, open: newConnectionLimiter(connections), Server: http.Server{
+// NewBoundedServer returns a server for h. Above maxConnections it closes a connection that
+// KeepConnectionOpen does not keep. It logs problems of connections to errorLog.
+func NewBoundedServer(h http.Handler, maxConnections int, errorLog *log.Logger) *BoundedServer {
+	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, open: newConnectionLimiter(maxConnections), Server: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          errors,
+		ErrorLog:          errorLog,
 		Protocols:         new(http.Protocols),
 	}}
 	s.ConnContext = s.open.add
@@ -61,8 +61,8 @@ func (s *BoundedServer) Serve(l net.Listener) error {
 	return s.Server.Serve(headerListener{l, &s.headers, s.open})
 }
 
-// ListenAndServe handles calls at the configured address until ctx ends, as Serve does. It
-// also fails when the settings promise more than a stream gives.
+// ListenAndServe is Serve at the configured address. It also fails if the stream of accepted
+// messages is less durable than the settings require.
 func ListenAndServe(ctx context.Context, env *Env, functions []Function) error {
 	limitMemory(&env.Config)
 	h, err := assemble(ctx, env, functions)
@@ -73,14 +73,14 @@ func ListenAndServe(ctx context.Context, env *Env, functions []Function) error {
 	if err != nil {
 		return err
 	}
-	if err := env.serveMetrics(ctx); err != nil {
+	if err := env.listenForScrapes(ctx); err != nil {
 		return err
 	}
 	return Serve(ctx, env, l, h)
 }
 
-// assemble is Handler for a process that starts to serve: it also fails when the settings
-// promise more than a stream gives.
+// assemble is Handler for a process that starts to serve: it also fails if the stream of accepted
+// messages is less durable than the settings require.
 func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler, error) {
 	h, err := Handler(env, functions...)
 	if err != nil {
@@ -92,18 +92,16 @@ func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler
 	return h, nil
 }
 
-// Serve handles calls over l with h, which Handler made, until ctx ends. It is
-// the server of the binary: bounded in every direction, HTTP/1 alone, and drained at
-// its end. Then env takes no further call.
+// Serve is the server of the binary: it handles calls over l with h, which Handler returned, until
+// ctx ends, and then drains. env must not be used for another server afterwards.
 func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
 	return newServer(env, h).run(ctx, l)
 }
 
-// run serves on l until ctx ends, then drains: l is closed, so a new connection is
-// refused and its caller goes to the next instance. Calls over connections
-// that are open get their response all the same, each as the last of its connection;
-// where none comes, the connection is closed after a moment. It returns when all
-// have theirs, or with an error when DrainTimeout cut some off.
+// run serves on l until ctx ends, then drains: it closes l, so new connections are refused and
+// clients try another instance. Calls over open connections still get their response, each as the
+// last one of its connection. Connections without a call are closed after drainGrace. run returns
+// when all calls have ended, or an error if DrainTimeout cut some off.
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
@@ -118,11 +116,11 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	close(s.env.limiter.draining)
 	err := l.Close()
-	// Shutdown closes what is idle at once: a call that is on its way would be lost.
+	// Shutdown closes idle connections at once: a call that is on its way would be lost.
 	time.Sleep(min(s.drainGrace, s.env.Config.DrainTimeout))
 	cut := s.http.Shutdown(limit)
 	if cut == nil {
-		cut = s.env.limiter.waitUntilIdle(limit) // for sockets, of which http.Server knows nothing any more
+		cut = s.env.limiter.waitUntilIdle(limit) // for WebSockets: Shutdown does not wait for hijacked connections
 	}
 	if cut != nil {
 		left := s.env.limiter.countInFlight()
@@ -134,8 +132,8 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// listen opens the configured address, or takes the one listener that a
-// socket-activating parent has left open as descriptor 3.
+// listen listens at the configured address, or returns the listener that a parent process passes
+// as descriptor 3 (socket activation).
 func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	passed, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
 	if passed == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
@@ -157,8 +155,8 @@ func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// serveMetrics serves /metrics on its own port, where it has one, until ctx ends.
-func (e *Env) serveMetrics(ctx context.Context) error {
+// listenForScrapes serves /metrics on its own port, if it has one, until ctx ends.
+func (e *Env) listenForScrapes(ctx context.Context) error {
 	port := e.Config.MetricsPort()
 	if port == "" {
 		return nil
@@ -189,5 +187,5 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 	return nil
 }
 
-// metricsConnections is how many connections the port of /metrics alone may have.
+// metricsConnections limits the connections of the port that serves only /metrics.
 const metricsConnections = 32

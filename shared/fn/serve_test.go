@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// runServer serves functions with our own server until stop is called; ended then has the
+// runServer serves functions with our own server until stop is called; ended then receives the
 // result of run.
 func runServer(t *testing.T, h *testServer, change func(*server), functions ...Function) (stop func(), ended <-chan error) {
 	t.Helper()
@@ -56,7 +56,7 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	require.NoError(t, err)
 	defer idle.Close()
 	responses := bufio.NewReader(idle)
-	ask := func() *http.Response {
+	call := func() *http.Response {
 		_, err := io.WriteString(idle, greet)
 		require.NoError(t, err)
 		res, err := http.ReadResponse(responses, nil)
@@ -65,7 +65,7 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 		require.NoError(t, err)
 		return res
 	}
-	res := ask()
+	res := call()
 	require.Equal(t, 200, res.StatusCode)
 	require.False(t, res.Close)
 	first := make(chan reply, 1)
@@ -81,10 +81,10 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 		}
 		return err != nil
 	}, waitAtMost, tick, "a new connection is refused")
-	res = ask()
+	res = call()
 	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
-	require.True(t, res.Close, "for the last time")
-	require.Empty(t, ended, "it waits for the one call")
+	require.True(t, res.Close, "this connection is then closed")
+	require.Empty(t, ended, "it waits for the call in progress")
 	close(goOn)
 	require.Equal(t, 409, (<-first).status, "whose response is complete")
 }
@@ -147,7 +147,7 @@ func TestLongPollOutlivesReadTimeout(t *testing.T) {
 	require.Equal(t, 409, h.call("POST", "/api/v1/fail", ``).status)
 }
 
-func TestConnectionOfNobodyEndsAfterSomeRequests(t *testing.T) {
+func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
@@ -173,11 +173,11 @@ func TestConnectionOfNobodyEndsAfterSomeRequests(t *testing.T) {
 	require.Equal(t, map[int]int{404: maxUnknown}, n)
 	require.True(t, closed)
 	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greet + strings.Repeat(unknownPath, maxUnknown/2-1))
-	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller begins the count anew")
+	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller resets the count")
 	require.False(t, closed)
 }
 
-// A connection cannot send frames of HTTP/2 without end: it is closed at its first.
+// An endless sequence of HTTP/2 frames is not possible: the connection is closed after the first.
 func TestHTTP2IsDisabled(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)

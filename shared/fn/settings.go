@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Settings lists the shared settings first, then those of functions and commands by name.
+// Settings returns the shared settings, then those of functions and commands by name.
 func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	var readers []config.Reader
 	for _, f := range functions {
@@ -30,8 +30,8 @@ func configFromEnvironment(commands []config.Reader, functions []Function) (sett
 	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)
 }
 
-// Prepare reads the settings before anything starts. It returns all that is wrong with them
-// as one config.Error. To serve, it also checks what only serving needs, and returns the
+// Prepare reads the settings before anything starts. It returns all bad settings as one
+// config.Error. With serve it also checks the settings that only serving needs, and returns the
 // functions that FUNCTION_TARGET names. commands are the other readers of settings.
 func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, []Function, error) {
 	cfg, problems := configFromEnvironment(commands, functions)
@@ -66,7 +66,7 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 	return env, served, nil
 }
 
-// readsKeys reports whether the settings table names f as a reader of the keys.
+// readsKeys reports whether the settings table names f as a reader of the encryption keys.
 func readsKeys(f Function) bool {
 	for _, s := range settings.List() {
 		if s.Name == settings.EncryptionKeys {

@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// FuzzSettings: no value of a setting makes the start panic, and the message about a
-// bad one never repeats a secret.
+// FuzzSettings checks that no value of a setting makes the start panic, and that the error about a
+// bad value never contains a secret.
 func FuzzSettings(f *testing.F) {
 	all := Settings(nil, nil)
 	values := []string{"0", "-1", "true", "5s", "wechat=5s,30s;*=1m", "10.0.0.0/8,fd00::/8", "postgres://u:hunter2@h:x/db", "99999999999999999999", "a=b=c"}
@@ -19,20 +19,20 @@ func FuzzSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n uint8, value string) {
 		s := all[int(n)%len(all)]
 		if os.Setenv(s.Name, value) != nil {
-			return // not a text that an environment can hold
+			return // no variable can have this value
 		}
 		defer os.Unsetenv(s.Name)
 		cfg, problems := configFromEnvironment(nil, nil)
-		said := config.Error(problems).Error()
+		message := config.Error(problems).Error()
 		env, err := NewEnv(cfg, nil)
 		if err == nil {
 			env.Close()
 		} else {
-			said += err.Error()
+			message += err.Error()
 		}
-		said = strings.ReplaceAll(said, "postgres://host:5432/name", "") // the example in our own words
-		if s.Secret && len(value) > 6 && strings.Contains(said, value) {
-			t.Fatalf("%s shows its value: %s", s.Name, said)
+		message = strings.ReplaceAll(message, "postgres://host:5432/name", "") // the example in the message itself
+		if s.Secret && len(value) > 6 && strings.Contains(message, value) {
+			t.Fatalf("%s shows its value: %s", s.Name, message)
 		}
 	})
 }

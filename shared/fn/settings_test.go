@@ -69,7 +69,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
 	require.NotContains(t, err.Error(), "hunter2")
 }
 
-// databaseURLProblem is what the store says of the URL in the environment.
+// databaseURLProblem returns the error of the store about the URL of the environment.
 func databaseURLProblem(t *testing.T) string {
 	_, err := NewEnv(settings.Config{DatabaseURL: "postgres://u:hunter2@h:x/db"}, nil)
 	require.Error(t, err)

@@ -13,16 +13,16 @@ const (
 	snapshotKeep    = 5 * time.Second
 	snapshotTimeout = 10 * time.Second
 	countTimeout    = 4 * time.Second // of the counters, before the rest is read
-	snapshotShare   = 20              // reading may take a twentieth of the time, whatever it costs
+	snapshotShare   = 20              // reading takes at most a twentieth of the time, however slow it is
 )
 
-// snapshots reads the state of everything for all callers of this process.
+// snapshots caches overview.Snapshot for all callers of this process.
 type snapshots struct {
 	read func(context.Context) (overview.Snapshot, error)
 
 	current cache.Value[overview.Snapshot]
 	last    atomic.Pointer[overview.Snapshot] // nil = none was read yet
-	next    time.Time                         // not before this; only the reader uses it
+	next    time.Time                         // when the next one may be read; used only by readNow
 }
 
 func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapshots {
@@ -46,8 +46,8 @@ func (s *snapshots) readNow(ctx context.Context) (overview.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Snapshot returns the state of everything, which all callers share for five seconds. When it cannot be read, it
-// returns the last one that could be, as At says, with the error; At is zero if there is none. Nobody may change it.
+// Snapshot returns the state of everything, read at most once in snapshotKeep for all callers, who must not change it.
+// After an error it returns the last snapshot with the error; its At is when it was read, zero if there is none.
 func (e *Env) Snapshot() (overview.Snapshot, error) {
 	snapshot, err := e.snapshots.current.Get()
 	if err == nil {
@@ -59,7 +59,7 @@ func (e *Env) Snapshot() (overview.Snapshot, error) {
 	return snapshot, err
 }
 
-// readSnapshot counts and reads. Without new counts the rest of a snapshot is as true as ever.
+// readSnapshot updates the counters and reads a snapshot. If the counters cannot be updated, the rest is still current.
 func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
 	counting, cancel := context.WithTimeout(ctx, countTimeout)
 	err := e.Stores.Overview.Count(counting, overview.Lag)

@@ -32,7 +32,7 @@ func TestSnapshotIsReadOnceForAllCallers(t *testing.T) {
 	require.EqualValues(t, 1, reads.Load())
 }
 
-func TestSnapshotStaysWhenDatabaseIsAway(t *testing.T) {
+func TestLastSnapshotIsReturnedWithTheError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	var reads atomic.Int64

@@ -25,20 +25,18 @@ import (
 )
 
 const (
-	// pongTimeout is longer than a frame may be worked on: no pong is read meanwhile.
+	// pongTimeout is longer than a frame may take: no pong is read meanwhile.
 	pongTimeout  = bodyTimeout + defaultTimeout + 5*time.Second
 	closeTimeout = 5 * time.Second // for the client's part of an orderly end
 )
 
-// WithSocket makes a Stream route upgrade to a WebSocket on request
-// (RFC 6455, HTTP/1.1). Roles, the bound on calls, the timeout and the drain are
-// those of the stream; the socket counts as a stream for as long as it lasts, and each
-// frame as a call while it is worked on.
-// origins are the origins of web pages, beside the service's own, that may open one.
+// WithSocket also lets clients upgrade a Stream route to a WebSocket (RFC 6455, HTTP/1.1). Roles,
+// timeout and drain are those of the stream. A socket counts as a stream, and each of its frames
+// as a call while it is handled. origins are the origins of web pages that may open a socket, in
+// addition to the service's own.
 //
-// What handle returns before it has called Open is sent as every other
-// route's error is. After that its return ends the socket, with a close code that
-// says why.
+// An error that handle returns before it calls Open is sent as on every route. After Open, the
+// socket is closed when handle returns, with a close code for its error.
 func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
 	plan := decode.PlanOf[Req]()
 	r.socketOrigins = origins
@@ -52,25 +50,25 @@ func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Cont
 	return r
 }
 
-// FrameHandler handles one text frame of a client, in the Body of c, which is a
-// call of its own: it has its own deadline, log line and place in the metrics.
-// What it returns is sent as JSON; an error as a SocketFrame of the kind
-// api.SocketError. c.Correlate says which message that was about.
+// FrameHandler handles one text frame of a client, c.Body. The frame is a call of its own, with its
+// own deadline, log line and metrics. The response is sent as JSON, an error as a SocketFrame with
+// the event api.SocketError and the client_msg_id that c.Correlate has set.
 type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 
-// Socket is one WebSocket of text frames in JSON. The client's frames are worked
-// on one at a time, in their order, and each gets one response; what a client sends
-// faster than that waits in its connection, as it does while framesAtOnce frames of
-// the same caller are worked on. Each frame to the client is sent at once; one that
-// the client does not take within 10 s ends the socket, so nothing piles up for a
-// slow reader. Send holds a second copy of a frame meanwhile: reserve both where it is
-// large. A ping follows every 15 s.
+// Socket is one WebSocket with text frames of JSON. The client's frames are handled one at a time,
+// in order, and each gets one response. Meanwhile, and while framesAtOnce frames of the same caller
+// are handled, further frames stay unread in the connection. If the client does not read a frame
+// within 10 s, the socket ends, so no frames are buffered for a slow client. Send copies a frame: if
+// that is large, reserve memory for both copies. A ping is sent every 15 s.
 //
-// The service ends a socket with a close code: 1001 when its time is up or the
-// process ends or what the caller may do was changed, 1008 when the caller was revoked
-// or its token replaced, or after too many pings, pongs or parts of one message, 1009
-// after a frame that is too large, 1013 after an error of the handler. The frame that
-// is being worked on gets its response first; those behind it are not looked at.
+// The frame that is being handled when the service ends a socket gets its response first; later
+// ones are discarded. The close code is
+//
+//   - 1001 after the timeout, when the process drains, or when the caller was changed,
+//   - 1008 when the caller was revoked or its token replaced, or after too many pings, pongs or
+//     parts of one message,
+//   - 1009 after a frame that is too large,
+//   - 1013 after an error of the handler.
 type Socket struct {
 	req    *request
 	ctx    context.Context // the handler's
@@ -80,22 +78,22 @@ type Socket struct {
 	raw      *meteredConn
 	handle   FrameHandler
 	maxFrame int64
-	received chan struct{} // closed when nothing more is read
+	received chan struct{} // closed when receive has returned
 
-	controls      int // pings and pongs since controlsSince; used by what reads
+	controls      int // pings and pongs since controlsSince; used by the goroutine that reads
 	controlsSince time.Time
 
-	frameLock chan struct{} // is full while a frame is worked on
+	frameLock chan struct{} // is full while a frame is handled
 	ended     bool          // guarded by frameLock
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost
-	flood error                 // what it sent too much of
+	flood error                 // what the client sent too much of
 	close *websocket.CloseError // why we end the socket, unless its time is up
 	sent  int                   // bytes
 }
 
-// socket has the handler of a WebSocket run until ctx ends, and says how it went.
+// socket runs the handler of a WebSocket until ctx ends, and returns the error to respond with or to log.
 func (req *request) socket(ctx context.Context, p *mountedRoute) error {
 	if err := req.checkUpgrade(p.socketOrigins); err != nil {
 		return err
@@ -112,10 +110,10 @@ func (req *request) socket(ctx context.Context, p *mountedRoute) error {
 }
 
 // Open responds with 101 and begins to read frames of at most maxFrame bytes.
-func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
+func (s *Socket) Open(maxFrame int64, handle FrameHandler) error {
 	w := &hijacker{ResponseWriter: s.req.w}
 	conn, err := websocket.Accept(w, s.req.r, &websocket.AcceptOptions{
-		InsecureSkipVerify: true, // checkUpgrade has verified it
+		InsecureSkipVerify: true, // checkUpgrade has checked the origin
 		OnPingReceived:     func(context.Context, []byte) bool { return s.control() },
 		OnPongReceived:     func(context.Context, []byte) { s.control() },
 	})
@@ -124,16 +122,16 @@ func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
 		return err
 	}
 	s.req.call.dropHeaders()
-	conn.SetReadLimit(-1) // read has its own, which says what is accepted
+	conn.SetReadLimit(-1) // read has a limit of its own, with a better error
 	w.conn.excess = func() { s.flooded(errParts) }
-	s.conn, s.raw, s.handle, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})
+	s.conn, s.raw, s.handle, s.maxFrame, s.received = conn, w.conn, handle, maxFrame, make(chan struct{})
 	go s.receive()
 	go s.ping()
 	return nil
 }
 
-// Send sends one frame, unless the caller was revoked or changed meanwhile: that
-// ends the socket. Another error means that the client is lost; it stays.
+// Send sends one frame. If the caller was revoked or changed, nothing is sent, and the socket ends.
+// After any other error, all further writes fail: the client is lost.
 func (s *Socket) Send(frame any) error {
 	if err := s.req.waitUntilAllowed(s.ctx, s.cancel); err != nil {
 		return err
@@ -159,7 +157,7 @@ func (s *Socket) send(frame any) error {
 	return s.err
 }
 
-// lose notes why the client is lost, ends the handler and returns the first reason.
+// lose records why the client is lost, ends the handler and returns the first reason.
 func (s *Socket) lose(err error) error {
 	defer s.cancel(nil)
 	s.mu.Lock()
@@ -170,7 +168,7 @@ func (s *Socket) lose(err error) error {
 	return s.err
 }
 
-// closeWith has the socket end with a code and a reason of at most 123 bytes.
+// closeWith ends the socket with a code and a reason of at most 123 bytes. The first call counts.
 func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,8 +178,7 @@ func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.cancel(nil)
 }
 
-// ping keeps what is in between from taking the socket for idle, and finds out
-// that a client is gone.
+// ping keeps proxies from closing the socket as idle, and detects a lost client.
 func (s *Socket) ping() {
 	for {
 		select {
@@ -199,15 +196,15 @@ func (s *Socket) ping() {
 	}
 }
 
-// receive reads frames until the client is gone or the socket ends.
+// receive reads and handles frames until the client is lost or the socket ends.
 func (s *Socket) receive() {
 	defer close(s.received)
 	for s.frame() {
 	}
 }
 
-// frame reads a frame, has it worked on, and says whether to go on. Whatever comes of
-// it, what it was charged is given back.
+// frame reads and handles one frame, and reports whether to read another one. In any case it
+// releases the memory of the frame.
 func (s *Socket) frame() (more bool) {
 	memory, body, err := s.read()
 	defer memory.release()
@@ -217,10 +214,10 @@ func (s *Socket) frame() (more bool) {
 		s.closeWith(closed.Code, closed.Reason) // the library has replied to it
 		return false
 	case errors.Is(err, errParts):
-		return false // flooded has noted it
-	case errors.As(err, new(*task.Error)):
+		return false // flooded has recorded it
+	case errors.As(err, new(*task.Error)): // work refuses the frame
 	case errors.Is(err, net.ErrClosed):
-		return false // here, by a write or a ping that failed and says why
+		return false // closed after a failed write or ping, which has recorded why
 	case err != nil:
 		_ = s.lose(fmt.Errorf("read a frame: %w", err))
 		return false
@@ -228,17 +225,17 @@ func (s *Socket) frame() (more bool) {
 	return s.work(memory, body, err)
 }
 
-// work handles a frame, or refuses it with bad, and says whether to go on.
+// work handles a frame, or refuses it with the error bad, and reports whether to read another one.
 func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
 	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.QuotaName())
 	if err != nil {
-		return true // as where it is ending
+		return true // the socket is ending, see below
 	}
 	s.frameLock <- struct{}{}
 	defer func() { <-s.frameLock }()
 	if s.ended {
 		done()
-		return true // the library reads on for the client's close
+		return true // the library must read the client's close frame
 	}
 	response := s.respond(memory, body, bad)
 	done()
@@ -252,8 +249,8 @@ func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
 	return true
 }
 
-// read returns one frame and what it is charged, which must be released also after
-// an error. A *task.Error says what is wrong with the frame.
+// read returns one frame and the memory that it is charged, which the caller must release also
+// after an error. A *task.Error says what is wrong with the frame.
 func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -261,7 +258,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	late := time.AfterFunc(bodyTimeout, cancel) // its end closes the connection
+	late := time.AfterFunc(bodyTimeout, cancel) // which closes the connection
 	defer late.Stop()
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
@@ -270,7 +267,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 		reader := bodyReader{memory: memory, charge: chunkCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
-	if task.CodeOf(err) == task.CodeServerBusy { // the rest must be read before the next frame
+	if task.CodeOf(err) == task.CodeServerBusy { // the next frame comes after the rest of this one
 		if _, lost := io.Copy(io.Discard, limited); lost != nil {
 			return memory, nil, lost
 		}
@@ -312,7 +309,7 @@ func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response a
 		}
 	}
 	if err == nil {
-		req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket's is one of those that wait
+		req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket itself has one of those for waiting calls
 	}
 	if err == nil {
 		defer req.call.slot.release()
@@ -324,7 +321,7 @@ func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response a
 	return response
 }
 
-// refuseFrame is the frame that says why another one was refused.
+// refuseFrame records err for the log, and returns the error frame for the client.
 func (req *request) refuseFrame(err error) api.SocketFrame {
 	refusal := refusalOf(err, req.call.RequestID)
 	req.err, req.code, req.status = err, refusal.Code, statusOf(refusal.Code)
@@ -338,12 +335,12 @@ func (req *request) refuseFrame(err error) api.SocketFrame {
 	return api.SocketFrame{Event: api.SocketError, Data: data}
 }
 
-// end closes the socket in order, unless its client is lost, and says how it went.
+// end closes the socket, with a handshake unless the client is lost, and returns the error to log.
 func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err
 	}
-	s.frameLock <- struct{}{} // once the frame that is worked on has its response
+	s.frameLock <- struct{}{} // when the frame that is being handled has its response
 	s.ended = true
 	<-s.frameLock
 	s.mu.Lock()
@@ -351,7 +348,7 @@ func (s *Socket) end(err error) error {
 	s.mu.Unlock()
 	refusal := revocationOf(s.ctx)
 	if lost != nil {
-		_ = s.conn.CloseNow() // without a handshake: the client would not reply
+		_ = s.conn.CloseNow() // no handshake: the client would not reply
 	} else {
 		if reason == nil {
 			reason = s.req.closeReason(cmp.Or(refusal, err))
@@ -373,7 +370,7 @@ func (s *Socket) end(err error) error {
 	return refusal
 }
 
-// closeReason is how a socket is closed whose handler has returned err.
+// closeReason returns the close code and reason of a socket whose handler has returned err.
 func (req *request) closeReason(err error) *websocket.CloseError {
 	switch {
 	case req.env.limiter.isDraining():

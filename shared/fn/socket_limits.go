@@ -14,22 +14,22 @@ import (
 	"github.com/coder/websocket"
 )
 
-// What a client may send over a WebSocket beside its messages.
+// What a client may send over a WebSocket in addition to its messages.
 const (
 	maxControls    = 200 // pings and pongs in controlsWithin
 	controlsWithin = 10 * time.Second
-	framingBytes   = 64 << 10 // bytes; beside twice the largest message, which may come in parts
-	closingBytes   = 4 << 20  // that may be on their way when the socket ends
+	framingBytes   = 64 << 10 // with each message, beside twice its largest size: it may come in parts
+	closingBytes   = 4 << 20  // after the socket has ended: they may have been on their way
 )
 
-// Why a socket is closed whose client sends too much that is no message. The library
-// replies to or drops such frames itself, so nothing else limits them.
+// The errors of a client that sends too many frames that are no messages. The library replies to
+// them or drops them itself, so nothing else limits them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
 )
 
-// control counts a ping or a pong and says whether it gets a reply.
+// control counts a ping or a pong, and reports whether it may get a reply.
 func (s *Socket) control() bool {
 	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
 		s.controlsSince, s.controls = now, 0
@@ -50,20 +50,20 @@ func (s *Socket) flooded(err error) {
 	s.flood = cmp.Or(s.flood, err)
 }
 
-// meteredConn is the connection of a socket, from which no more is read than is allowed.
+// meteredConn is the connection of a socket. It limits the bytes that are read from it.
 type meteredConn struct {
 	net.Conn
-	excess func() // is called when a reader wants more
+	excess func() // called by a read over the limit
 
 	mu    sync.Mutex
-	left  int64 // bytes
-	ended bool  // left does not grow any more
+	left  int64 // bytes that may be read
+	ended bool  // by end: allow has no effect
 }
 
-// allow lets n bytes be read from now on.
+// allow sets the limit to n bytes from now on.
 func (c *meteredConn) allow(n int64) { c.set(n, false) }
 
-// end lets at most n further bytes be read at all.
+// end sets the limit to n bytes for the rest of the connection.
 func (c *meteredConn) end(n int64) { c.set(n, true) }
 
 func (c *meteredConn) set(n int64, end bool) {
@@ -74,8 +74,8 @@ func (c *meteredConn) set(n int64, end bool) {
 	}
 }
 
-// Read is net.Conn's. A reader that may have no more waits for a moment: if the
-// connection is closed while there is something to read, what was sent last is lost.
+// Read is net.Conn's. Over the limit it waits for closeDelay before it fails: if the connection is
+// closed while unread bytes arrive, what was sent last is lost.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left := c.left
@@ -92,7 +92,7 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hijacker keeps the connection: deadlines on it bound what the library does not.
+// hijacker keeps the hijacked connection, for limits and deadlines that the library does not set.
 type hijacker struct {
 	http.ResponseWriter
 	status int

@@ -29,8 +29,8 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 	working := func() int {
 		h.env.frames.mu.Lock()
 		defer h.env.frames.mu.Unlock()
-		if of := h.env.frames.byCaller["submitter"]; of != nil {
-			return of.users
+		if s := h.env.frames.byCaller["submitter"]; s != nil {
+			return s.users
 		}
 		return 0
 	}
@@ -52,11 +52,10 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 		h.env.frames.mu.Lock()
 		defer h.env.frames.mu.Unlock()
 		return len(h.env.frames.byCaller) == 0
-	}, waitAtMost, tick, "nothing is kept")
+	}, waitAtMost, tick, "callers without frames have no entry")
 }
 
-// What a client sends beside its messages gets its reply from the library alone: a socket
-// ends with 1008 where that is too much.
+// The library handles frames that are no messages; too many of them end the socket with 1008.
 func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	t.Parallel()
 	const empty = "\x80mask" // the rest of a frame without data
@@ -71,11 +70,7 @@ func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 			h := startServer(t, nil)
 			runServer(t, h, nil, sayFunction(repeats))
 			neighbour := h.dial(nil, as("receiver", "token"))
-			var raw net.Conn
-			attacker := h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
-				raw, err = new(net.Dialer).DialContext(ctx, network, address)
-				return raw, err
-			}}}, as("submitter", "token"))
+			attacker, raw := h.dialWithConn(as("submitter", "token"))
 			sent := make(chan struct{})
 			go func() {
 				defer close(sent)
@@ -92,7 +87,17 @@ func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	}
 }
 
-// A frame that does not come whole gives back what it was charged, however it ends.
+// dialWithConn is dial that also returns the connection of the socket.
+func (h *testServer) dialWithConn(options ...func(*http.Request)) (c *client, raw net.Conn) {
+	h.t.Helper()
+	c = h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+		raw, err = new(net.Dialer).DialContext(ctx, network, address)
+		return raw, err
+	}}}, options...)
+	return c, raw
+}
+
+// The memory of an incomplete frame is released, however the frame ends.
 func TestBrokenFrameReleasesMemory(t *testing.T) {
 	t.Parallel()
 	const begun, end = "\x81\xfe\x01\x00mask0123456789", "\x88\x80mask"
@@ -108,12 +113,8 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 			t.Parallel()
 			h := startServer(t, nil)
 			runServer(t, h, nil, sayFunction(repeats))
-			var raw net.Conn
-			h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
-				raw, err = new(net.Dialer).DialContext(ctx, network, address)
-				return raw, err
-			}}}, as("submitter", "token"))
-			_, _ = raw.Write([]byte(sent)) // the service may end it before all is sent
+			_, raw := h.dialWithConn(as("submitter", "token"))
+			_, _ = raw.Write([]byte(sent)) // fails if the service ends the socket first
 			_ = raw.(*net.TCPConn).CloseWrite()
 			require.Eventually(t, func() bool { return h.env.limiter.countInFlight() == 0 }, waitAtMost, tick, "the socket has ended")
 			require.Zero(t, h.env.budget.inUse())

@@ -26,7 +26,7 @@ type sayRequest struct {
 	Say         string `json:"say"`
 }
 
-// repeats returns what a frame says.
+// repeats responds to a frame with the same text.
 func repeats(_ context.Context, c *Call) (any, error) {
 	var req sayRequest
 	bad := decode.Object(c.Body, &req)
@@ -40,15 +40,15 @@ func repeats(_ context.Context, c *Call) (any, error) {
 	return req, nil
 }
 
-// sayFunction has a socket beside its stream.
-func sayFunction(take FrameHandler) Function {
+// sayFunction has a stream that can be upgraded to a socket.
+func sayFunction(handle FrameHandler) Function {
 	return HTTP("talker", func(*Env, struct{}) Routes {
 		events := Stream(Receiver, waits).Or(Submitter)
 		return Routes{"GET /api/v1/stream": WithSocket(events, []string{"https://chat.example"}, func(ctx context.Context, _ *Call, req streamRequest, s *Socket) error {
 			if req.After == 404 {
 				return task.Refuse(task.CodeNotFound, "no such user")
 			}
-			if err := s.Open(1000, take); err != nil {
+			if err := s.Open(1000, handle); err != nil {
 				return err
 			}
 			if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
@@ -101,7 +101,7 @@ func (c *client) refusal() (f api.SocketFailure) {
 	return f
 }
 
-// closed reads to the end, which must be an orderly one.
+// closed reads until the socket is closed with a close frame, and returns that.
 func (c *client) closed() websocket.CloseError {
 	c.t.Helper()
 	for {
@@ -177,7 +177,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 			header("Connection", "keep-alive, Upgrade"), header("Upgrade", "WebSocket"), header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 		}, options...)...)
 	}
-	require.Equal(t, 404, upgrade().status, "the function's own word")
+	require.Equal(t, 404, upgrade().status, "the refusal of the function")
 	require.Equal(t, 404, upgrade(as("submitter", "token")).status)
 	require.Equal(t, 403, upgrade(as("sender", "token")).status)
 	require.Equal(t, 401, upgrade(as("receiver", "wrong")).status)
@@ -215,8 +215,8 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 				c := h.dial(web)
 				if !drain {
 					go func() { time.Sleep(streamTimeout - 2*time.Second); c.send(`{"say":"a"}`) }()
-					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun gets its response")
-					require.Equal(t, streamTimeout+3*time.Second, time.Since(began), "and pings had kept it alive")
+					require.Equal(t, `{"say":"a"}`, c.read(), "the frame in progress gets its response")
+					require.Equal(t, streamTimeout+3*time.Second, time.Since(began), "pings have kept the socket open")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}, c.closed())
 					stop()
 				} else {
@@ -225,7 +225,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					var ending sync.WaitGroup
 					defer ending.Wait()
 					ending.Go(stop)
-					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun gets its response")
+					require.Equal(t, `{"say":"a"}`, c.read(), "the frame in progress gets its response")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))
 				}
@@ -265,11 +265,11 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
 				other := h.dial(web)
 				other.send(`{"say":"a"}`)
-				require.Contains(t, other.read(), `"a"`, "it holds up no other")
+				require.Contains(t, other.read(), `"a"`, "other sockets are not delayed")
 				require.NoError(t, other.conn.Close(websocket.StatusNormalClosure, ""))
 				web.CloseIdleConnections()
 				synctest.Wait()
-				h.calls(2) // the other's frame and its socket: this one is given all of its time
+				h.calls(2) // the other's frame and its socket: the stalled one is not closed early
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 				line := h.calls(3)[2]

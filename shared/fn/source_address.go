@@ -7,9 +7,9 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// sourceAddress is the address that a call came from: the peer's, unless the peer is a
-// trusted proxy; then the right-most address of X-Forwarded-For that is not one. Addresses
-// further left were written by the caller and prove nothing.
+// sourceAddress returns the address that a call came from: the peer's, or if the peer is a trusted
+// proxy, the right-most address of X-Forwarded-For that is none. Addresses further left were
+// written by the caller and prove nothing.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {
@@ -39,7 +39,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// network is the address of a source, or for IPv6 its /64, which one customer has.
+// network returns the address of a source, or the /64 of an IPv6 address: one customer has all of it.
 func network(source string) netip.Prefix {
 	addr, err := netip.ParseAddr(source)
 	if err != nil {
@@ -49,6 +49,6 @@ func network(source string) netip.Prefix {
 	if addr.Is6() {
 		bits = 64
 	}
-	p, _ := addr.Prefix(bits) // the lengths are right
+	p, _ := addr.Prefix(bits) // bits is valid
 	return p
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// standardLog writes what libraries write to the standard log. net/http writes there, for each
-// connection, what a receiver sends after its response: of that only the fact is logged, once a minute.
+// standardLog logs what libraries write to the standard log. For each connection net/http writes
+// there what a receiver sends after its response: only the fact is logged, once a minute.
 type standardLog struct {
 	log         *slog.Logger
 	unsolicited loglimit.Limit

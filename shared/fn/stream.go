@@ -21,14 +21,13 @@ const (
 	clientWriteTimeout = 10 * time.Second // of one event
 )
 
-// Stream responds with server-sent events (text/event-stream) until handle
-// returns. Req comes from the query string, as for Query. The stream counts as
-// one of the calls that wait. Its context ends after Timeout, 50 s by default and at most an hour,
-// and when the process drains: handle must then return, and the client is asked to
-// reconnect at once.
+// Stream returns a route that responds with server-sent events (text/event-stream) until handle
+// returns. Req is decoded from the query string, as for Query. A stream counts as a waiting call.
+// Its context ends after Timeout, 50 s by default and at most an hour, and when the process
+// drains. Then handle must return, and the client is asked to reconnect at once.
 //
-// What handle returns before it has written is sent as every other route's
-// error is; after that it can only be logged.
+// An error that handle returns before its first write is sent as on every route; a later one is
+// only logged.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
 	r := newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -42,11 +41,11 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 	return r
 }
 
-// EventWriter writes the events of one stream. The first write sends status 200. Each
-// is sent at once; one that the client does not take within 10 s ends the stream,
-// so nothing piles up for a slow reader. Send holds a second copy of its data
-// meanwhile: reserve both where data is large. A heartbeat follows every 15 s of
-// silence. An error means that the client is lost; it stays.
+// EventWriter writes the events of one stream. The first write sends status 200. Each write is
+// flushed. If the client does not read it within 10 s, the stream ends, so no events are buffered
+// for a slow client. Send copies its data: if that is large, reserve memory for both copies. A
+// heartbeat is sent 15 s after the last write. After an error, all further writes return it: the
+// client is lost.
 type EventWriter struct {
 	req *request
 	out *http.ResponseController
@@ -56,13 +55,13 @@ type EventWriter struct {
 
 	mu    sync.Mutex
 	beat  *time.Timer // nil until the stream has begun
-	err   error       // what ended the writing
+	err   error       // of the first failed write
 	ended bool
 }
 
-// Send sends one event. id is where a client that was cut off goes on, and event
-// the kind; both are one line. It is not sent when the caller was revoked or changed
-// meanwhile: that ends the stream.
+// Send sends one event. id is what the client sends to resume after a broken connection, event is
+// the event's type; neither may have a line break. If the caller was revoked or changed, nothing
+// is sent, and the stream ends.
 func (w *EventWriter) Send(id, event string, data []byte) error {
 	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
 		return err
@@ -83,11 +82,11 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 	return w.write(b.Bytes())
 }
 
-// Mark sends the id to resume from without an event: also before the
-// first one, so that a client that is cut off early misses nothing.
+// Mark sends the id to resume from without an event, for example before the first event, so that
+// a client whose connection breaks early misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
-// Comment sends a line for people, which clients skip.
+// Comment sends a line for people; clients ignore it.
 func (w *EventWriter) Comment(text string) error {
 	return w.write([]byte(": " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n"))
 }
@@ -118,10 +117,10 @@ func (w *EventWriter) begin() {
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
 	w.req.status = http.StatusOK
 	w.req.w.WriteHeader(http.StatusOK)
-	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // its error is kept and ends the handler
+	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // write records its error and ends the handler
 }
 
-// push writes through to the client; mu is held.
+// push writes and flushes; mu is held.
 func (w *EventWriter) push(chunk []byte) error {
 	if err := w.within(time.Now().Add(clientWriteTimeout)); err != nil {
 		return err
@@ -141,9 +140,8 @@ func (w *EventWriter) within(deadline time.Time) error {
 	return nil
 }
 
-// end lets nothing more be written, and gives what ended the writing before. What
-// the server still has to write, and the responses that follow on the connection,
-// have its usual time.
+// end makes further writes fail, and returns the error of the first failed one. The rest of the
+// response, and later responses on the connection, get the usual write deadline.
 func (w *EventWriter) end() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,9 +162,9 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	req.call.events = w
 	_, err := p.handle(ctx, &req.call)
 	refusal := revocationOf(ctx)
-	left := errors.Is(req.r.Context().Err(), context.Canceled) // a deadline there is the host's
-	begun := refusal == nil || req.status != 0
-	if !left && begun && (err == nil || ctx.Err() != nil) {
+	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // a deadline would be that of the host
+	refusedBefore := refusal != nil && req.status == 0               // before the stream has begun
+	if !clientLeft && !refusedBefore && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds
 	}
 	if lost := w.end(); lost != nil {

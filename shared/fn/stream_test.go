@@ -31,7 +31,7 @@ func streamer(handle func(ctx context.Context, c *Call, req streamRequest, w *Ev
 	})
 }
 
-// waits writes one event and waits for the end of its stream.
+// waits sends one event and waits for the end of its stream.
 func waits(ctx context.Context, _ *Call, req streamRequest, w *EventWriter) error {
 	if err := w.Mark("6"); err != nil {
 		return err
@@ -43,7 +43,7 @@ func waits(ctx context.Context, _ *Call, req streamRequest, w *EventWriter) erro
 	return ctx.Err()
 }
 
-// pipes is a server in memory, for tests with a clock of their own.
+// pipes is a net.Listener in memory, for synctest.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -67,7 +67,7 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// serveInMemory has our server serve function without a socket until stop.
+// serveInMemory serves function with our server over pipes until stop is called.
 func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
 	h = &testServer{t: t, url: "http://pipe", log: &sandbox.LogBuffer{}}
 	var err error
@@ -82,7 +82,7 @@ func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, st
 	return h, l, func() { cancel(); require.NoError(t, <-ended) }
 }
 
-// open calls the stream over a connection of its own.
+// open requests the stream over a new connection.
 func (p *pipes) open(t *testing.T) net.Conn {
 	conn := p.dial()
 	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
@@ -103,7 +103,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 		require.Equal(t, "text/event-stream", res.Header.Get("Content-Type"))
 		require.Equal(t, "no-store", res.Header.Get("Cache-Control"))
 		body := bufio.NewReader(res.Body)
-		said := func(n int) (text string) {
+		readLines := func(n int) (text string) {
 			for range n {
 				line, err := body.ReadString('\n')
 				require.NoError(t, err)
@@ -111,16 +111,16 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 			}
 			return text
 		}
-		require.Equal(t, "id: 6\n\nid: 7\nevent: message\ndata: {\"a\":1}\n\n", said(6))
+		require.Equal(t, "id: 6\n\nid: 7\nevent: message\ndata: {\"a\":1}\n\n", readLines(6))
 		require.Zero(t, time.Since(began), "at once")
 		for n := range 3 {
-			require.Equal(t, ":\n\n", said(2))
+			require.Equal(t, ":\n\n", readLines(2))
 			require.Equal(t, time.Duration(n+1)*heartbeat, time.Since(began))
 		}
 		rest, err := io.ReadAll(body)
 		require.NoError(t, err)
 		require.Equal(t, "retry: 250\n\n", string(rest))
-		require.Equal(t, streamTimeout, time.Since(began), "and the server's own time for responses does not cut it off")
+		require.Equal(t, streamTimeout, time.Since(began), "writeTimeout does not end the stream")
 		stop()
 		line := h.calls(1)[0]
 		require.Equal(t, 200.0, line["status"])
@@ -137,7 +137,7 @@ func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 			defer close(over)
 			for {
 				if err := w.Send("1", "message", make([]byte, 32<<10)); err != nil {
-					<-ctx.Done() // which its end brings about
+					<-ctx.Done() // the failed write cancels it
 					return err
 				}
 			}

@@ -12,10 +12,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// tokenTime is how long a token in an address is accepted: an address may be kept in logs and histories.
+// tokenTime is how long a token in an address is accepted. It is short because logs and histories keep addresses.
 const tokenTime = time.Minute
 
-// tokenRow is what a token is encrypted for: one path, so that it is of use nowhere else.
+// tokenRow is authenticated with an encrypted token, so that the token is accepted only for that path.
 func tokenRow(path string) string { return "token in an address " + path }
 
 // Encrypted text is base64, whose + and / have another meaning in an address.
@@ -25,10 +25,10 @@ var (
 )
 
 // TokenInAddress also accepts the parameter token in place of the header Authorization, which an EventSource cannot
-// send. Call.Token makes it. The route must not change anything.
+// send. Call.Token returns one. The route must not change anything.
 func (r Route) TokenInAddress() Route { r.token = true; return r }
 
-// Token returns a token with which a request for path is one of this caller, within a minute.
+// Token returns a token that authenticates requests for path as this caller, for a minute.
 func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 	keys := c.env.sessionKeys()
 	name, password, ok := c.r.BasicAuth()
@@ -47,7 +47,7 @@ func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 	return toAddress.Replace(token), expires, err
 }
 
-// callerOfToken returns the caller as it is now, which a token for the path of this request was made for.
+// callerOfToken returns the caller of a token for the path of this request, as it is now.
 func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
 	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromAddress.Replace(token))
 	var s auth.Session

@@ -2,8 +2,8 @@ package fn
 
 import "time"
 
-// The bounds of one connection. readTimeout and writeTimeout stand above the
-// longest poll: the first, running out, would cancel the call's context.
+// The limits of one connection. readTimeout and writeTimeout are longer than the longest poll: at
+// the end of readTimeout net/http would cancel the context of the call.
 const (
 	readHeaderTimeout = 5 * time.Second
 	bodyTimeout       = 10 * time.Second // from the beginning of a call
@@ -11,7 +11,7 @@ const (
 	writeTimeout      = 60 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
-	drainGrace        = 100 * time.Millisecond
+	drainGrace        = 100 * time.Millisecond // for calls that are on their way when the drain begins
 
 	closeDelay         = 500 * time.Millisecond // before a connection is closed, so that the client reads the last response
 	refusedBodyTimeout = time.Second            // for a body that is not read

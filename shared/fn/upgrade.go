@@ -19,17 +19,17 @@ func isUpgrade(h http.Header) bool {
 	return hasToken(h, "Connection", "upgrade") && hasToken(h, "Upgrade", "websocket")
 }
 
-// hasToken looks for one of the words of a header, in any case.
+// hasToken reports whether a header has a token in its list, in any case.
 func hasToken(h http.Header, name, token string) bool {
 	return slices.ContainsFunc(h.Values(name), func(line string) bool {
-		return slices.ContainsFunc(strings.Split(line, ","), func(word string) bool {
-			return strings.EqualFold(strings.TrimSpace(word), token)
+		return slices.ContainsFunc(strings.Split(line, ","), func(item string) bool {
+			return strings.EqualFold(strings.TrimSpace(item), token)
 		})
 	})
 }
 
-// checkUpgrade refuses what is no handshake, and a browser that shows a page of
-// another origin: it would send the credentials of its user along.
+// checkUpgrade refuses malformed handshakes, and those of web pages of other origins: a browser
+// sends the credentials of its user along.
 func (req *request) checkUpgrade(origins []string) error {
 	h := req.r.Header
 	var bad decode.Rules

@@ -1,8 +1,8 @@
 package fn
 
 // Release is the version of Sendonce, and the only place to change it. While it ends in
-// -dev it is not released yet. Tests hold openapi.yaml, the production overlay and
-// CHANGELOG.md to it.
+// -dev it is not released yet. Tests require the same version in openapi.yaml, the
+// production overlay and CHANGELOG.md.
 const Release = "1.0.0-dev"
 
 // commit is stamped by the linker: -ldflags "-X …/shared/fn.commit=d548f1a".

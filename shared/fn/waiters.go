@@ -5,31 +5,30 @@ import (
 	"sync"
 )
 
-// waiterList has the waiting long polls of this process by queue. notify wakes them when work
-// became due, here or in another process. A wake-up is a hint: the poll may find nothing.
+// waiterList has the waiting long polls of this process by queue. They are woken when a task
+// becomes due, here or in another process. After a wake-up a poll may still find nothing.
 type waiterList struct {
 	mu     sync.Mutex
 	queues map[string]*list.List // of *Waiter, oldest first; no entry if empty
 }
 
-// A waiter is one long poll in line. It is woken at most once: to wait again,
-// register again.
+// A Waiter is one waiting long poll. It is woken at most once: to wait again, register again.
 type Waiter struct {
 	C <-chan struct{} // receives once when woken
 
 	woken   chan struct{}
-	hub     *waiterList
+	all     *waiterList
 	queue   string
-	element *list.Element // nil once out of line
+	element *list.Element // of the list of its queue; nil once it was removed
 }
 
 func newWaiters() *waiterList { return &waiterList{queues: map[string]*list.List{}} }
 
-// register puts a waiter in line. Do so before looking at the database: what
-// is committed after the look then finds the waiter. Close must follow.
+// register adds a waiter. Call it before the query, so that a commit after the query wakes the
+// waiter. The caller must call Close.
 func (h *waiterList) register(queue string) *Waiter {
 	woken := make(chan struct{}, 1)
-	w := &Waiter{C: woken, woken: woken, hub: h, queue: queue}
+	w := &Waiter{C: woken, woken: woken, all: h, queue: queue}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	line := h.queues[queue]
@@ -64,27 +63,27 @@ func (h *waiterList) notifyEach() {
 // wake wakes the oldest waiter of a queue that has some; mu is held.
 func (h *waiterList) wake(queue string) {
 	w := h.queues[queue].Front().Value.(*Waiter)
-	h.leave(w)
+	h.remove(w)
 	w.woken <- struct{}{} // never blocks: the buffer has room for the one value
 }
 
-// Close leaves the line. A wake-up that was delivered but not received is
-// passed on to the next waiter of the queue.
+// Close removes the waiter. If it was woken and has not received from C, the next waiter of the
+// queue is woken instead.
 func (w *Waiter) Close() {
-	w.hub.mu.Lock()
+	w.all.mu.Lock()
 	if w.element != nil {
-		w.hub.leave(w)
+		w.all.remove(w)
 	}
-	w.hub.mu.Unlock()
+	w.all.mu.Unlock()
 	select {
 	case <-w.woken:
-		w.hub.notify(w.queue, 1)
+		w.all.notify(w.queue, 1)
 	default:
 	}
 }
 
-// leave takes w out of line; mu is held.
-func (h *waiterList) leave(w *Waiter) {
+// remove removes w from the list of its queue; mu is held.
+func (h *waiterList) remove(w *Waiter) {
 	line := h.queues[w.queue]
 	line.Remove(w.element)
 	w.element = nil

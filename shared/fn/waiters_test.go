@@ -79,16 +79,16 @@ func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Run("nor one that never came", func(t *testing.T) {
 		t.Parallel()
 		h := newWaiters()
-		gone, staying := h.register("q"), h.register("q")
-		gone.Close()
+		leaving, staying := h.register("q"), h.register("q")
+		leaving.Close()
 		require.False(t, woken(staying))
 		h.notify("q", 1)
 		require.True(t, woken(staying))
 	})
 }
 
-// Consumers look for work, register, look again and wait; producers add work
-// and notify. If a wake-up were lost, some work would never be taken.
+// Consumers register, look for work and wait if there is none; producers add work and notify. If a
+// wake-up were lost, some work would never be done.
 func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 	t.Parallel()
 	const work, consumers = 2000, 8

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Instant is a time of the wire, in UTC; nil when there is none.
+// Instant returns a time of a response, in UTC; nil for the zero time.
 func Instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -20,7 +20,7 @@ func Instant(t time.Time) *time.Time {
 	return &t
 }
 
-// UTC is an optional time of the wire, in UTC.
+// UTC returns an optional time of a response, in UTC.
 func UTC(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
@@ -28,7 +28,7 @@ func UTC(t *time.Time) *time.Time {
 	return Instant(*t)
 }
 
-// TaskResponse is a task as every function shows it.
+// TaskResponse returns a task as all functions write it in responses.
 func TaskResponse(t tasks.Detail) api.TaskResponse {
 	segments, encoding := task.Segments(t.Content)
 	return api.TaskResponse{
@@ -42,11 +42,10 @@ func TaskResponse(t tasks.Detail) api.TaskResponse {
 	}
 }
 
-// TaskID reads {task_id} of the path; what is no id names no task.
+// TaskID parses {task_id} of the path. A malformed id gets the same error as an unknown one.
 func (c *Call) TaskID() (task.ID, error) { return c.pathID("task_id", "task") }
 
-// ID reads {id} of the path as a UUID; what is none names nothing. what is the
-// kind of thing that it should name.
+// ID parses {id} of the path, a UUID. what is the kind of thing that it identifies, for the error.
 func (c *Call) ID(what string) (task.ID, error) { return c.pathID("id", what) }
 
 func (c *Call) pathID(name, what string) (task.ID, error) {
@@ -57,8 +56,8 @@ func (c *Call) pathID(name, what string) (task.ID, error) {
 	return id, nil
 }
 
-// RowID reads {id} of the path in the one form in which the ids of rows are written;
-// any other text names nothing. what is the kind of thing that it should name.
+// RowID parses {id} of the path, a positive number without a sign or leading zeros: any other
+// text gets the same error as an unknown id. what is as for ID.
 func RowID[I int32 | int64](c *Call, what string) (I, error) {
 	text := c.PathValue("id")
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -68,12 +67,12 @@ func RowID[I int32 | int64](c *Call, what string) (I, error) {
 	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// Operator is the caller as one who changes something by hand; reason is why.
+// Operator returns the caller as the author of a manual change.
 func (c *Call) Operator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
 }
 
-// PageOf makes a page of stored rows; id names a row for next_after.
+// PageOf converts rows to a page. If there are more rows, next_after is the id of the last one.
 func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
 	page := api.Page[W]{Items: make([]W, len(rows))}
 	for i, row := range rows {
