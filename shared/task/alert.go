@@ -24,7 +24,7 @@ const (
 // failure.
 const NoConsent = "43101"
 
-// AlreadySent is the error code of a send whose subscribe message was sent by another. It does not
+// AlreadySent is the error code of a task whose subscribe message was sent by another task. It does not
 // count as a failure.
 const AlreadySent = "ALREADY_SENT"
 
@@ -91,7 +91,7 @@ func (l Limits) On() bool {
 // AlertRules are the thresholds for alerts.
 type AlertRules struct {
 	FailureRate Limits        // ratio of tasks that finished within the window; each less than 1
-	MinFinished int           // with fewer results within the window nothing is raised
+	MinFinished int           // with fewer results within the window, no failure rate alert is raised
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // number of pending tasks
 	StreamFull  float64       // used part of a stream's bytes, less than 1; 0 = off
@@ -111,7 +111,7 @@ func (r AlertRules) CheckInterval() time.Duration {
 // QueueLoad is what alerts are decided from for one queue.
 type QueueLoad struct {
 	Pending  int64 // waiting for a sender now
-	Finished int64 // within the window, without what was cancelled or expired or has no consent
+	Finished int64 // within the window, without failures that do not count (see Task.FailureCounts)
 	Failed   int64 // of the finished
 }
 
@@ -189,8 +189,8 @@ func (r AlertRules) CheckStreams(used map[string]float64, open []Alert) (raised,
 	return raised, cleared
 }
 
-// FailureCounts reports whether the failure rate counts the task as failed: not cancelled, not
-// expired, and not without consent.
+// FailureCounts reports whether the failure rate counts the task as failed. Tasks that were cancelled
+// or expired, or failed with NoConsent or AlreadySent, do not count.
 func (t Task) FailureCounts() bool {
 	return t.State == Failed && t.Reason != Cancelled && t.Reason != Expired && t.ErrorCode != NoConsent && t.ErrorCode != AlreadySent
 }

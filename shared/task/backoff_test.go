@@ -27,7 +27,7 @@ func TestBackoffSchedule(t *testing.T) {
 			got, verdict = got.Report(report, slowly, now)
 			require.Equal(t, Already, verdict, name)
 			late, verdict := got.Report(Report{AppID: "a", Outcome: SentOK}, slowly, now)
-			require.Equal(t, Applied, verdict, "%s: a late success ends the waiting", name)
+			require.Equal(t, Applied, verdict, "%s: a late success is applied", name)
 			require.Equal(t, Succeeded, late.State, name)
 		}
 		got, verdict := before.SettleDue(slowly, now)
@@ -45,7 +45,7 @@ func TestBackoffSchedule(t *testing.T) {
 func TestNoBackoffRetriesAtOnce(t *testing.T) {
 	t.Parallel()
 	failed := Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}
-	for name, b := range map[string]Backoff{"none at all": nil, "another queue's": slowly, "its own, of nothing": {"*": {time.Hour}, DefaultQueue: {0}}} {
+	for name, b := range map[string]Backoff{"none at all": nil, "another queue's": slowly, "its own, zero": {"*": {time.Hour}, DefaultQueue: {0}}} {
 		got, _ := claimed().Report(failed, b, now)
 		require.Equal(t, Pending, got.State, name)
 		require.Zero(t, got.DueAt, name)
@@ -60,7 +60,7 @@ func TestBackoffOnlyAfterFailures(t *testing.T) {
 	got, _ := claimed(inQ).Report(Report{AppID: "a", Outcome: Released}, slowly, now)
 	require.Equal(t, Pending, got.State)
 	got, _ = claimed(inQ, func(t *Task) { t.RetryCount = 3 }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowly, now)
-	require.Equal(t, RetriesExhausted, got.Reason, "the last retry waits for nothing more")
+	require.Equal(t, RetriesExhausted, got.Reason, "no retry is left")
 }
 
 func TestBackoffPastExpiryExpiresOnTime(t *testing.T) {

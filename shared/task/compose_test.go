@@ -20,7 +20,7 @@ func TestComposeLimitsText(t *testing.T) {
 	_, err = Draft{UseTemplate: true, Params: map[string]string{"a": strings.Repeat("x", 101)}}.Compose(tmpl)
 	require.Equal(t, CodeInvalid, CodeOf(err))
 	_, err = Draft{UseTemplate: true, Params: map[string]string{"a": " "}}.Compose(tmpl)
-	require.Equal(t, CodeInvalid, CodeOf(err), "a blank message is none")
+	require.Equal(t, CodeInvalid, CodeOf(err), "a blank text")
 }
 
 func TestComposeOriginalExample(t *testing.T) {
@@ -58,7 +58,7 @@ func TestComposeDefaultUsesItsTemplate(t *testing.T) {
 	require.Equal(t, CodeNoDefault, CodeOf(err))
 	_, err = Draft{}.WithDefault(&DefaultContent{Sent: true})
 	require.Equal(t, CodeDefaultSent, CodeOf(err))
-	require.False(t, Draft{Params: map[string]string{}}.NeedsDefault(), "empty params ask for a template without parameters")
+	require.False(t, Draft{Params: map[string]string{}}.NeedsDefault(), "empty params select a template without parameters")
 }
 
 func TestComposeUnknownTemplate(t *testing.T) {

@@ -45,9 +45,10 @@ func (e *Error) Error() string {
 	}
 	var b strings.Builder
 	b.WriteString(e.Message)
-	for i, f := range e.Fields {
-		b.WriteString(map[bool]string{true: ": ", false: "; "}[i == 0])
-		b.WriteString(f.Name + " " + f.Message)
+	separator := ": "
+	for _, f := range e.Fields {
+		b.WriteString(separator + f.Name + " " + f.Message)
+		separator = "; "
 	}
 	return b.String()
 }

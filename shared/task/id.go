@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562): they sort by the time when they were
-// made, as bytes, as text and in the database.
+// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562): they sort by the time of their
+// creation, as bytes, as text and in the database.
 type ID [16]byte
 
 const (
@@ -22,8 +22,8 @@ const (
 // lastTick is global because the ids of NewID are increasing within the whole process.
 var lastTick atomic.Uint64
 
-// NewID makes a version 7 id by RFC 9562 section 6.2, method 3: 48 bits of Unix milliseconds, 12 bits of the
-// millisecond's fraction, 62 random bits. Within one process each id is greater than all ids made before, also
+// NewID returns a new version 7 id by RFC 9562 section 6.2, method 3: 48 bits of Unix milliseconds, 12 bits of the
+// millisecond's fraction, 62 random bits. Within one process each id is greater than all previous ids, even
 // in the same tick of the clock or after the clock was set back. It never fails: without a source of randomness
 // the process ends.
 func NewID() ID {
@@ -35,7 +35,7 @@ func NewID() ID {
 	return id
 }
 
-// IDFloor is the lowest id that NewID can make at t or later, to an accuracy of 245 ns. Times before 1970 count
+// IDFloor returns the lowest id that NewID can return at t or later, to an accuracy of 245 ns. Times before 1970 count
 // as 1970, and times after the year 10889 as its last tick.
 func IDFloor(t time.Time) ID { return idAt(tickOf(t)) }
 
@@ -65,7 +65,7 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Time is the time when a version 7 id was made, in UTC, to an accuracy of 245 ns and never later; it is
+// Time returns the creation time of a version 7 id, in UTC, to an accuracy of 245 ns and never later; it is
 // meaningless for other versions. IDFloor(id.Time()) is at most id.
 func (id ID) Time() time.Time {
 	milli := binary.BigEndian.Uint64(id[:]) >> 16
@@ -75,7 +75,7 @@ func (id ID) Time() time.Time {
 	return time.UnixMilli(int64(milli)).Add(time.Duration(nano)).UTC()
 }
 
-// IsZero reports whether id is the zero value, which NewID never makes.
+// IsZero reports whether id is the zero value, which NewID never returns.
 func (id ID) IsZero() bool { return id == ID{} }
 
 // Compare returns -1, 0 or +1 if id sorts before, with or after other, as in Postgres.
@@ -105,7 +105,7 @@ func nextTick(now uint64) uint64 {
 	}
 }
 
-// idAt is the lowest version 7 id of a tick.
+// idAt returns the lowest version 7 id of a tick.
 func idAt(tick uint64) ID {
 	var id ID
 	binary.BigEndian.PutUint64(id[:], tick/ticksPerMilli<<16|0x7000|tick%ticksPerMilli)

@@ -25,33 +25,33 @@ func TestNewID(t *testing.T) {
 	t.Run("is strictly increasing for every caller and unique among them", func(t *testing.T) {
 		t.Parallel()
 		const callers, each = 8, 5000
-		made := make([][]ID, callers)
+		ids := make([][]ID, callers)
 		var all sync.WaitGroup
-		for i := range made {
+		for i := range ids {
 			all.Go(func() {
 				for range each {
-					made[i] = append(made[i], NewID())
+					ids[i] = append(ids[i], NewID())
 				}
 			})
 		}
 		all.Wait()
 		seen := make(map[ID]bool, callers*each)
-		for _, ids := range made {
-			for i, id := range ids {
-				require.False(t, i > 0 && ids[i-1].Compare(id) >= 0, "%s is not after the id before it", id)
+		for _, own := range ids {
+			for i, id := range own {
+				require.False(t, i > 0 && own[i-1].Compare(id) >= 0, "%s is not after the id before it", id)
 				seen[id] = true
 			}
 		}
 		require.Len(t, seen, callers*each)
 	})
 
-	t.Run("carries the time it was made", func(t *testing.T) {
+	t.Run("has its creation time", func(t *testing.T) {
 		t.Parallel()
 		before := time.Now()
-		made := NewID().Time()
-		require.Equal(t, time.UTC, made.Location())
+		created := NewID().Time()
+		require.Equal(t, time.UTC, created.Location())
 		// The sequence may run ahead of the clock while other tests draw from it.
-		require.WithinRange(t, made, before.Add(-time.Microsecond), time.Now().Add(time.Second))
+		require.WithinRange(t, created, before.Add(-time.Microsecond), time.Now().Add(time.Second))
 	})
 
 	t.Run("sorts alike as bytes and as text", func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestNewIDAfterClockStepsBack(t *testing.T) {
 func TestIDFloor(t *testing.T) {
 	t.Parallel()
 
-	t.Run("gives the fields of the RFC 9562 layout", func(t *testing.T) {
+	t.Run("has the fields of the RFC 9562 layout", func(t *testing.T) {
 		t.Parallel()
 		// The instant of RFC 9562 appendix A.6, and half a millisecond later.
 		at := time.UnixMilli(0x017F22E279B0)
@@ -84,7 +84,7 @@ func TestIDFloor(t *testing.T) {
 		require.Equal(t, "017f22e2-79b0-7fff-8000-000000000000", IDFloor(at.Add(time.Millisecond-1)).String())
 	})
 
-	t.Run("is at most every id made from then on", func(t *testing.T) {
+	t.Run("is at most every id created later", func(t *testing.T) {
 		t.Parallel()
 		for range 1000 {
 			now := time.Now()
@@ -92,7 +92,7 @@ func TestIDFloor(t *testing.T) {
 		}
 	})
 
-	t.Run("of an id's time is the floor of that very tick", func(t *testing.T) {
+	t.Run("of an id's time is the floor of the same tick", func(t *testing.T) {
 		t.Parallel()
 		for range 1000 {
 			id := NewID()
@@ -114,7 +114,7 @@ func TestParseID(t *testing.T) {
 	t.Parallel()
 	const text = "0190163d-8694-739b-aea5-966c26f8ad91"
 
-	t.Run("reads back what String gives, in either case", func(t *testing.T) {
+	t.Run("reads what String returns, in either case", func(t *testing.T) {
 		t.Parallel()
 		id, err := ParseID(text)
 		require.NoError(t, err)

@@ -86,12 +86,12 @@ func appendCanonicalObject(b, object []byte) []byte {
 	}
 	slices.SortStableFunc(members, func(x, y member) int { return bytes.Compare(x.name, y.name) })
 	b = append(b, '{')
-	begun := len(b)
+	start := len(b)
 	for i, m := range members {
-		if string(m.value) == "null" || i+1 < len(members) && bytes.Equal(m.name, members[i+1].name) { // the last of a name counts
+		if string(m.value) == "null" || i+1 < len(members) && bytes.Equal(m.name, members[i+1].name) { // of equal names the last one counts
 			continue
 		}
-		if len(b) > begun {
+		if len(b) > start {
 			b = append(b, ',')
 		}
 		b = append(appendQuoted(b, m.name), ':')
@@ -120,7 +120,7 @@ func valueEnd(encoded []byte) int {
 			if depth--; depth == 0 {
 				return i + 1
 			}
-			if depth < 0 { // the end of what contains a number or a word
+			if depth < 0 { // the end of the array or object that contains this number, true, false or null
 				return i
 			}
 		case ',':

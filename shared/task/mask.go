@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	loggedDigits  = 7 // as many are masked: they may be a phone number
+	minMasked     = 7 // digits of a run that is masked
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
-// MaskNumbers masks the middle of each run of 7 or more digits in a text, for logs: it may be a phone number. The
-// digits are those of any script and may have separators between them. Times, UUIDs and IP addresses are no numbers.
+// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs, since it may be a phone number. The
+// digits are those of any script and may have separators between them. Times, UUIDs and IP addresses are not masked.
 func MaskNumbers(text string) string {
-	if countDigits(text) < loggedDigits {
+	if countDigits(text) < minMasked {
 		return text
 	}
 	var b strings.Builder
 	done := 0
 	for _, m := range notNumbers.FindAllStringSubmatchIndex(text, -1) {
 		start, end := m[0], m[1]
-		if isPartOfNumber(text[:start], text[end:]) || !hasForm(text, m) {
+		if isPartOfNumber(text[:start], text[end:]) || !isNotNumber(text, m) {
 			continue
 		}
 		maskRuns(&b, text[done:start])
@@ -42,11 +42,11 @@ const (
 	ipv6     = `([0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F.:]*[0-9a-fA-F])`
 )
 
-// notNumbers has a group for each of those that hasForm checks.
+// notNumbers matches text that may be a time, a UUID or an IP address. Its groups are checked by isNotNumber.
 var notNumbers = regexp.MustCompile(uuid + `|` + date + `(?:[T ]` + clock + `)?|` + clock + `|` + duration + `|` + ipv4 + `|` + ipv6)
 
-// hasForm reports whether a match of notNumbers is what it looks like.
-func hasForm(text string, match []int) bool {
+// isNotNumber reports whether a match of notNumbers is a valid address, a UUID with letters, or a time.
+func isNotNumber(text string, match []int) bool {
 	group := func(n int) string { return text[max(0, match[2*n]):max(0, match[2*n+1])] }
 	if id := group(1); id != "" {
 		return strings.ContainsAny(id, "abcdefABCDEF")
@@ -63,7 +63,7 @@ var (
 	beginsWithNumber = regexp.MustCompile(`^[-._:]?[0-9]`)
 )
 
-// isPartOfNumber reports whether what is between the two is joined to digits.
+// isPartOfNumber reports whether the text between before and after is joined to more digits.
 func isPartOfNumber(before, after string) bool {
 	return endsInNumber.MatchString(before[max(0, len(before)-2):]) || beginsWithNumber.MatchString(after)
 }
@@ -83,8 +83,9 @@ func maskRuns(b *strings.Builder, text string) {
 	b.WriteString(text)
 }
 
-// run returns the end of the run of digits that text begins with, and their number. Between two digits may be anything
-// but letters, and the escaped bytes of a URL, whose digits count: they may be some of the number.
+// run returns the end of the run of digits that text begins with, and their number. Up to
+// maxSeparators characters between two digits belong to the run, but no letters, except in an escape such as %2F of a
+// URL. The digits of an escape count: they may be part of the number.
 func run(text string) (end, digits int) {
 	separators := 0
 	for i, r := range text {
@@ -105,7 +106,7 @@ func run(text string) (end, digits int) {
 // maskRun masks a run as MaskPhone does, and keeps its separators.
 func maskRun(run string, digits int) string {
 	switch {
-	case digits < loggedDigits:
+	case digits < minMasked:
 		return run
 	case digits > maxDigits:
 		return "***"
@@ -133,5 +134,5 @@ func countDigits(text string) (n int) {
 	return n
 }
 
-// isAnyDigit is for the digits of all scripts, such as １ and ①.
+// isAnyDigit accepts the digits of all scripts, such as １ and ①.
 func isAnyDigit(r rune) bool { return unicode.In(r, unicode.Nd, unicode.No) }

@@ -42,7 +42,7 @@ func TestMaskNumbers(t *testing.T) {
 		"𝟏𝟑𝟖𝟕𝟔𝟓𝟒𝟑𝟐𝟏𝟗": "𝟏𝟑𝟖****𝟑𝟐𝟏𝟗",
 		"①③⑧⑦⑥⑤④③②①⑨": "①③⑧****③②①⑨",
 
-		// What looks like a time, an address or a UUID, and is none.
+		// These look like a time, an address or a UUID, but are not.
 		"1387:65:43":                           "13**:**:43",
 		"138.76.543.21":                        "13*.**.**3.21",
 		"13:87:65:43":                          "13:**:**:43",

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaskURL leaves only the scheme and the host of a URL: the rest may be a secret, as that of a robot of a chat group is.
+// MaskURL leaves only the scheme and the host of a URL: the rest may be a secret, such as the key of a chat bot.
 func MaskURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -29,7 +29,7 @@ func MaskURLFields(text []byte) []byte {
 	})
 }
 
-// HostOf returns the host of a URL, "" if it is none, for logs and texts: the rest may be a secret.
+// HostOf returns the host of a URL for logs and error texts, since the rest may be a secret; "" if text is not a URL.
 func HostOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -17,7 +17,7 @@ const maxParams = 100
 
 // ParseParams reads template parameters from the form "code=123456&name=Ann".
 // Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated name the first counts; a pair
-// without a value, or with an empty one, is ignored. The error says what is invalid: a % escape, UTF-8, a NUL, or
+// without a value, or with an empty one, is ignored. It returns an error for an invalid % escape, invalid UTF-8, a NUL, or
 // more than maxParams parameters.
 func ParseParams(encoded string) (map[string]string, error) {
 	params := make(map[string]string)

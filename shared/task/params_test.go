@@ -20,12 +20,12 @@ func TestParseParams(t *testing.T) {
 		{"reads pairs", "code=123456&name=张三", map[string]string{"code": "123456", "name": "张三"}},
 		{"decodes escapes of either case", "name=%E5%BC%a0%e4%B8%89", map[string]string{"name": "张三"}},
 		{"decodes names", "%6E%61me+1=x", map[string]string{"name 1": "x"}},
-		{"takes a plus for a space and its escape for a plus", "a=1+%2B+1", map[string]string{"a": "1 + 1"}},
+		{"reads a plus as a space and its escape as a plus", "a=1+%2B+1", map[string]string{"a": "1 + 1"}},
 		{"splits before it decodes", "a=1%262%3D3", map[string]string{"a": "1&2=3"}},
 		{"keeps later equal signs", "a=b=c==", map[string]string{"a": "b=c=="}},
 		{"keeps the first of a repeated name", "a=1&a=2&%61=3", map[string]string{"a": "1"}},
 		{"drops what has no value", "a&b=&&c=1&", map[string]string{"c": "1"}},
-		{"takes the first value that is not empty", "a=&a=2", map[string]string{"a": "2"}},
+		{"keeps the first value that is not empty", "a=&a=2", map[string]string{"a": "2"}},
 		{"keeps a value that is one space", "a=+", map[string]string{"a": " "}},
 		{"keeps an empty name", "=x", map[string]string{"": "x"}},
 		{"does not split at a semicolon", "a=1;b=2", map[string]string{"a": "1;b=2"}},
@@ -42,10 +42,10 @@ func TestParseParams(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		encoded string
-		says    string
+		wantErr string
 	}{
-		{"an escape of no digits", "rate=50%&a=1", `parameter "rate": malformed escape "%"`},
-		{"an escape of wrong digits", "a=1&b=%zz", `parameter "b": malformed escape "%zz"`},
+		{"an escape without digits", "rate=50%&a=1", `parameter "rate": malformed escape "%"`},
+		{"an escape with wrong digits", "a=1&b=%zz", `parameter "b": malformed escape "%zz"`},
 		{"an escape cut short", "a=%4", `parameter "a": malformed escape "%4"`},
 		{"an escape in a name", "%g0=1", `malformed escape "%g0"`},
 		{"an escape in a dropped pair", "a=1&%", `malformed escape "%"`},
@@ -57,12 +57,12 @@ func TestParseParams(t *testing.T) {
 		t.Run("refuses "+c.name, func(t *testing.T) {
 			t.Parallel()
 			params, err := ParseParams(c.encoded)
-			require.EqualError(t, err, c.says)
+			require.EqualError(t, err, c.wantErr)
 			require.Nil(t, params)
 		})
 	}
 
-	t.Run("takes 100 parameters and no more", func(t *testing.T) {
+	t.Run("accepts at most 100 parameters", func(t *testing.T) {
 		t.Parallel()
 		var pairs []string
 		for i := range maxParams {
@@ -80,7 +80,7 @@ func TestParseParams(t *testing.T) {
 func TestParamsFromJSON(t *testing.T) {
 	t.Parallel()
 
-	t.Run("takes strings, numbers and booleans", func(t *testing.T) {
+	t.Run("accepts strings, numbers and booleans", func(t *testing.T) {
 		t.Parallel()
 		params, bad := ParamsFromJSON(map[string]any{
 			"text": " {a} ", "empty": "", "yes": true, "no": false,
@@ -95,7 +95,7 @@ func TestParamsFromJSON(t *testing.T) {
 		}, params)
 	})
 
-	t.Run("names everything else, sorted", func(t *testing.T) {
+	t.Run("returns every other field, sorted", func(t *testing.T) {
 		t.Parallel()
 		params, bad := ParamsFromJSON(map[string]any{
 			"ok": "1", "list": []any{"a"}, "none": nil, "inner": map[string]any{"a": "b"}, "nul": "\x00", "broken": "\xff", "n\x00": "a",
@@ -111,7 +111,7 @@ func TestParamsFromJSON(t *testing.T) {
 		}, bad)
 	})
 
-	t.Run("takes 100 parameters and no more", func(t *testing.T) {
+	t.Run("accepts at most 100 parameters", func(t *testing.T) {
 		t.Parallel()
 		object := make(map[string]any)
 		for i := range maxParams {

@@ -15,11 +15,11 @@ const (
 	maxDigits    = 19 // access codes of providers may be longer than E.164 allows
 	maxE164      = 15 // digits, with the country code
 	minE164      = 7  // such as +683 4000: three digits of the country code and four more
-	minNational  = 7  // shorter ones are short codes
+	minNational  = 7  // shorter numbers are short codes
 )
 
-// Country is the calling code of the country whose numbers may be written without it, such as 86; "" if there is
-// none.
+// Country is the calling code of the default country, such as 86, whose numbers may be written without it; "" if
+// there is none.
 type Country string
 
 // Valid reports whether c is "" or 1 to 3 digits of which the first is not 0.
@@ -59,7 +59,7 @@ func (c Country) Spellings(number string) []string {
 		return spellings
 	}
 	others := []string{"00" + e164}
-	if national, ours := strings.CutPrefix(e164, string(c)); ours {
+	if national, found := strings.CutPrefix(e164, string(c)); found {
 		others = append(others, national, c.trunk()+national, e164)
 	}
 	for _, other := range others {
@@ -89,7 +89,7 @@ func (c Country) trunk() string {
 }
 
 // national returns the national part of a number without + or 00; ok is false for short codes and access codes. The
-// number may begin with the country code where its length shows that.
+// number may begin with the country code if its length shows that.
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits
@@ -98,7 +98,7 @@ func (c Country) national(digits string) (rest string, ok bool) {
 		}
 		return digits, len(digits) == 10
 	case "86": // mobile numbers begin with 13 to 19, landlines with 0, and all others are services
-		if landline, is := strings.CutPrefix(digits, "0"); is {
+		if landline, found := strings.CutPrefix(digits, "0"); found {
 			return landline, len(landline) >= minNational
 		}
 		if len(digits) == 13 {
@@ -130,7 +130,7 @@ func splitPhone(text string) (prefix, digits, problem string) {
 		}
 	}
 	digits = string(kept)
-	if rest, is := strings.CutPrefix(digits, "00"); is && prefix == "" {
+	if rest, found := strings.CutPrefix(digits, "00"); found && prefix == "" {
 		prefix, digits = "00", rest
 	}
 	switch n := len(digits); {
@@ -144,8 +144,8 @@ func splitPhone(text string) (prefix, digits, problem string) {
 	return prefix, digits, ""
 }
 
-// withoutTrunkPrefix leaves out the (0) of "+44 (0)20 7946 0018", which is dialled within
-// the country only.
+// withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within
+// the country.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
 	country := strings.TrimLeft(strings.Trim(before, " -.()[]"), "+0")

@@ -15,7 +15,7 @@ func TestPhone(t *testing.T) {
 		country    Country
 		text, want string
 	}{
-		// Without a country only the punctuation goes.
+		// Without a country only the punctuation is removed.
 		{"", "13800138000", "13800138000"},
 		{"", "138-0013-8000", "13800138000"},
 		{"", "+8613800138000", "+8613800138000"},
@@ -167,7 +167,7 @@ func FuzzPhone(f *testing.F) {
 
 var storedPhone = regexp.MustCompile(`^(\+[1-9][0-9]{6,14}|[0-9]{3,19})$`)
 
-// checkPhone holds what must be so of any text.
+// checkPhone checks the rules that apply to any text.
 func checkPhone(t *testing.T, country Country, text string) {
 	number, problem := country.Phone(text)
 	plain, same := Country("").Phone(text)
@@ -184,7 +184,7 @@ func checkPhone(t *testing.T, country Country, text string) {
 	fromPlain, _ := country.Phone(plain)
 	require.Equal(t, number, fromPlain, "what was stored without a country is the same number: %q in %q", text, country)
 	spellings := country.Spellings(number)
-	require.Contains(t, spellings, plain, "and is found: %q in %q", text, country)
+	require.Contains(t, spellings, plain, "Spellings has what was stored without a country: %q in %q", text, country)
 	for _, other := range spellings {
 		same, problem := country.Phone(other)
 		require.Empty(t, problem)

@@ -12,7 +12,7 @@ type Outcome int16
 const (
 	SentOK Outcome = iota
 	SentFailed
-	SentUnknown // the sender cannot tell whether the message was sent
+	SentUnknown // the sender could not find out whether the message was sent
 	Released    // returned without a try
 )
 

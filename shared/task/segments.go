@@ -29,8 +29,8 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts counts the messages, whose sizes are single for one alone and part for one of several. ok is false if width
-// returns 0 or less for a character: the encoding does not have it.
+// countParts counts the messages. A single message has space for single units, each of several for part units. ok is
+// false if width returns 0 or less for a character: the encoding does not have it.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
 	total, used := 0, part // so that the first character begins a message
 	for _, r := range text {
@@ -51,8 +51,8 @@ func countParts(text string, width func(rune) int, single, part int) (count int,
 	return count, true
 }
 
-// septets returns the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1): 1, or 2 for the extension table
-// (section 6.2.1.1), whose characters follow an escape; 0 if r is in neither.
+// septets returns the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1): 1, or 2 in the extension table
+// (section 6.2.1.1), whose characters are written after an escape; 0 if r is in neither.
 func septets(r rune) int {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= ' ' && r <= '?':

@@ -24,18 +24,18 @@ func TestSegments(t *testing.T) {
 		{"307 septets need three", repeat("a", 307), 3, GSM7},
 		{"80 euro signs fit one message", repeat("€", 80), 1, GSM7},
 		{"81 euro signs need two", repeat("€", 81), 2, GSM7},
-		{"160 euro signs need three, for a part holds 76 of them", repeat("€", 160), 3, GSM7},
+		{"160 euro signs need three: a part holds 76", repeat("€", 160), 3, GSM7},
 		{"an extension pair that ends a part stays in it", repeat("a", 151) + "€" + repeat("a", 153), 2, GSM7},
 		{"an extension pair is not split over two parts", repeat("a", 152) + "€" + repeat("a", 152), 3, GSM7},
 		{"a pair over the edge of a part does not matter in a single message", repeat("a", 152) + "€" + repeat("a", 6), 1, GSM7},
 		{"line ends and page breaks are in the alphabet", "a\r\nb\fc", 1, GSM7},
 		{"accents of the alphabet stay septets", repeat("é", 160), 1, GSM7},
-		{"an accent outside the alphabet does not", repeat("ê", 71), 2, UCS2},
+		{"an accent outside the alphabet is UCS-2", repeat("ê", 71), 2, UCS2},
 		{"capital C with cedilla is in the alphabet", repeat("Ç", 160), 1, GSM7},
-		{"small c with cedilla is not", repeat("ç", 70), 1, UCS2},
-		{"a backtick is not", repeat("`", 71), 2, UCS2},
-		{"a tab is not", "a\tb", 1, UCS2},
-		{"a typographic quote turns the whole text", repeat("a", 70) + "’", 2, UCS2},
+		{"small c with cedilla is not in the alphabet", repeat("ç", 70), 1, UCS2},
+		{"a backtick is not in the alphabet", repeat("`", 71), 2, UCS2},
+		{"a tab is not in the alphabet", "a\tb", 1, UCS2},
+		{"a typographic quote makes the whole text UCS-2", repeat("a", 70) + "’", 2, UCS2},
 		{"70 Chinese characters fit one message", repeat("验", 70), 1, UCS2},
 		{"71 Chinese characters need two", repeat("验", 71), 2, UCS2},
 		{"two parts hold 134 Chinese characters", repeat("验", 134), 2, UCS2},
@@ -43,7 +43,7 @@ func TestSegments(t *testing.T) {
 		{"an extension character is one unit of UCS-2", repeat("€", 69) + "验", 1, UCS2},
 		{"35 emoji fit one message", repeat("😀", 35), 1, UCS2},
 		{"36 emoji need two", repeat("😀", 36), 2, UCS2},
-		{"66 emoji fill two parts, for a part holds 33 of them", repeat("😀", 66), 2, UCS2},
+		{"66 emoji fill two parts of 33", repeat("😀", 66), 2, UCS2},
 		{"67 emoji need three", repeat("😀", 67), 3, UCS2},
 		{"an emoji that ends a part stays in it", repeat("验", 65) + "😀" + repeat("验", 67), 2, UCS2},
 		{"an emoji is not split over two parts", repeat("验", 66) + "😀" + repeat("验", 66), 3, UCS2},
@@ -101,7 +101,7 @@ func FuzzSegments(f *testing.F) {
 			require.Equal(t, 1, count)
 		default:
 			require.GreaterOrEqual(t, count*part, total)
-			// A part is left at most one unit short of full, the last one aside.
+			// Each part but the last has at most one unused unit.
 			require.Less(t, (count-1)*(part-1), total)
 		}
 	})

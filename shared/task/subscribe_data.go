@@ -64,8 +64,8 @@ func keywordValue(raw json.RawMessage) (text string, ok bool) {
 	return "", false
 }
 
-// keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. Where
-// the documents are ambiguous, it is the less strict rule: a message that WeChat accepts must not be refused.
+// keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. If
+// the documentation is ambiguous, it is the less strict rule: a message that WeChat accepts must not be refused.
 func keywordRule(kind string) (fits func(value string) bool, rule string) {
 	switch kind {
 	case "thing":
@@ -115,7 +115,7 @@ func isSymbol(r rune) bool     { return isPrintable(r) && !unicode.IsLetter(r) &
 func isNotChinese(r rune) bool { return isPrintable(r) && !isHan(r) }
 func isPhoneSign(r rune) bool  { return isDigit(r) || isSymbol(r) }
 
-// isDecimal accepts at most that many digits before the point and after it.
+// isDecimal accepts a number with at most so many digits before the point and after it.
 func isDecimal(s string, digits int) bool {
 	whole, fraction, point := strings.Cut(s, ".")
 	return whole != "" && within(whole, digits) && all(whole, isDigit) &&
@@ -150,10 +150,10 @@ func isName(s string) bool {
 // isTime accepts one time of day or two, each with or without a date.
 func isTime(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
-	_, timed := moment(from)
+	_, timed := parseMoment(from)
 	if ranged {
-		_, end := moment(to)
-		return timed && end
+		_, toTimed := parseMoment(to)
+		return timed && toTimed
 	}
 	return timed
 }
@@ -161,16 +161,16 @@ func isTime(s string) bool {
 // isDate accepts one date or two, each with or without a time of day; the second may be only a time of day.
 func isDate(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
-	dated, _ := moment(from)
+	dated, _ := parseMoment(from)
 	if ranged {
-		day, hour := moment(to)
-		return dated && (day || hour)
+		toDated, toTimed := parseMoment(to)
+		return dated && (toDated || toTimed)
 	}
 	return dated
 }
 
-// moment reports whether s has a date and whether it has a time of day; both are false for any other text.
-func moment(s string) (dated, timed bool) {
+// parseMoment reports whether s has a date and whether it has a time of day; both are false for any other text.
+func parseMoment(s string) (dated, timed bool) {
 	s = strings.Join(strings.Fields(strings.Replace(s, "日", "日 ", 1)), " ")
 	hours := []string{"15:04", "15:04:05"}
 	if parses(s, "", hours) {

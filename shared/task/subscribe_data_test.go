@@ -55,9 +55,9 @@ func TestSubscribeDataKeywordTypes(t *testing.T) {
 			for _, value := range c.good {
 				require.Empty(t, CheckSubscribeData(keyword(t, kind+"1", value)), "%q", value)
 			}
-			_, says := keywordRule(kind)
+			_, rule := keywordRule(kind)
 			for _, value := range c.bad {
-				require.Equal(t, []Field{{"message_data." + kind + "1", says}}, CheckSubscribeData(keyword(t, kind+"1", value)), "%q", value)
+				require.Equal(t, []Field{{"message_data." + kind + "1", rule}}, CheckSubscribeData(keyword(t, kind+"1", value)), "%q", value)
 			}
 		})
 	}

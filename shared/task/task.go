@@ -22,9 +22,9 @@ func (s State) String() string {
 }
 
 // ParseState parses a name on the wire.
-func ParseState(word string) (State, bool) {
+func ParseState(name string) (State, bool) {
 	for s := Scheduled; s <= Failed; s++ {
-		if s.String() == word {
+		if s.String() == name {
 			return s, true
 		}
 	}
@@ -35,7 +35,7 @@ func ParseState(word string) (State, bool) {
 // FAILED.
 func (s State) Status() int { return [...]int{0, 0, 1, 1, 2, 3}[s] }
 
-// Final reports whether only a person can change the task now.
+// Final reports whether the task has ended: only a late success or an operator can change it now.
 func (s State) Final() bool { return s >= Succeeded }
 
 // Reason is why a task failed; NoReason in every other state.
@@ -45,7 +45,7 @@ type Reason int16
 const (
 	NoReason         Reason = iota
 	Rejected                // the sender reported that a retry would not help
-	RetriesExhausted        // the sender asked for a retry and none was left
+	RetriesExhausted        // the sender reported that a retry may help, but none was left
 	TimedOut                // the last allowed lease expired
 	UnknownOutcome          // unknown whether it was sent, and it is not sent again
 	Expired                 // not sent in time
@@ -57,7 +57,7 @@ func (r Reason) String() string {
 	return nameAt(int(r), "", "rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled")
 }
 
-// nameAt returns a name, "" if there is none: a number from a database may be one that nobody should have written.
+// nameAt returns the name of a number, or "" for an unknown number, which a damaged row of the database may have.
 func nameAt(i int, names ...string) string {
 	if i < 0 || i >= len(names) {
 		return ""
@@ -66,9 +66,9 @@ func nameAt(i int, names ...string) string {
 }
 
 // ParseReason parses a name on the wire; "" is NoReason.
-func ParseReason(word string) (Reason, bool) {
+func ParseReason(name string) (Reason, bool) {
 	for r := NoReason; r <= Cancelled; r++ {
-		if r.String() == word {
+		if r.String() == name {
 			return r, true
 		}
 	}
@@ -90,9 +90,9 @@ const (
 func (p Policy) String() string { return nameAt(int(p), "resend", "hold", "fail") }
 
 // ParsePolicy parses a name on the wire.
-func ParsePolicy(word string) (Policy, bool) {
+func ParsePolicy(name string) (Policy, bool) {
 	for p := Resend; p <= Fail; p++ {
-		if p.String() == word {
+		if p.String() == name {
 			return p, true
 		}
 	}
@@ -106,7 +106,7 @@ type Ending int16
 const (
 	Open            Ending = iota
 	EndedFailed            // reported as failed
-	EndedUnknown           // the sender did not know the outcome
+	EndedUnknown           // reported as unknown
 	EndedReleased          // returned untried
 	EndedByTimeout         // the lease expired
 	EndedSucceeded         // reported as sent
@@ -137,8 +137,8 @@ const (
 	ResultCancelled        = "已取消"
 )
 
-// Task is everything that decides a task's next step: its live row, or its result row with its body. A
-// zero time means none.
+// Task has everything that the next state of a task depends on: its live row, or its result row and
+// columns of its body. A zero time means none.
 type Task struct {
 	ID         ID
 	Queue      string
@@ -147,7 +147,7 @@ type Task struct {
 	OnUnknown  Policy
 	ExpiresAt  time.Time
 
-	// Who is notified of its outcome.
+	// The receivers of its events.
 	CallerID int64
 	Callback bool // it has its own callback URL
 
@@ -167,8 +167,8 @@ type Task struct {
 	SendingAt    time.Time
 }
 
-// Attempt is what was last reported or decided about sending the task. The end of a claim replaces all of
-// it, so that nothing of an earlier attempt is shown as the newest one's.
+// Attempt is the result of the last attempt to send the task, or of a decision instead. The end of a claim
+// replaces all of it, so that no field of an earlier attempt remains.
 type Attempt struct {
 	Result    string // at most MaxResult characters
 	ErrorCode string // the sender's, or the Verdict or Reason behind Result
@@ -182,8 +182,8 @@ func (t Task) expired(now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now)
 }
 
-// wait makes the task pending, at once or after a delay. It falls due at the end of the delay or at
-// its expiry, whichever is first.
+// wait makes the task pending, at once or after a delay. It is due at the end of the delay or at its
+// expiry, whichever is first.
 func (t Task) wait(now time.Time, after time.Duration) Task {
 	t.State, t.Reason, t.DueAt, t.FinishedAt = Pending, NoReason, t.ExpiresAt, time.Time{}
 	if due := now.Add(after); after > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// filled is a claimed task with a value in every field.
+// filled returns a claimed task with a value in every field.
 func filled(t *testing.T) (full Task) {
 	t.Helper()
 	v := reflect.ValueOf(&full).Elem()
@@ -45,7 +45,7 @@ func fields() []reflect.StructField {
 }
 
 // A new field of Task must be in one of these lists, or be changed by every decision.
-func TestDecisionsForgetTheAttemptBefore(t *testing.T) {
+func TestDecisionsResetThePreviousAttempt(t *testing.T) {
 	t.Parallel()
 	const always = "ID Queue Priority MaxRetries OnUnknown ExpiresAt CallerID Callback ClaimID AppID ClaimedBy MarksSending SendingAt "
 	report := func(r Report) func(Task) Task {

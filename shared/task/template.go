@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxRendered is the number of characters after which a rendered text is cut: far more than MaxContent, which is
-// accepted, so that the cut text is refused as the whole would be.
+// maxRendered is the number of characters after which a rendered text is cut. It is far more than MaxContent, so a cut
+// text is refused like the whole text would be.
 const maxRendered = 10 * MaxContent
 
 // Template is a parsed message text with placeholders. The zero value renders "". A Template is immutable and safe for
@@ -72,8 +72,8 @@ func (t Template) Render(params map[string]string) (text string, missing, unused
 	return Cut(t.fill(params), maxRendered), missing, unused
 }
 
-// fill returns the text, without most of what follows the first maxRendered characters: a long value in many
-// placeholders would take much memory.
+// fill returns the text, or a little more than its first maxRendered characters: a long value in many placeholders
+// would need too much memory.
 func (t Template) fill(params map[string]string) string {
 	var b strings.Builder
 	for _, p := range t.parts {

@@ -23,12 +23,12 @@ func TestRender(t *testing.T) {
 		{"fills a repeated placeholder each time", "{a}-{a}", params{"a": "1"}, "1-1", nil, nil},
 		{"leaves text without placeholders alone", "Hello", nil, "Hello", nil, nil},
 		{"renders the empty template", "", nil, "", nil, nil},
-		{"takes an empty value", "[{a}]", params{"a": ""}, "[]", nil, nil},
+		{"accepts an empty value", "[{a}]", params{"a": ""}, "[]", nil, nil},
 		{"keeps braces of a value as text", "{a}{b}", params{"a": "{b}", "b": "{a}"}, "{b}{a}", nil, nil},
 		{"lists missing names once, as they appear", "{z}{a}{z}{b}", params{"a": "1"}, "{z}1{z}{b}", []string{"z", "b"}, nil},
 		{"lists unused parameters sorted", "{b}", params{"b": "1", "z": "2", "a": "3", "": "4"}, "1", nil, []string{"", "a", "z"}},
 		{"takes names as written", "{ a }{A}{a.b}{名}", params{" a ": "1", "A": "2", "a.b": "3", "名": "4"}, "1234", nil, nil},
-		{"tells names apart by case", "{Code}", params{"code": "1"}, "{Code}", []string{"Code"}, []string{"code"}},
+		{"distinguishes names by case", "{Code}", params{"code": "1"}, "{Code}", []string{"Code"}, []string{"code"}},
 		{"fills the inner pair of doubled braces", "{{a}}", params{"a": "1"}, "{1}", nil, nil},
 		{"fills after an unmatched brace", "{x {a}", params{"a": "1"}, "{x 1", nil, nil},
 		{"keeps unmatched braces", "a} {b", params{"b": "1"}, "a} {b", nil, []string{"b"}},
@@ -53,7 +53,7 @@ func TestRenderIsBounded(t *testing.T) {
 	require.Equal(t, "a"+strings.Repeat("\u2028", maxRendered-1), text)
 	require.Equal(t, []string{"missing"}, missing)
 	require.Equal(t, []string{"x"}, unused)
-	require.LessOrEqual(t, len(template.fill(params)), 2*len(params["v"]), "most of the text is never made")
+	require.LessOrEqual(t, len(template.fill(params)), 2*len(params["v"]), "most of the text is not built")
 }
 
 func TestTemplateNames(t *testing.T) {

@@ -14,7 +14,7 @@ var (
 	late  = now.Add(time.Hour)
 )
 
-// claimed is a task that app a holds under claim 7.
+// claimed returns a task that app a has claimed with claim 7.
 func claimed(change ...func(*Task)) Task {
 	t := Task{ID: NewID(), Queue: "default", MaxRetries: 3, State: Processing, DueAt: early, ClaimID: 7, AppID: "a"}
 	for _, c := range change {
@@ -40,10 +40,10 @@ func TestReportOfOpenClaim(t *testing.T) {
 		{"success is final", claimed(), Report{Outcome: SentOK}, Succeeded, NoReason, 0, ""},
 		{"success after the expiry counts", claimed(expired), Report{Outcome: SentOK}, Succeeded, NoReason, 0, ""},
 		{"a failure without retry is final", claimed(), Report{Outcome: SentFailed, Message: "bad number"}, Failed, Rejected, 0, "bad number"},
-		{"a failure with retry waits again", claimed(), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Pending, NoReason, 1, "no signal"},
+		{"a failure with retry is pending again", claimed(), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Pending, NoReason, 1, "no signal"},
 		{"no more than the allowed retries", claimed(exhausted), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Failed, RetriesExhausted, 3, "超过最大重试次数: no signal"},
-		{"nothing is retried past its time", claimed(expired), Report{Outcome: SentFailed, ShouldRetry: true, Message: "x"}, Failed, Expired, 0, "x"},
-		{"released waits and costs no retry", claimed(exhausted), Report{Outcome: Released}, Pending, NoReason, 3, ""},
+		{"an expired task is not retried", claimed(expired), Report{Outcome: SentFailed, ShouldRetry: true, Message: "x"}, Failed, Expired, 0, "x"},
+		{"released is pending and uses no retry", claimed(exhausted), Report{Outcome: Released}, Pending, NoReason, 3, ""},
 		{"released may wait longer", claimed(), Report{Outcome: Released, RetryAfter: time.Minute}, Scheduled, NoReason, 0, ""},
 		{"unknown is resent", claimed(), Report{Outcome: SentUnknown}, Pending, NoReason, 1, ""},
 		{"unknown is resent no more than allowed", claimed(exhausted), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 3, ""},
@@ -66,8 +66,8 @@ func TestReportOfOpenClaim(t *testing.T) {
 	}
 }
 
-// Every state, reason, ending and outcome, claimed or not: what must hold
-// always.
+// Checks the invariants for every state, reason, ending and outcome, and reports of this claim and of
+// others.
 func TestReportsKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for state := Scheduled; state <= Failed; state++ {
@@ -85,17 +85,17 @@ func TestReportsKeepInvariants(t *testing.T) {
 							r.CallerID = 5
 						}
 						after, verdict := before.Report(r, nil, now)
-						mine := r.AppID == "a" && r.ClaimID != 6 && r.CallerID == 5
+						isNewest := r.AppID == "a" && r.ClaimID != 6 && r.CallerID == 5
 						switch {
 						case verdict != Applied:
 							require.Equal(t, before, after, "only an applied report changes something")
-						case !mine:
+						case !isNewest:
 							require.Fail(t, "a report of another claim was applied", "%+v %+v", before, r)
 						case state.Final():
 							require.Equal(t, Failed, state, "a success is never undone")
 							require.Equal(t, Succeeded, after.State, "a failure is only ever undone by a success")
 						}
-						if mine && state == Processing {
+						if isNewest && state == Processing {
 							require.Equal(t, Applied, verdict)
 						}
 						require.Equal(t, after.State == Failed, after.Reason != NoReason)
@@ -116,8 +116,8 @@ func TestReleasedTaskExpiresOnTime(t *testing.T) {
 	}
 }
 
-// Before claims had owners, the app alone told the claim.
-func TestClaimOfUnknownCallerIsReportedByAny(t *testing.T) {
+// If the caller of a claim is unknown, the app alone identifies the claim.
+func TestAnyCallerMayReportClaimOfUnknownCaller(t *testing.T) {
 	t.Parallel()
 	before := Task{State: Processing, ClaimID: 7, AppID: "a"}
 	for _, caller := range []int64{0, 5} {
@@ -132,7 +132,7 @@ func TestReportOfUnclaimedTaskIsRejected(t *testing.T) {
 	require.Equal(t, Stale, verdict)
 }
 
-func TestDue(t *testing.T) {
+func TestSettleDue(t *testing.T) {
 	t.Parallel()
 	expired := func(t *Task) { t.ExpiresAt = early }
 	exhausted := func(t *Task) { t.RetryCount = 3 }
@@ -148,15 +148,15 @@ func TestDue(t *testing.T) {
 		result  string
 	}{
 		{"a scheduled task becomes pending", Task{State: Scheduled, DueAt: early, ExpiresAt: late}, Pending, NoReason, Promoted, ""},
-		{"a scheduled task past its time expires", Task{State: Scheduled, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
-		{"a pending task past its time expires", Task{State: Pending, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a scheduled task past its expiry fails", Task{State: Scheduled, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a pending task past its expiry fails", Task{State: Pending, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
 		{"a zombie is retried", claimed(), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
 		{"a zombie without retries left fails", claimed(exhausted), Failed, TimedOut, TimeoutFailed, "处理超时，超过最大重试次数"},
-		{"a zombie past its time expires", claimed(expired), Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a zombie past its expiry fails", claimed(expired), Failed, Expired, ExpiredVerdict, ResultExpired},
 		{"a zombie is held", claimed(hold), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
-		{"a zombie fails", claimed(func(t *Task) { t.OnUnknown = Fail }), Failed, UnknownOutcome, TimeoutFailed, ResultTimeoutUnknown},
-		{"an unmarked claim that marks is safe to resend", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
-		{"a marked claim is unknown", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
+		{"a zombie fails by its policy", claimed(func(t *Task) { t.OnUnknown = Fail }), Failed, UnknownOutcome, TimeoutFailed, ResultTimeoutUnknown},
+		{"a claim that marks sends and has no mark is retried", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a claim with a mark is held", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 	} {
 		got, verdict := c.task.SettleDue(nil, now)
 		require.Equal(t, c.state, got.State, c.name)
@@ -171,7 +171,7 @@ func TestDue(t *testing.T) {
 
 func TestManualChangesAreValidated(t *testing.T) {
 	t.Parallel()
-	verbs := map[string]struct {
+	changes := map[string]struct {
 		do      func(Task) (Task, error)
 		allowed []State
 	}{
@@ -179,7 +179,7 @@ func TestManualChangesAreValidated(t *testing.T) {
 		"resolve": {func(t Task) (Task, error) { return t.Resolve(ResolveSucceeded, "seen", now) }, []State{Held}},
 		"retry":   {func(t Task) (Task, error) { return t.Retry(now) }, []State{Failed}},
 	}
-	for name, v := range verbs {
+	for name, v := range changes {
 		for s := Scheduled; s <= Failed; s++ {
 			before := Task{State: s}
 			if s == Failed {
@@ -255,8 +255,8 @@ func TestResultErrorCode(t *testing.T) {
 	held := due(func(t *Task) { t.OnUnknown = Hold })
 	resolved, err := held.Resolve(ResolveSucceeded, "the provider has it", now)
 	require.NoError(t, err)
-	require.Empty(t, resolved.ErrorCode, "a success has none")
+	require.Empty(t, resolved.ErrorCode, "a success has no error code")
 	late, verdict := due().Report(Report{AppID: "a", Outcome: SentOK}, nil, now)
 	require.Equal(t, Applied, verdict)
-	require.Empty(t, late.ErrorCode, "a late one has none either")
+	require.Empty(t, late.ErrorCode, "a late success has no error code")
 }
