@@ -8,15 +8,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// arrayCodec encodes the arrays that a Bulk has for each column. pgx looks up how to encode each element
-// and allocates most of them, which takes five times as long. Other Go types, the text format and scanning
+// arrayCodec encodes the arrays that a Bulk has for each column. pgx takes five times as long: it looks up
+// the encoding of each element and allocates memory for most of them. Other Go types, the text format and scanning
 // are left to pgx.
 type arrayCodec struct {
 	pgtype.ArrayCodec
 	plan func(value any) pgtype.EncodePlan // nil = a type that pgx encodes
 }
 
-// PlanEncode is pgtype.Codec's.
+// PlanEncode implements pgtype.Codec.
 func (c *arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
 	if format == pgtype.BinaryFormatCode {
 		if plan := c.plan(value); plan != nil {
@@ -112,7 +112,7 @@ type arrayPlan[T any] struct {
 	append func(buf []byte, v T) []byte
 }
 
-// Encode is pgtype.EncodePlan's.
+// Encode implements pgtype.EncodePlan.
 func (p arrayPlan[T]) Encode(value any, buf []byte) ([]byte, error) {
 	values := value.([]T)
 	buf = appendArrayHeader(buf, p.oid, len(values), false)
@@ -128,7 +128,7 @@ type nullablePlan[T any] struct {
 	append func(buf []byte, v T) []byte
 }
 
-// Encode is pgtype.EncodePlan's.
+// Encode implements pgtype.EncodePlan.
 func (p nullablePlan[T]) Encode(value any, buf []byte) ([]byte, error) {
 	values := value.([]*T)
 	nulls := false

@@ -32,12 +32,12 @@ func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after st
 		Storable(o.Reason), before, after)
 }
 
-// revealedSQL finds what the same caller was shown within an hour.
+// revealedSQL finds the subjects whose reveal to the same caller was recorded within the last hour.
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds audit entries: the operator was shown of each subject what pages hide. There is one for each subject,
-// caller and hour, so that reveals cannot fill the disk. Calls at the same time may each add one.
+// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator: one for each subject,
+// caller and hour, so that reveals cannot fill the disk. Concurrent calls may each add one.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
 	if err != nil {

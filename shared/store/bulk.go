@@ -10,7 +10,7 @@ import (
 
 // Bulk is a statement over many rows. It gets an array for each column, so its text and its
 // plan are the same for any number of rows. The columns are declared once: their order in the
-// text and in the parameters is that of Columns. Nothing is put together before the first use.
+// text and in the parameters is that of Columns. The text is built at the first use.
 type Bulk[R any] struct {
 	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)"; @set
 	// stands for "name = t.name" of each column but the first.
@@ -24,24 +24,24 @@ type Bulk[R any] struct {
 
 // BulkColumn is a column of the rows of a Bulk.
 type BulkColumn[R any] struct {
-	name, kind string
-	array      func(rows []R) any
+	name, sqlType string
+	array         func(rows []R) any
 }
 
 // Array is the column with this name and type ("retry_count smallint") and its value in a row.
 func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
-	name, kind, _ := strings.Cut(column, " ")
-	return BulkColumn[R]{name, kind, func(rows []R) any { return Column(rows, value) }}
+	name, sqlType, _ := strings.Cut(column, " ")
+	return BulkColumn[R]{name, sqlType, func(rows []R) any { return Column(rows, value) }}
 }
 
-// SQL is the statement as Postgres gets it.
+// SQL returns the statement that is sent to Postgres.
 func (b *Bulk[R]) SQL() string {
 	b.once.Do(func() {
 		b.columns = b.Columns()
 		var names, arrays, set []string
 		for i, c := range b.columns {
 			names = append(names, c.name)
-			arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, c.kind))
+			arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, c.sqlType))
 			set = append(set, c.name+" = t."+c.name)
 		}
 		b.sql = strings.NewReplacer("@columns", strings.Join(names, ", "), "@arrays", strings.Join(arrays, ", "),
@@ -50,7 +50,7 @@ func (b *Bulk[R]) SQL() string {
 	return b.sql
 }
 
-// Queue adds the statement to a batch; nil = there are no rows, and no statement.
+// Queue adds the statement to a batch. Without rows it adds nothing and returns nil.
 func (b *Bulk[R]) Queue(batch *pgx.Batch, rows []R) *pgx.QueuedQuery {
 	if len(rows) == 0 {
 		return nil

@@ -38,16 +38,16 @@ func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T 
 		return nil
 	}
 	share := max(limit/ready, 1)
-	var taken []T
+	var items []T
 	var skipped, served []int64
 	for _, caller := range q.order {
-		if len(taken) == limit || !eligible(caller) {
+		if len(items) == limit || !eligible(caller) {
 			skipped = append(skipped, caller)
 			continue
 		}
 		queue := q.byCaller[caller]
 		n := min(share, len(queue))
-		taken = append(taken, queue[:n]...)
+		items = append(items, queue[:n]...)
 		clear(queue[:n]) // so that the items can be garbage-collected
 		if n == len(queue) {
 			delete(q.byCaller, caller)
@@ -57,8 +57,8 @@ func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T 
 		served = append(served, caller)
 	}
 	q.order = append(skipped, served...)
-	q.total -= len(taken)
-	return taken
+	q.total -= len(items)
+	return items
 }
 
 // remove removes the first item of a caller that matches, and reports whether there was one.

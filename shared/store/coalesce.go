@@ -10,12 +10,12 @@ import (
 
 // Bounds of group commit.
 const (
-	flushRows    = 500              // rows in one transaction
-	reservedRows = 50               // rows in a transaction of the flusher reserved for callers without a flush
-	flushers     = 2                // concurrent transactions of the other flushers; also how many flushes of one caller may run row by row
-	besideRows   = 200              // fewer rows wait for the end of a transaction that is under way
-	maxQueued    = 10_000           // rows that wait; more are refused
-	flushLimit   = 15 * time.Second // limit of a flush with all its tries
+	flushRows      = 500              // rows in one transaction
+	reservedRows   = 50               // rows in a transaction of the flusher reserved for callers without a flush
+	flushers       = 2                // concurrent transactions of the other flushers; also how many flushes of one caller may run row by row
+	concurrentRows = 200              // with fewer rows waiting, no flush starts while another one is under way
+	maxQueued      = 10_000           // rows that wait; more are refused
+	flushTimeout   = 15 * time.Second // of a flush with all its tries
 )
 
 // Coalescer is group commit: calls that arrive while transactions are under way share the next
@@ -76,8 +76,8 @@ func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue refuses rows when the caller would have more waiting than the room that is left for
-// others: one caller alone may fill half of the queue.
+// enqueue refuses rows if the caller would then have more rows waiting than there are free
+// slots left: a single caller can fill at most half of the queue.
 func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
@@ -133,12 +133,12 @@ func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 	return batch
 }
 
-// shouldFlush reports whether to start a flush of the waiting rows beside others under way. A flush
-// costs Postgres as much as about 20 rows more, so few rows are left to the flusher that ends first.
-// They do not wait while the reserved flusher is busy, because a caller without a flush would then wait for
+// shouldFlush reports whether to start a flush of the waiting rows beside others under way. One more
+// flush costs Postgres as much as about 20 more rows, so few rows wait for the next flusher that ends.
+// They do not wait while the reserved flusher is busy: a caller without a flush would then wait for
 // others. mu must be held.
 func (c *Coalescer[In, Out]) shouldFlush(others int) bool {
-	return c.waiting.total >= besideRows || c.waiting.total > 0 && (others == 0 || c.reserved)
+	return c.waiting.total >= concurrentRows || c.waiting.total > 0 && (others == 0 || c.reserved)
 }
 
 func anyCaller(int64) bool { return true }
@@ -157,10 +157,10 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 
 // commit flushes a batch and releases its calls. When some row is at fault, the batch is run
 // again in two parts with half of the callers each. A part with one caller is run row by row,
-// in a goroutine of its own so that others need not wait. Only the rows at fault fail. An
-// error that concerns every row is not repeated for each.
+// in a goroutine of its own so that others need not wait. Only the rows at fault fail. Any
+// other error fails the whole batch at once.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
-	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
 	switch parts := splitByCaller(batch); {
 	case len(batch) == 1 || !IsRowError(err):

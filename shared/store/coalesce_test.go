@@ -16,23 +16,23 @@ import (
 
 const greedy, modest, third = 1, 2, 3 // callers
 
-// row is one of a caller; bad ones fail their flush.
+// row is a row of a caller; a bad one makes its flush fail.
 type row struct {
 	caller int64
 	bad    bool
 }
 
-// flushes is a coalescer whose flushes the test sees and ends.
+// flushes is a coalescer whose flushes start on a channel and end when the test allows it.
 type flushes struct {
 	*Coalescer[row, int]
-	begun chan []row
-	end   chan struct{}
+	started chan []row
+	end     chan struct{}
 }
 
 func newFlushes() *flushes {
-	f := &flushes{begun: make(chan []row, 100), end: make(chan struct{})}
+	f := &flushes{started: make(chan []row, 100), end: make(chan struct{})}
 	f.Coalescer = NewCoalescer(func(r row) int64 { return r.caller }, func(_ context.Context, rows []row, _ bool) ([]int, error) {
-		f.begun <- rows
+		f.started <- rows
 		<-f.end
 		if slices.ContainsFunc(rows, func(r row) bool { return r.bad }) {
 			return nil, &pgconn.PgError{Code: "40P01"}
@@ -42,7 +42,7 @@ func newFlushes() *flushes {
 	return f
 }
 
-// queue gives a caller n rows and returns when they wait or are under way.
+// queue enqueues n rows of a caller; done receives the error of the last one.
 func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
 	returned := make(chan error, 1)
 	rows := slices.Repeat([]row{{caller, bad}}, n)
@@ -62,18 +62,18 @@ func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
 	return returned
 }
 
-// next is what the next flush holds, by caller.
+// next returns the number of rows of each caller in the next flush that starts.
 func (f *flushes) next(t *testing.T) map[int64]int {
 	t.Helper()
 	select {
-	case rows := <-f.begun:
+	case rows := <-f.started:
 		of := map[int64]int{}
 		for _, r := range rows {
 			of[r.caller]++
 		}
 		return of
 	case <-time.After(5 * time.Second):
-		require.Fail(t, "no flush began")
+		require.Fail(t, "no flush started")
 		return nil
 	}
 }
@@ -92,7 +92,7 @@ func (f *flushes) endUntil(t *testing.T, returned <-chan error) error {
 	}
 }
 
-func TestARowWaitsForNoLargeFlushOfAnotherCaller(t *testing.T) {
+func TestRowDoesNotWaitForLargeFlushOfAnotherCaller(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
 	defer close(f.end)
@@ -104,7 +104,7 @@ func TestARowWaitsForNoLargeFlushOfAnotherCaller(t *testing.T) {
 	require.Equal(t, map[int64]int{modest: 1}, f.next(t), "while the others are under way")
 	second := f.queue(third, 1, false)
 	f.queue(third, 999, false)
-	require.Empty(t, f.begun, "all flushers are busy")
+	require.Empty(t, f.started, "all flushers are busy")
 	require.NoError(t, f.endUntil(t, first))
 	require.NoError(t, f.endUntil(t, second))
 	for of := f.next(t); of[third] == 0; of = f.next(t) {
@@ -118,44 +118,44 @@ func TestFewRowsWaitForTheFlushUnderWay(t *testing.T) {
 	defer close(f.end)
 	f.queue(greedy, 1, false)
 	require.Equal(t, map[int64]int{greedy: 1}, f.next(t), "nothing is under way")
-	few := f.queue(greedy, besideRows-1, false)
-	require.Empty(t, f.begun)
+	few := f.queue(greedy, concurrentRows-1, false)
+	require.Empty(t, f.started)
 	more := f.queue(greedy, 1, false)
-	require.Equal(t, map[int64]int{greedy: besideRows}, f.next(t), "enough for a flush beside the first")
+	require.Equal(t, map[int64]int{greedy: concurrentRows}, f.next(t), "enough for a flush beside the first")
 	last := f.queue(greedy, 2, false)
 	require.NoError(t, f.endUntil(t, few))
 	require.NoError(t, f.endUntil(t, more))
-	require.Equal(t, map[int64]int{greedy: 2}, f.next(t), "taken by the flusher that ended last")
+	require.Equal(t, map[int64]int{greedy: 2}, f.next(t), "the flusher that ended takes the waiting rows")
 	require.NoError(t, f.endUntil(t, last))
 }
 
 func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
 	t.Parallel()
-	var l callerQueues[int64]
+	var q callerQueues[int64]
 	take := func(limit int) map[int64]int {
 		of := map[int64]int{}
-		for _, caller := range l.take(limit, anyCaller) {
+		for _, caller := range q.take(limit, anyCaller) {
 			of[caller]++
 		}
 		return of
 	}
-	l.push(greedy, slices.Repeat([]int64{greedy}, 700)...)
-	l.push(modest, modest)
+	q.push(greedy, slices.Repeat([]int64{greedy}, 700)...)
+	q.push(modest, modest)
 	require.Equal(t, map[int64]int{greedy: 50, modest: 1}, take(100))
 	require.Equal(t, map[int64]int{greedy: 100}, take(100))
-	l.push(third, third, third)
+	q.push(third, third, third)
 	require.Equal(t, map[int64]int{greedy: 1}, take(1))
 	require.Equal(t, map[int64]int{third: 1}, take(1), "greedy was served last")
-	l.push(modest, modest)
+	q.push(modest, modest)
 	require.Equal(t, map[int64]int{greedy: 1}, take(1))
 	require.Equal(t, map[int64]int{third: 1}, take(1))
 	require.Equal(t, map[int64]int{modest: 1}, take(1))
 	require.Equal(t, map[int64]int{greedy: 548}, take(1000))
-	require.Zero(t, l.total)
-	require.Empty(t, l.byCaller)
+	require.Zero(t, q.total)
+	require.Empty(t, q.byCaller)
 }
 
-func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
+func TestOneCallerFillsAtMostHalfOfTheQueue(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
 	f.queue(greedy, flushRows, false)
@@ -164,12 +164,12 @@ func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
 		f.next(t)
 	}
 	rest := f.queue(greedy, maxQueued/2, false)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(<-f.queue(greedy, 1, false)), "half of the queue is one caller's at most")
-	modestly := f.queue(modest, 1000, false)
-	thirdly := f.queue(third, 1000, false)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(<-f.queue(greedy, 1, false)), "the queue is half full")
+	ofModest := f.queue(modest, 1000, false)
+	ofThird := f.queue(third, 1000, false)
 	close(f.end)
-	require.NoError(t, <-modestly)
-	require.NoError(t, <-thirdly)
+	require.NoError(t, <-ofModest)
+	require.NoError(t, <-ofThird)
 	require.NoError(t, <-rest)
 	require.NoError(t, <-f.queue(greedy, 1, false), "there is room again")
 	require.Eventually(t, func() bool {
@@ -190,54 +190,53 @@ func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	f.queue(third, 1, false)
 	f.next(t)
 	f.queue(greedy, 2, true)
-	modestly := f.queue(modest, 2, false)
-	require.NoError(t, f.endUntil(t, modestly))
+	require.NoError(t, f.endUntil(t, f.queue(modest, 2, false)))
 }
 
-func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
+func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	t.Parallel()
-	places := newFairLimiter(2, 1)
-	require.NoError(t, places.acquire(t.Context(), greedy))
-	require.NoError(t, places.acquire(t.Context(), modest))
-	order := make(chan string, 10)
+	slots := newFairLimiter(2, 1)
+	require.NoError(t, slots.acquire(t.Context(), greedy))
+	require.NoError(t, slots.acquire(t.Context(), modest))
+	served := make(chan string, 10)
 	wait := func(caller int64, n int) {
-		before := places.Count()
+		before := slots.Count()
 		go func() {
-			require.NoError(t, places.acquire(t.Context(), caller))
-			order <- fmt.Sprint(caller, n)
+			require.NoError(t, slots.acquire(t.Context(), caller))
+			served <- fmt.Sprint(caller, n)
 		}()
-		require.Eventually(t, func() bool { return places.Count() > before }, 5*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return slots.Count() > before }, 5*time.Second, 10*time.Millisecond)
 	}
 	for n := range 3 {
 		wait(greedy, n)
 	}
 	wait(third, 0)
-	places.release(modest)
-	require.Equal(t, fmt.Sprint(third, 0), <-order, "greedy has its share")
-	places.release(greedy)
-	require.Equal(t, fmt.Sprint(greedy, 0), <-order)
+	slots.release(modest)
+	require.Equal(t, fmt.Sprint(third, 0), <-served, "greedy has its share")
+	slots.release(greedy)
+	require.Equal(t, fmt.Sprint(greedy, 0), <-served)
 	wait(modest, 0)
-	places.release(greedy)
-	require.Equal(t, fmt.Sprint(greedy, 1), <-order, "it waits for longer")
+	slots.release(greedy)
+	require.Equal(t, fmt.Sprint(greedy, 1), <-served, "greedy has waited longer than modest")
 	soon, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
-	go func() { left <- places.acquire(soon, third) }()
-	require.Eventually(t, func() bool { return places.Count() == 3 }, 5*time.Second, 10*time.Millisecond)
+	go func() { left <- slots.acquire(soon, third) }()
+	require.Eventually(t, func() bool { return slots.Count() == 3 }, 5*time.Second, 10*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-left, context.Canceled)
-	places.release(greedy)
-	require.Equal(t, fmt.Sprint(modest, 0), <-order)
-	places.release(third)
-	require.Equal(t, fmt.Sprint(greedy, 2), <-order)
-	places.release(greedy)
-	places.release(modest)
-	require.Empty(t, places.used)
-	require.Zero(t, places.taken)
+	slots.release(greedy)
+	require.Equal(t, fmt.Sprint(modest, 0), <-served)
+	slots.release(third)
+	require.Equal(t, fmt.Sprint(greedy, 2), <-served)
+	slots.release(greedy)
+	slots.release(modest)
+	require.Empty(t, slots.byCaller)
+	require.Zero(t, slots.inUse)
 }
 
-// Count is how many wait.
-func (t *fairLimiter) Count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.waiting.total
+// Count returns the number of waiting calls.
+func (l *fairLimiter) Count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting.total
 }

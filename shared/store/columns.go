@@ -18,12 +18,11 @@ func Column[R, V any](rows []R, field func(R) V) []V {
 	return values
 }
 
+// CollectSet reads rows of one column into set.
 func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
-		return Each(rows, []any{&k}, func() {
-			set[k] = true
-		})
+		return Each(rows, []any{&k}, func() { set[k] = true })
 	}
 }
 
@@ -32,13 +31,11 @@ func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id task.ID
 		var at time.Time
-		return Each(rows, []any{&id, &at}, func() {
-			times[id] = at
-		})
+		return Each(rows, []any{&id, &at}, func() { times[id] = at })
 	}
 }
 
-// OrNull is nil, which is null, for a zero value.
+// OrNull returns nil, which is null in SQL, for a zero value.
 func OrNull[V comparable](v V) *V {
 	var zero V
 	if v == zero {
@@ -63,17 +60,10 @@ func OrZero(t *time.Time) time.Time {
 	return *t
 }
 
-func IDOrNull(id task.ID) *task.ID {
-	if id.IsZero() {
-		return nil
-	}
-	return &id
-}
-
-// NotNull keeps an absent list from becoming a null.
+// NotNull returns an empty list for nil, which would be null in SQL.
 func NotNull(list []string) []string { return append([]string{}, list...) }
 
-// TimeOrInfinity takes the zero time for one after all others.
+// TimeOrInfinity returns infinity, which is after all other times, for the zero time.
 func TimeOrInfinity(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
@@ -81,5 +71,5 @@ func TimeOrInfinity(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// AnyHash is a value that hashtextextended may give, by chance.
+// AnyHash is SQL for a random value in the range of hashtextextended.
 const AnyHash = `((random() - 0.5) * 18446744073709551615)::bigint`

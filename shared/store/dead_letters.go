@@ -14,13 +14,13 @@ type DeadLetter struct {
 	Function  string
 	EventID   string // unique together with Function
 	EventType string
-	Event     string // its data, as it came
+	Event     string // its data, as received
 	Reason    string // for an operator to read
 	Attempts  int    // how often it was tried
 	CreatedAt time.Time
 }
 
-// MaxDeadLetter is what is kept of an event, in characters.
+// MaxDeadLetter is the number of characters of an event that are kept.
 const MaxDeadLetter = 64 << 10
 
 const insertDeadLetterSQL = `

@@ -13,11 +13,11 @@ import (
 
 const (
 	encryptionKeyBytes = 32      // AES-256
-	encryptedPrefix    = "enc2." // the tables refuse other values
+	encryptedPrefix    = "enc2." // check constraints refuse other values
 )
 
 // ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
-// the given ones, or the row was changed by a writer without the key.
+// the configured ones, or the row was changed by a writer without the key.
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
 // Keys encrypt what must be stored and read back: signing secrets of webhooks and
@@ -26,8 +26,8 @@ var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
 // GCM with a random nonce (NIST SP 800-38D). The row that it belongs to is
-// authenticated with it, so a value that is copied to another row, or whose row is
-// written again for another caller, is refused. The key id is the beginning of the
+// authenticated with it, so a value that is copied to another row, or to a row of
+// another caller with the same id, is refused. The key id is the beginning of the
 // key's SHA-256.
 type Keys struct {
 	ids  []string // newest first
@@ -35,7 +35,7 @@ type Keys struct {
 }
 
 // ParseKeys reads the base64 of one or more keys of 32 bytes, separated by commas,
-// the newest first. The empty text gives the zero Keys. An error repeats no key.
+// the newest first. The empty text gives the zero Keys. An error does not contain the keys.
 func ParseKeys(text string) (Keys, error) {
 	if strings.TrimSpace(text) == "" {
 		return Keys{}, nil
@@ -63,7 +63,8 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
-// RowID is the table and id of a row, without what else a secret of it is bound to.
+// RowID returns the table and id from the name of a row, without the values after them
+// that its secret is also bound to.
 func RowID(row string) string {
 	id, _, _ := strings.Cut(row, " ")
 	return id
@@ -81,7 +82,7 @@ func (k Keys) Encrypt(row, secret string) (string, error) {
 // IsEmpty reports whether no key is set.
 func (k Keys) IsEmpty() bool { return len(k.ids) == 0 }
 
-// NewestPrefix is how a value begins that the first key encrypted.
+// NewestPrefix returns the prefix of the values that the first key encrypted.
 func (k Keys) NewestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
 // Decrypt reverses Encrypt. Its errors are ErrDecrypt.

@@ -71,7 +71,7 @@ func TestAnOlderKeyStillDecryptsAndTheFirstEncrypts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// stored is every secret as a reader of the tables sees it.
+// stored returns every secret as it is stored.
 func stored(t *testing.T, db *storetest.DB) (all []string) {
 	t.Helper()
 	rows, err := db.Hot.Query(t.Context(), `
@@ -83,7 +83,7 @@ func stored(t *testing.T, db *storetest.DB) (all []string) {
 	return all
 }
 
-func TestNoStoredSecretIsReadableWithoutTheKey(t *testing.T) {
+func TestStoredSecretsAreEncrypted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -142,7 +142,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// What the role of the functions may do without the key: write the same row again.
+	// move copies a secret to another caller, as the role of the functions may do without the key.
 	move := func(from, to int64) {
 		var id task.ID
 		var secret string
@@ -152,7 +152,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	}
 	move(7, 8)
 	_, err = secretOf(8)
-	require.ErrorIs(t, err, store.ErrDecrypt, "the signing secret of another")
+	require.ErrorIs(t, err, store.ErrDecrypt, "the signing secret of another caller")
 	move(9, 9)
 	_, err = secretOf(9)
 	require.ErrorIs(t, err, store.ErrDecrypt, "the secret of an endpoint")
@@ -193,7 +193,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 
 	after := withKeys(keyText(2))
 	require.Equal(t, "token", after.MustToken(t).Value)
-	require.Equal(t, subscribe.ProviderToken{}, before.MustToken(t), "which has the provider asked for another one")
+	require.Equal(t, subscribe.ProviderToken{}, before.MustToken(t), "before has only the old key")
 	for _, caller := range []int64{7, 8, 9} {
 		s := storetest.Submission(storetest.FromCaller(caller))
 		after.MustSubmit(t, s)
@@ -205,10 +205,10 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	}
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_rotated", "whsec_https://shop.example"}}, signing["https://shop.example"])
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_https://other.example"}}, signing["https://other.example"])
-	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "it holds up no other delivery")
+	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "other deliveries go on")
 }
 
-func TestInvalidKeysAreNamedWithoutTheirValue(t *testing.T) {
+func TestErrorsOfInvalidKeysDoNotContainKeys(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"hunter2", keyText(1) + ",hunter2", keyText(1) + "," + keyText(1), ",", base64.StdEncoding.EncodeToString([]byte("hunter2"))} {
 		_, err := store.ParseKeys(text)

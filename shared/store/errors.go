@@ -64,7 +64,7 @@ func IsRowError(err error) bool {
 }
 
 // IsPoison reports whether err means that the database will never accept the row, whatever its
-// present state: it has a value twice that may be there once (21), its data is invalid (22),
+// present state: a statement would change one row twice (21), or the data is invalid (22),
 // violates a constraint (23), or exceeds a limit of Postgres (54), such as the length of a key
 // in an index.
 func IsPoison(err error) bool {

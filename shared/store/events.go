@@ -21,8 +21,8 @@ const (
 )
 
 // Decode reads none, final or all, as a setting.
-func (m *EventMode) Decode(word string) error {
-	i := slices.Index([]string{"none", "final", "all"}, word)
+func (m *EventMode) Decode(text string) error {
+	i := slices.Index([]string{"none", "final", "all"}, text)
 	if i < 0 {
 		return errors.New("must be none, final or all")
 	}
@@ -42,8 +42,8 @@ func (m EventMode) Pick(plain, withEvents string) string {
 // HasEndpoint is the condition that the caller of a row of changed has an endpoint for its
 // kind of event, as in receiversSQL of package webhooks. Events that neither an endpoint nor a callback URL
 // receives are not written, since they would only fill the stream. The statement is part of
-// the last round trip before the commit, so an endpoint that was made while a lock was waited
-// for gets the event.
+// the last round trip before the commit, so an endpoint that was created while the transaction
+// waited for a lock receives the event.
 const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
 
@@ -61,7 +61,7 @@ func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 // CountEvents adds event rows that the transaction writes or may write.
 func (n *Notifier) CountEvents(rows int64) { n.rows += rows }
 
-// CountFailure has OnFailed called after the commit.
+// CountFailure makes Notify call OnFailed.
 func (n *Notifier) CountFailure() { n.failed = true }
 
 // CountRows adds the number of event rows that a statement writes.
@@ -75,9 +75,7 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 // CollectIDs is CountRows for a statement that returns the subjects of its events.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
-		return Each(rows, []any{ids}, func() {
-			n.rows++
-		})
+		return Each(rows, []any{ids}, func() { n.rows++ })
 	})
 }
 

@@ -10,4 +10,4 @@ func limiterOf(pool *pgxpool.Pool) *fairLimiter {
 func WaitingForConnections(pool *pgxpool.Pool) int { return limiterOf(pool).Count() }
 
 // CallersWithConnections is how many callers have a connection of the pool.
-func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).used) }
+func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).byCaller) }

@@ -12,60 +12,60 @@ import (
 // connectionWaitLimit is how long a call waits for a connection before it fails as overloaded.
 const connectionWaitLimit = 10 * time.Second
 
-// fairLimiter shares places among callers. A caller has at most share of them at once. Of the
+// fairLimiter shares slots among callers. A caller has at most share of them at once. Of the
 // callers that wait, the one served longest ago is next.
 type fairLimiter struct {
-	places, share int
+	slots, share int
 
-	mu      sync.Mutex
-	taken   int
-	used    map[int64]int // places by caller; no entry for 0
-	waiting callerQueues[limiterWait]
+	mu       sync.Mutex
+	inUse    int
+	byCaller map[int64]int // slots in use; no entry for 0
+	waiting  callerQueues[limiterWait]
 }
 
-// limiterWait is a call that waits for a place.
+// limiterWait is a call that waits for a slot.
 type limiterWait struct {
 	caller  int64
 	granted chan struct{}
 }
 
-func newFairLimiter(places, share int) *fairLimiter {
-	return &fairLimiter{places: places, share: share, used: map[int64]int{}}
+func newFairLimiter(slots, share int) *fairLimiter {
+	return &fairLimiter{slots: slots, share: share, byCaller: map[int64]int{}}
 }
 
-// acquire waits for a place until ctx ends. Without an error, release must follow.
+// acquire waits for a slot until ctx ends. Without an error, release must follow.
 func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
 	l.mu.Lock()
-	if l.taken < l.places && l.belowShare(caller) {
+	if l.inUse < l.slots && l.belowShare(caller) {
 		l.grant(caller)
 		l.mu.Unlock()
 		return nil
 	}
-	waits := limiterWait{caller, make(chan struct{})}
-	l.waiting.push(caller, waits)
+	wait := limiterWait{caller, make(chan struct{})}
+	l.waiting.push(caller, wait)
 	l.mu.Unlock()
 	select {
-	case <-waits.granted:
+	case <-wait.granted:
 		return nil
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waiting.remove(caller, func(other limiterWait) bool { return other == waits }) {
+	if l.waiting.remove(caller, func(other limiterWait) bool { return other == wait }) {
 		return ctx.Err()
 	}
 	return nil // granted in the meantime
 }
 
-// release frees a place and grants it to the next caller that waits.
+// release frees a slot and grants it to the next caller that waits.
 func (l *fairLimiter) release(caller int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taken--
-	if l.used[caller]--; l.used[caller] == 0 {
-		delete(l.used, caller)
+	l.inUse--
+	if l.byCaller[caller]--; l.byCaller[caller] == 0 {
+		delete(l.byCaller, caller)
 	}
-	for l.taken < l.places {
+	for l.inUse < l.slots {
 		next := l.waiting.take(1, l.belowShare)
 		if len(next) == 0 {
 			return
@@ -75,15 +75,15 @@ func (l *fairLimiter) release(caller int64) {
 	}
 }
 
-func (l *fairLimiter) belowShare(caller int64) bool { return l.used[caller] < l.share }
+func (l *fairLimiter) belowShare(caller int64) bool { return l.byCaller[caller] < l.share }
 
-// grant counts a place. mu must be held.
+// grant counts a slot. mu must be held.
 func (l *fairLimiter) grant(caller int64) {
-	l.taken++
-	l.used[caller]++
+	l.inUse++
+	l.byCaller[caller]++
 }
 
-// Context keys: the caller of a call, and the caller whose place an Acquire uses.
+// Context keys: the caller of a call, and the caller whose slot an Acquire uses.
 type (
 	callerKey           struct{}
 	connectionCallerKey struct{}
@@ -101,8 +101,8 @@ func WithoutCaller(ctx context.Context) context.Context {
 }
 
 // connectionLimiter lets callers share the connections of one pool fairly: one caller has at
-// most half of them, and all callers together at most three quarters, so that group commit and
-// events always find one. A call that waits holds no connection. The pool calls it as its
+// most half of them, and all callers together at most three quarters, so that one is always free
+// for group commit and events. A waiting call holds no connection. The pool calls it as its
 // tracer when Acquire begins and when a connection is released.
 type connectionLimiter struct {
 	noQueryTracer
@@ -113,8 +113,8 @@ func newConnectionLimiter(connections int) connectionLimiter {
 	return connectionLimiter{fairLimiter: newFairLimiter(connections-connections/4, max(connections/2, 1))}
 }
 
-// TraceAcquireStart waits for a place of the caller. If there is none in time, the context
-// that it returns is done.
+// TraceAcquireStart waits for a slot of the caller. If none becomes free in time, it returns
+// a context that is done.
 func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
 	caller, ok := ctx.Value(callerKey{}).(int64)
 	if !ok {
@@ -128,7 +128,7 @@ func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Poo
 	return context.WithValue(ctx, connectionCallerKey{}, caller)
 }
 
-// TraceAcquireEnd records on the connection whose place it uses.
+// TraceAcquireEnd records on the connection the caller whose slot it uses.
 func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
 	caller, ok := ctx.Value(connectionCallerKey{}).(int64)
 	switch {
@@ -140,7 +140,7 @@ func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool,
 	}
 }
 
-// TraceRelease frees the place.
+// TraceRelease frees the slot.
 func (c connectionLimiter) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 	if caller, ok := data.Conn.PgConn().CustomData()[customDataCaller].(int64); ok {
 		delete(data.Conn.PgConn().CustomData(), customDataCaller)
@@ -150,7 +150,7 @@ func (c connectionLimiter) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceRelea
 
 const customDataCaller = "caller"
 
-// noQueryTracer implements the part of the tracer interface that is not used.
+// noQueryTracer implements the methods of the tracer interface that are not needed.
 type noQueryTracer struct{}
 
 func (noQueryTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

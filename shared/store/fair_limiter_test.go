@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
-// A caller whose calls wait for a lock holds half of the connections at most.
-func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
+// A caller whose calls wait for a lock has at most half of the connections.
+func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	const greedy, modest = 1, 2 // callers
 	url := sandbox.NewDatabase(t)
@@ -38,7 +38,7 @@ func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission())
 	_, _, err = db.Tasks.Claim(as(modest), tasks.ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
-	require.Empty(t, extended, "the other calls wait still")
+	require.Empty(t, extended, "the other calls still wait")
 	release()
 	for range cap(extended) {
 		require.NoError(t, <-extended)

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// A begun_at far in the future comes from a clock that was set back since, or from another
+	// A begun_at far in the future was written before a clock was set back, or by another
 	// primary.
 	beginJobSQL = `
 with begun as (
@@ -23,29 +23,29 @@ select begun.place::text, begun.what is not null from upkeep left join begun usi
 	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )
 
-// BeginJob reports whether a job is due, and where its last run stopped. If due is
-// true, no other instance starts the job for the time every.
-func (db *DB) BeginJob(ctx context.Context, what string, every time.Duration) (place *string, due bool, err error) {
-	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, what, every.Seconds()).Scan(&place, &due)
+// BeginJob reports whether a job is due, and returns the position at which its last run stopped.
+// If due is true, no other instance starts the job within interval.
+func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) (position *string, due bool, err error) {
+	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, job, interval.Seconds()).Scan(&position, &due)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNoJob(what)
+		err = ErrNoJob(job)
 	}
-	return place, due, err
+	return position, due, err
 }
 
-// ErrNoJob is the error of a job that has no row in upkeep: nobody would ever run it.
-func ErrNoJob(what string) error {
-	return fmt.Errorf("the table upkeep has no row %q, so this job never runs: run migrate", what)
+// ErrNoJob returns the error of a job that has no row in upkeep, so that it would never run.
+func ErrNoJob(job string) error {
+	return fmt.Errorf("the table upkeep has no row %q, so this job never runs: run migrate", job)
 }
 
-// SaveTimeout limits saving the progress of a job, also after its caller has left.
+// SaveTimeout limits saving the progress of a job, which is done even if the job was cancelled.
 const SaveTimeout = 3 * time.Second
 
-// EndJob saves where the next run continues. If again is true, that run may start at
-// once.
-func (db *DB) EndJob(ctx context.Context, what string, place *string, again bool) error {
+// EndJob saves the position from which the next run continues. If again is true, that run may
+// start at once.
+func (db *DB) EndJob(ctx context.Context, job string, position *string, again bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SaveTimeout)
 	defer cancel()
-	_, err := db.Hot.Exec(ctx, endJobSQL, Unprepared, what, place, again)
+	_, err := db.Hot.Exec(ctx, endJobSQL, Unprepared, job, position, again)
 	return err
 }

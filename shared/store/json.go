@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MustJSON encodes what cannot fail: strings and maps of plain values.
+// MustJSON encodes values that always encode: strings and maps of plain values.
 func MustJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -18,8 +18,8 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// List is a JSON array of a row. Elements that are no T are left out, so that one row does not make
-// a page of many fail.
+// List is a JSON array in a row. Elements that do not decode as T are left out, so that one row does
+// not make a whole page fail.
 type List[T any] []T
 
 // UnmarshalJSON reads an array.
@@ -38,8 +38,8 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// LogJSON turns a request body into what the logs keep of it: the body itself if the type jsonb
-// accepts it, so that Postgres can read each value of it, else its text as a JSON string.
+// LogJSON returns a request body as it is stored in the logs: the body itself if the type jsonb
+// accepts it, so that Postgres can read its values, else its text as a JSON string.
 func LogJSON(request []byte) string {
 	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
 		return string(request)
@@ -47,14 +47,14 @@ func LogJSON(request []byte) string {
 	return MustJSON(task.Cut(Storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
 }
 
-// Storable makes any bytes a text that Postgres takes.
+// Storable converts any bytes to a text that Postgres accepts.
 func Storable(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }
 
 // beyondJSONB reports whether valid JSON may contain what the type jsonb rejects: NUL,
-// unpaired surrogates, numbers with an exponent, deep nesting. It may report too much, as a
-// text that is stored as a string loses nothing.
+// unpaired surrogates, numbers with an exponent, deep nesting. False positives are allowed: a
+// body that is stored as a string loses nothing.
 func beyondJSONB(text []byte) bool {
 	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
 		return true

@@ -14,11 +14,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestSettingsOfTheRoleAreNoticed(t *testing.T) {
+func TestPingDetectsSettingsOfTheRole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		setting   string
-		submitted bool // although it is not durable
+		submitted bool // a submission succeeds, although it is not durable
 	}{{"synchronous_commit = off", true}, {"search_path = pg_temp", false}, {"default_transaction_read_only = on", false}} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
@@ -41,26 +41,26 @@ func TestSettingsOfTheRoleAreNoticed(t *testing.T) {
 			neighbour.MustSubmit(t, storetest.Submission())
 
 			alter("reset all")
-			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, "a session that began before")
+			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, "a session that began before the reset")
 			require.NoError(t, db.Ping(t.Context()))
 			db.MustSubmit(t, storetest.Submission())
 		})
 	}
 }
 
-func TestSettingsOfASessionAreNoticed(t *testing.T) {
+func TestPingDetectsSettingsOfASession(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for _, sql := range []string{"set synchronous_commit = off", "set search_path = pg_catalog", "set default_transaction_read_only = on"} {
 		_, err := db.Hot.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
 		require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, sql)
-		require.NoError(t, db.Ping(t.Context()), "a session that began after")
+		require.NoError(t, db.Ping(t.Context()), "a new session")
 		db.MustSubmit(t, storetest.Submission())
 	}
 }
 
-func TestAWrongPasswordIsATemporaryFault(t *testing.T) {
+func TestWrongPasswordIsServerBusy(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Roles.HotPassword = "another" })
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})

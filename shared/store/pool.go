@@ -39,11 +39,11 @@ const rareConns = 2
 // pools holds one connection pool for each role.
 type pools struct {
 	Hot, Read        *pgxpool.Pool
-	admin, Retention *pgxpool.Pool // hot, where that is the URL's own user
+	admin, Retention *pgxpool.Pool // the same as Hot if Roles.Hot is empty
 }
 
 func openPools(cfg Config) (p pools, err error) {
-	forAll, err := poolConfig(cfg)
+	hot, err := poolConfig(cfg)
 	if err != nil {
 		return p, err
 	}
@@ -55,13 +55,13 @@ func openPools(cfg Config) (p pools, err error) {
 		pool, err = openPool(pc, role, password, application)
 		return pool
 	}
-	forLists, rare := forAll.Copy(), forAll.Copy()
-	disablePreparedStatements(forLists)
-	acceptReadOnlyPrimary(forLists)
+	read, rare := hot.Copy(), hot.Copy()
+	disablePreparedStatements(read)
+	acceptReadOnlyPrimary(read)
 	rare.MaxConns = min(rare.MaxConns, rareConns)
 	r := cfg.Roles
-	p.Hot = open(forAll, r.Hot, r.HotPassword, "sendonce")
-	p.Read = open(forLists, r.Read, r.ReadPassword, "sendonce-read")
+	p.Hot = open(hot, r.Hot, r.HotPassword, "sendonce")
+	p.Read = open(read, r.Read, r.ReadPassword, "sendonce-read")
 	p.admin, p.Retention = p.Hot, p.Hot
 	if r.Hot != "" {
 		p.admin = open(rare.Copy(), r.Admin, r.AdminPassword, "sendonce-admin")
@@ -143,7 +143,7 @@ func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 }
 
 // registerTypes maps our Go types to Postgres types. Unprepared statements need it, since pgx
-// does not ask the server for the types of their parameters.
+// does not query the server for the types of their parameters.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
 	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
@@ -163,10 +163,10 @@ func withoutPassword(err error) error {
 	if !errors.As(err, &parse) {
 		return errors.New("is not valid; give postgres://host:5432/name")
 	}
-	what := parse.Error() // cannot parse `URL`: what (cause)
+	reason := parse.Error() // cannot parse `URL`: reason (cause)
 	if cause := parse.Unwrap(); cause != nil {
-		what = strings.TrimSuffix(what, " ("+cause.Error()+")")
+		reason = strings.TrimSuffix(reason, " ("+cause.Error()+")")
 	}
-	what = what[strings.LastIndex(what, "`: ")+len("`: "):]
-	return fmt.Errorf("is not valid: %s; give postgres://host:5432/name", what)
+	reason = reason[strings.LastIndex(reason, "`: ")+len("`: "):]
+	return fmt.Errorf("is not valid: %s; give postgres://host:5432/name", reason)
 }

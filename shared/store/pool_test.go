@@ -48,8 +48,8 @@ end $$`)
 	}
 }
 
-// The role's own transactions are read-only, so that it finds no server that
-// takes writes, and must not look for one.
+// default_transaction_read_only makes every server look read-only to the read role. It must accept the
+// primary all the same.
 func TestReadRoleFindsThePrimary(t *testing.T) {
 	t.Parallel()
 	for _, wanted := range []string{"read-write", "primary", "any"} {
@@ -65,7 +65,7 @@ func TestReadRoleFindsThePrimary(t *testing.T) {
 	}
 }
 
-// A host that loses its power ends no connection.
+// A host that loses power does not close its connections.
 func TestDeadIdleConnectionsAreDroppedInTime(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)
@@ -83,7 +83,7 @@ func TestDeadIdleConnectionsAreDroppedInTime(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 2, db.Hot.Stat().IdleConns())
-	<-time.After(1100 * time.Millisecond) // the pool trusts a younger one
+	<-time.After(1100 * time.Millisecond) // the pool does not ping a connection that was idle for less than 1 s
 	lost.Stall()
 	defer lost.Resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)

@@ -19,19 +19,19 @@ import (
 // has at least one row, however long.
 const maxPage = 1 << 20
 
-// meterKey is where a context keeps its meter.
+// meterKey is the context key of WithMeter.
 type meterKey struct{}
 
-// WithMeter has meter called with the bytes of each row of a page before the row is
-// kept in memory. Its error ends the reading.
+// WithMeter returns a context with which reads of pages call meter with the size of each row,
+// in bytes, before the row is kept in memory. An error of meter ends the read.
 func WithMeter(ctx context.Context, meter func(bytes int) error) context.Context {
 	return context.WithValue(ctx, meterKey{}, meter)
 }
 
-// readPage reads rows until there are limit, maxPage is reached or none is left;
-// more says that there are more. each reads the row that rows is at. What is not
-// read costs no memory: it is passed over as it comes.
-func readPage(ctx context.Context, rows pgx.Rows, limit int, each func() error) (more bool, err error) {
+// readPage calls scan for each row until limit or maxPage is reached or no row is left; more
+// reports whether there are more. The rows after the page are discarded as they arrive, so
+// they use no memory.
+func readPage(ctx context.Context, rows pgx.Rows, limit int, scan func() error) (more bool, err error) {
 	defer rows.Close()
 	meter, _ := ctx.Value(meterKey{}).(func(bytes int) error)
 	for n, total := 0, 0; rows.Next(); n++ {
@@ -46,7 +46,7 @@ func readPage(ctx context.Context, rows pgx.Rows, limit int, each func() error) 
 				return false, err
 			}
 		}
-		if err := each(); err != nil {
+		if err := scan(); err != nil {
 			return false, err
 		}
 	}
@@ -61,7 +61,7 @@ func rowSize(rows pgx.Rows) (bytes int) {
 	return bytes
 }
 
-// CollectPage is readPage for rows that scan makes values of.
+// CollectPage reads a page of rows (see readPage), each with scan.
 func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
 	more, err = readPage(ctx, rows, limit, func() error {
 		row, err := scan(rows)
@@ -182,7 +182,7 @@ func Each(rows pgx.Rows, targets []any, each func()) error {
 	return err
 }
 
-// QueryOne reads the one row that sql gives; task.CodeNotFound when there is none.
+// QueryOne reads the one row that sql returns. Without a row, the error is task.CodeNotFound and names what.
 func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -196,14 +196,14 @@ func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...a
 	return row, err
 }
 
-// QueryPage reads a page of at most limit rows (see readPage). The last parameter of sql is its limit, to
-// which it adds one to learn whether there are more. It is planned for its very
-// parameters, as most of them are filters that may be absent.
+// QueryPage reads a page of at most limit rows (see readPage). The last parameter of sql is its limit:
+// QueryPage passes limit + 1, to find out whether there are more rows. The statement is planned for the
+// values of its parameters, since most of them are optional filters.
 func QueryPage[T any](ctx context.Context, q Querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
 	return QueryPageBy(ctx, q, limit, pgx.RowToStructByPos[T], sql, slices.Concat([]any{Unprepared}, args, []any{limit + 1})...)
 }
 
-// QueryPageBy is CollectPage for the rows that sql returns. args must have the limit, if sql needs it.
+// QueryPageBy is CollectPage for the rows that sql returns. A limit that sql needs must be in args.
 func QueryPageBy[T any](ctx context.Context, q Querier, limit int, scan pgx.RowToFunc[T], sql string, args ...any) (page []T, more bool, err error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {

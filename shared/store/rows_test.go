@@ -73,7 +73,7 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 		}
 	}
 	require.Equal(t, []int{10, 10, 3 << 19, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10}, sizes)
-	require.Equal(t, 5, pages, "the short ones, the long one alone, and three times up to three")
+	require.Equal(t, 5, pages, "two short rows, the long row alone, and three pages with up to three of the others")
 }
 
 // Half of the conversation is archived: both tables count towards one page.
@@ -102,8 +102,8 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Each of the three lists is cut at one mebibyte, and its pages together have every row.
-func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
+// Each page of these lists is cut at one mebibyte, and the pages together have every row.
+func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -163,7 +163,7 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, cursor, reports)
 			require.NoError(t, err)
 			if pages == 0 {
-				require.Equal(t, tasks.EventReceived, page[0].Event, "long lines of one log hide none of another")
+				require.Equal(t, tasks.EventReceived, page[0].Event, "long lines of one log do not hide those of another")
 				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
 				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
 			}
@@ -174,28 +174,28 @@ func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
 	})
 }
 
-func TestAPageStopsWhenItsMeterSaysSo(t *testing.T) {
+func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	exec(t, conn, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
-	full, read := errors.New("no room"), 0
+	errFull, read := errors.New("no room"), 0
 	ctx := store.WithMeter(t.Context(), func(bytes int) error {
 		if read += bytes; read > 3000 {
-			return full
+			return errFull
 		}
 		return nil
 	})
 	_, _, err := db.Admin.DeadLetters(ctx, 0, 200)
-	require.ErrorIs(t, err, full)
+	require.ErrorIs(t, err, errFull)
 	require.Less(t, read, 5000, "no row was read after that")
 	page, more, err := db.Admin.DeadLetters(context.WithoutCancel(t.Context()), 0, 200)
-	require.NoError(t, err, "the connection is as good as before")
+	require.NoError(t, err, "the connection is still usable")
 	require.Len(t, page, 9)
 	require.False(t, more)
 }
 
-func TestARelayTakesAboutFourMebibytesAtATime(t *testing.T) {
+func TestRelayBatchIsAboutFourMebibytes(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)

@@ -10,15 +10,15 @@ import (
 	msg "github.com/sendonce/sendonce/shared/message"
 )
 
-// Relayed is what one batch of a relay did.
+// Relayed is the result of one batch of a relay.
 type Relayed struct {
-	Rows              int         // that were due
+	Rows              int         // due rows in the batch
 	More              bool        // more may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable: the next call would fail too
 	Full              bool        // a stream accepted nothing: it may have to be trimmed
 	Again             []time.Time // new due times of delayed rows, by the database's clock
 
-	Streams []StreamChange // that were paused or resumed
+	Streams []StreamChange // streams that were paused or resumed
 }
 
 // StreamChange reports that a stream was paused or resumed.
@@ -30,44 +30,44 @@ type StreamChange struct {
 // ProbeMessages is how many messages of a stream are tried when its pause ends.
 const ProbeMessages = 16
 
-// JoinStreamPauses joins the pause of a stream s, by one probe of the primary key. Without a
+// JoinStreamPauses joins the pause of a stream s, by one lookup in the primary key. Without a
 // row the stream is not paused.
 const JoinStreamPauses = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
 
 // StreamIsOpen is the condition that a stream s, joined by JoinStreamPauses, may be tried now.
 const StreamIsOpen = `(p.until is null or p.until <= now())`
 
-// streamState is a stream in one batch: what it was before, and what came of what
-// was published to it.
+// streamState is the state of a stream before a batch, and the results of what the batch
+// published to it.
 type streamState struct {
-	paused   bool // a row of stream_pauses is there
-	failures int  // in a row, before
+	paused   bool // stream_pauses has a row for it
+	failures int  // consecutive failures before the batch
 
 	rows     int           // in the batch
-	of       map[int64]int // the same by caller
-	more     bool          // the batch had no room for more of one caller
-	accepted bool
-	failed   msg.Scope
-	reason   string
+	byCaller map[int64]int // rows
+	more     bool          // a caller filled its share of the batch and may have more rows
+	accepted bool          // a publication was accepted
+	failed   msg.Scope     // the widest scope of a failure
+	reason   string        // of that failure
 }
 
-// StreamStates is the streams of one batch, by name.
+// StreamStates are the streams of one batch, by name.
 type StreamStates map[string]*streamState
 
-// AddRow counts a row of the batch, which has room for so many of its caller and
-// stream. failures is nil for a stream that is not paused.
+// AddRow counts a row of the batch. room is how many rows of its caller and stream fit in the
+// batch; failures is nil for a stream that is not paused.
 func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
-		state = &streamState{paused: failures != nil, of: map[int64]int{}}
+		state = &streamState{paused: failures != nil, byCaller: map[int64]int{}}
 		if failures != nil {
 			state.failures = int(*failures)
 		}
 		s[stream] = state
 	}
 	state.rows++
-	state.of[caller]++
-	state.more = state.more || state.of[caller] >= room
+	state.byCaller[caller]++
+	state.more = state.more || state.byCaller[caller] >= room
 }
 
 // AddResult records the result of one publication.
@@ -82,8 +82,8 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 }
 
 const (
-	// pauseStreamsSQL pauses streams, by name, and returns until when. While the
-	// broker is unavailable (failures 0) each is written once.
+	// pauseStreamsSQL pauses streams and returns the ends of the pauses. While the broker is
+	// unavailable (failures 0), the row of a stream is written once.
 	pauseStreamsSQL = `
 insert into stream_pauses (stream, failures, reason, until)
 select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
@@ -96,7 +96,7 @@ returning until, failures > 0`
 )
 
 // Queue adds the statements that pause the failed streams and end the pauses of the others, and
-// completes relayed. A stream that works and is not paused costs no statement.
+// completes relayed. A stream that accepted its rows and was not paused needs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	var names, reasons, resumed []string
 	var failures []int32
@@ -146,6 +146,6 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// SettleTimeout bounds the second half of a relay's transaction: what was
-// published is settled even when the relay's own time is up.
+// SettleTimeout limits the second half of a relay's transaction, which stores the results of
+// the publications even if the relay's own timeout has passed.
 const SettleTimeout = 5 * time.Second

@@ -15,8 +15,8 @@ const (
 
 // RetryLostCommit runs a transaction. While the response to its commit is lost, it runs the
 // transaction again until ctx ends. run must be able to recognise the effects of an earlier
-// try: again says that one may be committed, or may still be committed. When retryLostCommit
-// returns without an error, what run saw is durable.
+// try: again reports that one may have been committed or may be committed later. When
+// RetryLostCommit returns without an error, what run read is durable.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
@@ -45,14 +45,15 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 }
 
 // WaitForStandby returns when everything that this session has seen is on the synchronous
-// standby, if there is one. A primary that was restarted, or whose session was ended during
-// its wait, shows commits that no standby has. A later commit waits for them.
+// standby, if there is one. After a restart of the primary, or when a session is terminated
+// while it waits for the standby, commits are visible that the standby does not have. A later
+// commit waits for them.
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
 	return err
 }
 
-// isOwnRetry reports whether a task's id was taken by an earlier try of the same transaction,
+// isOwnRetry reports whether a task's id was inserted by an earlier try of the same transaction,
 // whose commit was still under way.
 func isOwnRetry(err error) bool {
 	return Violates(err, "tasks_pkey") || Violates(err, "task_live_pkey")
@@ -80,8 +81,9 @@ func (db *DB) MakeLogPartitions(ctx context.Context) error {
 // SetLockTimeoutSQL limits how long a transaction waits for a lock.
 const SetLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
 
-// PlanOnceSQL lets an insert keep its plan, which no contents of a table can improve. Planning
-// it each time takes a third of a small flush of tasks and a sixth of one of messages.
+// PlanOnceSQL makes the statements of a transaction use generic plans. It is for inserts and claims,
+// whose best plans do not depend on their parameters. Planning an insert each time takes a third of a
+// small flush of tasks and a sixth of one of messages.
 const PlanOnceSQL = `select ` + planOnce
 
 // LockTimeoutAndPlanOnceSQL is SetLockTimeoutSQL and PlanOnceSQL as one statement.
@@ -113,7 +115,7 @@ func Rollback(conn *pgx.Conn) {
 }
 
 // How long an insert waits for another instance's uncommitted key before it fails with
-// idempotency_in_flight. A row that is run alone has waited before.
+// idempotency_in_flight. A row that is run alone has already waited once.
 const (
 	KeyTimeout      = "250ms"
 	KeyTimeoutAlone = "20ms"

@@ -311,6 +311,6 @@ limit $4`
 // List lists the alerts of some queues, or with none those of all queues and streams: open ones
 // first, each part newest first.
 func (st *Store) List(ctx context.Context, queues []string, after Cursor, limit int) (page []Alert, more bool, err error) {
-	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.IDOrNull(after.ID), store.NotNull(queues))
+	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.OrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)
 }

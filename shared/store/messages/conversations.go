@@ -164,7 +164,7 @@ func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit in
 		}
 		before = &found.At
 	}
-	peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, before, store.IDOrNull(after), limit+1, MaxUnread)
+	peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, before, store.OrNull(after), limit+1, MaxUnread)
 	return peers, more, store.Wrap("peers", err)
 }
 
@@ -191,7 +191,7 @@ func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, l
 		before = &found.At
 	}
 	var batch pgx.Batch
-	batch.Queue(conversationSQL, a, b, before, store.IDOrNull(after), limit+1).Query(func(rows pgx.Rows) error {
+	batch.Queue(conversationSQL, a, b, before, store.OrNull(after), limit+1).Query(func(rows pgx.Rows) error {
 		page.Messages, page.More, err = store.CollectPage(ctx, rows, limit, scanMessage)
 		return err
 	})

@@ -66,7 +66,7 @@ func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Deliv
 	if !f.From.IsZero() {
 		from = task.IDFloor(f.From)
 	}
-	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.CallerID, state, store.IDOrNull(f.EndpointID), f.Subject, store.IDOrNull(before), store.IDOrNull(from))
+	page, more, err = store.QueryPage[Delivery](ctx, st.db.Read, f.Limit, deliveriesSQL, f.CallerID, state, store.OrNull(f.EndpointID), f.Subject, store.OrNull(before), store.OrNull(from))
 	return page, more, store.Wrap("deliveries", err)
 }
 
@@ -190,7 +190,7 @@ func (st *Store) ResendFailed(ctx context.Context, f FailedFilter, limit int, by
 func lockFailed(ctx context.Context, tx pgx.Tx, f FailedFilter, limit int) (changes []resent, err error) {
 	var c resent
 	var now time.Time
-	err = store.QueryEach(ctx, tx, lockFailedSQL, []any{f.Since, f.CallerID, store.IDOrNull(f.EndpointID), limit}, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() {
+	err = store.QueryEach(ctx, tx, lockFailedSQL, []any{f.Since, f.CallerID, store.OrNull(f.EndpointID), limit}, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() {
 		c.after = c.before.Resend(now.Add(time.Duration(len(changes)) * time.Microsecond)) // in the order in which they failed
 		changes = append(changes, c)
 	})
