@@ -25,38 +25,39 @@ func (w Waiting) exceeds(limit Waiting) bool {
 }
 
 const (
-	CountEvery     = time.Second            // what waits is counted at most so often
-	CountEverySlow = 10 * time.Second       // the same of a caller that is far below its quota
-	countShare     = 20                     // counting takes at most this part of the time
+	CountEvery     = time.Second            // shortest pause between two counts
+	CountEverySlow = 10 * time.Second       // the same for a caller that is far below its quota
+	countShare     = 20                     // counting takes at most 1/countShare of the time
 	firstCountWait = 500 * time.Millisecond // how long the first message of a caller waits for the first count
 	CountTimeout   = 4 * time.Second
-	unlimitedRows  = 1_000_000        // rows that are counted where only the bytes have a limit
-	RetryAfter     = 5 * time.Second  // Retry-After of a caller that has too much waiting
-	unsavedFor     = 15 * time.Minute // after which an accepted message no longer counts as not saved
-	maxUnsaved     = 64               // batches of accepted messages that are remembered for one caller
-	quotaCallers   = 4096             // callers that are remembered
+	unlimitedRows  = 1_000_000        // rows that are counted if only the bytes have a limit
+	RetryAfter     = 5 * time.Second  // Retry-After of a call that exceeds a quota
+	unsavedFor     = 15 * time.Minute // after which an accepted message no longer counts as unsaved
+	maxUnsaved     = 64               // batches of unsaved messages that are kept for one caller
+	maxEstimates   = 4096             // estimates that are kept
 )
 
 // Quotas keeps, for each caller that submits here, an estimate of what it has
-// waiting: a recent count of the database plus what this process has taken in
-// since. Nothing is stored, so nothing can drift, and no two calls of a caller wait
-// for each other. There is one for messages and one for tasks.
+// waiting: a recent count of the database plus what this process has accepted
+// since. Nothing is stored, so nothing can drift, and concurrent calls of a caller do not
+// wait for each other. There is one for messages and one for tasks.
 type Quotas struct {
 	ByDefault Waiting
-	// count returns what a caller has waiting, counting up to rows of it. With
-	// together it returns that of every caller that has anything waiting.
-	count    func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)
-	together *counter // of all callers; nil if each is counted for itself
+	// count returns what a caller has waiting, up to so many rows. If joint is set, it
+	// returns that of every caller that has anything waiting. Accepted messages are saved
+	// up to the sequence number savedTo.
+	count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)
+	joint *counter // of all callers; nil if each caller has its own
 
-	mu sync.Mutex
-	of map[int64]*estimate
+	mu        sync.Mutex
+	estimates map[int64]*estimate // by caller
 }
 
-// counter says when the database was counted last.
+// counter has the state of the counts of the database.
 type counter struct {
 	counting bool
-	ended    time.Time     // when the last count did
-	took     time.Duration // how long it took
+	ended    time.Time     // of the last count
+	took     time.Duration // duration of the last count
 }
 
 // estimate is what one caller has waiting.
@@ -64,20 +65,20 @@ type estimate struct {
 	*counter
 	counted Waiting       // by the database
 	known   bool          // a count succeeded
-	ready   chan struct{} // closed when the first count ended, well or not
+	ready   chan struct{} // closed when the first count ended, successfully or not
 	first   sync.Once
 
 	underWay Waiting   // of calls that have not returned
 	saved    Waiting   // since the last count began
 	earlier  Waiting   // the part of saved from before the count under way
-	unsaved  []unsaved // accepted and perhaps not saved, oldest first
+	unsaved  []unsaved // accepted by a stream and perhaps not saved, oldest first
 }
 
 // unsaved is a batch of messages that were accepted between two counts.
 type unsaved struct {
 	Waiting
-	lastSeq int64 // the highest of their places
-	begun   time.Time
+	lastSeq int64 // their highest sequence number
+	start   time.Time
 }
 
 func (e *estimate) total() Waiting {
@@ -92,19 +93,19 @@ func (e *estimate) total() Waiting {
 func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
 
 // New returns quotas that count each caller alone.
-func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)) *Quotas {
+func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)) *Quotas {
 	return &Quotas{ByDefault: byDefault, count: count}
 }
 
 // NewJoint returns quotas whose count covers all callers.
 func NewJoint(byDefault Waiting, count func(ctx context.Context) (map[int64]Waiting, error)) *Quotas {
-	return &Quotas{ByDefault: byDefault, together: &counter{}, count: func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
-		of, err := count(ctx)
-		return of, 0, err
+	return &Quotas{ByDefault: byDefault, joint: &counter{}, count: func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
+		waiting, err := count(ctx)
+		return waiting, 0, err
 	}}
 }
 
-// AddSaved counts what a caller had saved without an admission.
+// AddSaved counts items of a caller that were saved without an admission.
 func (q *Quotas) AddSaved(caller int64, w Waiting) {
 	Admission{quotas: q, caller: caller, waiting: w}.Saved()
 }
@@ -113,7 +114,7 @@ func (q *Quotas) AddSaved(caller int64, w Waiting) {
 func (q *Quotas) CountedAt(caller int64) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if e := q.of[caller]; e != nil {
+	if e := q.estimates[caller]; e != nil {
 		return e.ended
 	}
 	return time.Time{}
@@ -147,8 +148,8 @@ func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
 	}
 }
 
-// Admit counts as many of n new items as there is room for, and returns what the
-// caller had before.
+// Admit counts as many of n new items as the limit allows, and returns what the caller
+// had before.
 func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, had Waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -165,7 +166,7 @@ func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, h
 	return Admission{quotas: q, caller: caller, waiting: more}, had
 }
 
-// String names the limits that there are.
+// String describes the limits that are set.
 func (w Waiting) String() string {
 	switch {
 	case w.Bytes == 0:
@@ -176,26 +177,25 @@ func (w Waiting) String() string {
 	return fmt.Sprintf("%d messages and %d bytes", w.Items, w.Bytes)
 }
 
-// estimate returns that of a caller. It makes room for a new one by dropping those
-// that cost nothing but a count.
+// estimate returns the estimate of a caller. When there are too many, it drops the idle ones.
 func (q *Quotas) estimate(caller int64) *estimate {
-	e := q.of[caller]
+	e := q.estimates[caller]
 	if e != nil {
 		return e
 	}
-	if len(q.of) >= quotaCallers {
-		maps.DeleteFunc(q.of, func(_ int64, old *estimate) bool { return old.idle() })
+	if len(q.estimates) >= maxEstimates {
+		maps.DeleteFunc(q.estimates, func(_ int64, old *estimate) bool { return old.idle() })
 	}
-	if q.of == nil {
-		q.of = map[int64]*estimate{}
+	if q.estimates == nil {
+		q.estimates = map[int64]*estimate{}
 	}
-	e = &estimate{counter: cmp.Or(q.together, &counter{}), ready: make(chan struct{})}
-	q.of[caller] = e
+	e = &estimate{counter: cmp.Or(q.joint, &counter{}), ready: make(chan struct{})}
+	q.estimates[caller] = e
 	return e
 }
 
-// Refresh begins a count when it is time for one, and does not wait for it. The
-// channel is closed once there was one.
+// Refresh starts a count if one is due, and does not wait for it. ready is closed when
+// the first count has ended.
 func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -205,8 +205,8 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	}
 	e.counting = true
 	counted := map[int64]*estimate{caller: e}
-	if q.together != nil {
-		counted = q.of // with those that are added before the count ends
+	if q.joint != nil {
+		counted = q.estimates // including those that are added before the count ends
 	}
 	for _, one := range counted {
 		one.earlier = one.saved
@@ -215,18 +215,18 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	if limit.Items == 0 {
 		rows = unlimitedRows
 	}
-	begun := time.Now()
+	start := time.Now()
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), CountTimeout)
 		defer cancel()
-		of, savedTo, err := q.count(ctx, caller, rows)
+		waiting, savedTo, err := q.count(ctx, caller, rows)
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		e.counting, e.ended, e.took = false, time.Now(), time.Since(begun)
+		e.counting, e.ended, e.took = false, time.Now(), time.Since(start)
 		for id, one := range counted {
-			if err == nil { // else what was known stands, and what is taken in is added to it
-				one.counted, one.saved, one.known = of[id], one.saved.minus(one.earlier), true
-				one.forgetSaved(savedTo)
+			if err == nil { // else the last count stays, and what is saved is added to it
+				one.counted, one.saved, one.known = waiting[id], one.saved.minus(one.earlier), true
+				one.dropSaved(savedTo)
 			}
 			one.first.Do(func() { close(one.ready) })
 		}
@@ -251,27 +251,28 @@ func tenth(limit Waiting) Waiting {
 	return w
 }
 
-// forgetSaved drops the accepted messages that are saved up to a place of the
-// stream, and those of long ago: the stream may be another one.
-func (e *estimate) forgetSaved(to int64) {
+// dropSaved drops the accepted messages up to the sequence number to, which are saved, and
+// old ones: the stream may have been replaced by another one.
+func (e *estimate) dropSaved(to int64) {
 	n := 0
-	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].begun) > unsavedFor) {
+	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].start) > unsavedFor) {
 		n++
 	}
 	e.unsaved = e.unsaved[n:]
 }
 
-// Saved reports that the admitted items are committed and were not before.
+// Saved counts the admitted items as saved. They must be committed now and not before.
 func (a Admission) Saved() {
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
 
-// Accepted reports that a stream stored the message at this place, and had not before.
+// Accepted counts the admitted message as accepted: a stream stored it with this sequence
+// number, and had not stored it before.
 func (a Admission) Accepted(seq int64) {
 	a.change(func(e *estimate) {
 		last := len(e.unsaved) - 1
-		if last < 0 || time.Since(e.unsaved[last].begun) > CountEvery && last+1 < maxUnsaved {
-			e.unsaved = append(e.unsaved, unsaved{begun: time.Now()})
+		if last < 0 || time.Since(e.unsaved[last].start) > CountEvery && last+1 < maxUnsaved {
+			e.unsaved = append(e.unsaved, unsaved{start: time.Now()})
 			last++
 		}
 		u := &e.unsaved[last]
@@ -290,5 +291,5 @@ func (a Admission) change(change func(*estimate)) {
 	}
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	change(a.quotas.of[a.caller]) // which stays there while something of it is under way
+	change(a.quotas.estimates[a.caller]) // not dropped while it has items under way
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statements that change many rows at once go on for the others when a function that was taken over
+// Statements that change many rows at once still change the others if an attacker who controls a function
 // has written one of them. $1 is the id of that row.
-func TestForgedRowStopsNoOtherRow(t *testing.T) {
+func TestForgedRowDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
@@ -34,30 +34,30 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		})
 	}
 
-	sweep := func(name, forge string, forged, well task.ID) {
+	sweep := func(name, forge string, forged, intact task.ID) {
 		db.ExpireLeases(t)
 		run(name, forge, forged, func(t *testing.T) {
 			_, err := db.Tasks.Sweep(t.Context(), 100)
 			require.NoError(t, err)
-			require.NotEqual(t, task.Processing, db.MustTask(t, well).State)
+			require.NotEqual(t, task.Processing, db.MustTask(t, intact).State)
 		})
 		db.Exec(t, `delete from task_live`)
 	}
-	claimed := func(retries int16) (forged, well task.ID) {
+	claimed := func(retries int16) (forged, intact task.ID) {
 		a, b := storetest.Submission(), storetest.Submission()
 		a.MaxRetries, b.MaxRetries = retries, retries
 		db.MustSubmit(t, a, b)
 		require.Len(t, db.MustClaim(t, "app", 2), 2)
 		return a.ID, b.ID
 	}
-	forged, well := claimed(3)
-	sweep("negative retries", `update task_live set retry_count = -5 where id = $1`, forged, well)
-	forged, well = claimed(0)
-	sweep("result of a live task", `insert into task_done (id, status, reason, retry_count, ended) values ($1, 2, 0, 0, 0)`, forged, well)
+	forged, intact := claimed(3)
+	sweep("negative retries", `update task_live set retry_count = -5 where id = $1`, forged, intact)
+	forged, intact = claimed(0)
+	sweep("result of a live task", `insert into task_done (id, status, reason, retry_count, ended) values ($1, 2, 0, 0, 0)`, forged, intact)
 	sent := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = task.WeChatQueue }), 1)
-	_, well = claimed(0)
-	sweep("retries of a subscribe message", `update subscribe_message_logs set retries_before = 2147483647 where task_id = $1`, sent.TaskID, well)
+	_, intact = claimed(0)
+	sweep("retries of a subscribe message", `update subscribe_message_logs set retries_before = 2147483647 where task_id = $1`, sent.TaskID, intact)
 
 	for name, forge := range map[string]string{
 		"negative sends":           `update message_live set send_no = -5 where id = $1`,
@@ -68,7 +68,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		toOrders := func(m *messages.Submission) {
 			m.To, m.Confirm = msg.Address{Kind: msg.Subject, Name: "msg.orders"}, name == "negative sends"
 		}
-		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" well", toOrders)
+		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" intact", toOrders)
 		db.MustSave(t, a, b)
 		run(name, forge, a.ID, func(t *testing.T) {
 			require.Equal(t, 2, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
@@ -78,7 +78,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 		toURL := func(m *messages.Submission) {
 			m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
 		}
-		a, b = storetest.Message(name+" forged post", toURL), storetest.Message(name+" well post", toURL)
+		a, b = storetest.Message(name+" forged post", toURL), storetest.Message(name+" intact post", toURL)
 		db.MustSave(t, a, b)
 		run(name+", to a URL", forge, a.ID, func(t *testing.T) {
 			posts, err := db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 9, Caller: 9, Destination: 9}, nil, time.Minute)
@@ -90,7 +90,7 @@ func TestForgedRowStopsNoOtherRow(t *testing.T) {
 			_, err = db.Messages.SettlePosts(t.Context(), posted)
 			require.NoError(t, err)
 			require.Equal(t, "received", db.MustMessage(t, b.ID).State())
-			require.Zero(t, db.Count(t, `select count(*) from message_live`), "and the forged one is not posted again")
+			require.Zero(t, db.Count(t, `select count(*) from message_live`), "the forged message is not posted again")
 		})
 		db.Exec(t, `delete from message_live; delete from stream_usage`)
 	}

@@ -1,5 +1,5 @@
-// Package stores opens the database for all subjects at once, and gives each store the others
-// that it needs.
+// Package stores opens the database and all stores, and passes to each store the others that
+// it needs.
 package stores
 
 import (
@@ -32,15 +32,15 @@ type Config struct {
 	Alerts          task.AlertRules       // thresholds of queues and streams
 	Keys            store.Keys            // encrypt the secrets that are stored
 	Waiting         quota.Waiting         // limits of each caller's waiting messages; 0 = no limit
-	WaitingTasks    int64                 // tasks of each caller that may be not final; 0 = no limit
+	WaitingTasks    int64                 // limit of each caller's tasks that are not final; 0 = no limit
 	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it
-	OperatorCallers int                   // callers that a limited operator and its callers may make together
+	OperatorCallers int                   // callers that a limited operator and its callers may create together
 	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
 	OnEvents        func()                // called after a commit that wrote events for the relay; nil = no call
 	OnFailed        func()                // called after a commit of failures that count for alerts; nil = no call
 
 	// OnAlert is called after the commit that raised or cleared an alert. The alert has the
-	// value that did it. nil = no call.
+	// value that raised or cleared it. nil = no call.
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 

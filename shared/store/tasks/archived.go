@@ -20,8 +20,8 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), archivedSQL, ids)
 }
 
-// reportArchived sets the results of reports on archived tasks, which do not change. A report that would
-// have changed the task is stale, and logged.
+// reportArchived sets and logs the results of reports on archived tasks, which do not change: a report
+// that would have changed its task is stale.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {
@@ -70,9 +70,9 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 
 // decideAnywhere is decide for a task that may be archived: a decision on an archived task
 // succeeds only if the task already has that state.
-func (st *Store) decideAnywhere(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
+func (st *Store) decideAnywhere(ctx context.Context, id task.ID, decision func(t task.Task, now time.Time) (task.Task, error),
 	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
-	t, err := st.decide(ctx, id, how, extra)
+	t, err := st.decide(ctx, id, decision, extra)
 	if task.CodeOf(err) != task.CodeNotFound {
 		return t, err
 	}
@@ -84,7 +84,7 @@ func (st *Store) decideAnywhere(ctx context.Context, id task.ID, how func(t task
 		return t, err
 	}
 	before := found[0].Task
-	after, err := how(before, before.FinishedAt)
+	after, err := decision(before, before.FinishedAt)
 	if err == nil && after != before {
 		err = task.Refuse(task.CodeConflict, "the task is archived and changes no more; submit it anew")
 	}

@@ -30,10 +30,10 @@ const (
 	// MaxBulk is the most tasks of one bulk change.
 	MaxBulk = 1_000_000
 
-	bulkLease        = 30 * time.Second
-	bulkRunning      = 20 // at once, of all operators
-	bulkRunningOfOne = 5  // of a caller, a limited operator and the callers that it made together
-	bulkStartLock    = 7310020
+	bulkLease                 = 30 * time.Second
+	maxRunningBulks           = 20      // bulk changes at once
+	maxRunningBulksPerAccount = 5       // the same of one account (see Caller.Account)
+	bulkStartLock             = 7310020 // advisory lock
 )
 
 // BulkFilter says which tasks are changed. To must be set, so that tasks submitted later are not changed.
@@ -58,24 +58,24 @@ type Bulk struct {
 	Action     BulkAction
 	Filter     BulkFilter
 	Reason     string
-	Matched    int // when it began: the most that are changed
+	Matched    int // matching tasks when it began; no more are changed
 	Place      *task.ID
 	Looked     int
 	Changed    int
-	Refused    int // could not be changed any more
+	Refused    int // tasks that could no longer be changed
 	LastError  *string
 	StoppedBy  *string // nil = nobody
-	StopReason *string // why it was stopped where nobody did
+	StopReason *string // why the service stopped it; nil = it did not
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = it is running
 
-	unreadable bool // the filter, as only an attacker who controls a function can have written it
+	unreadable bool // the filter is invalid: only an attacker who controls a function can write such a row
 }
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
 
-// list returns the filter of the tasks after the place.
-func (b *Bulk) list(limit int) Filter {
+// remaining returns the filter of the next limit tasks, after Place.
+func (b *Bulk) remaining(limit int) Filter {
 	state, _ := task.ParseState(b.Filter.State)
 	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, To: b.Filter.To, Limit: limit}
 	f.Reason, _ = task.ParseReason(b.Filter.Reason)
@@ -88,7 +88,7 @@ func (b *Bulk) list(limit int) Filter {
 	return f
 }
 
-// decide returns the task as it becomes. The task may have changed since it was found.
+// decide returns the changed task, or an error if the task no longer matches the filter.
 func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
 		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
@@ -103,7 +103,7 @@ func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	}
 }
 
-// verdict is what the log of a task says, and the action of its audit entry.
+// verdict returns the verdict for the log of a task, and the action for its audit entry.
 func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	switch b.Action {
 	case BulkCancel:
@@ -115,16 +115,16 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	}
 }
 
-// CountMatches counts the tasks that a bulk change would find, up to MaxBulk. The error is an invalid filter if there are
-// more, or if Postgres ends the statement because it takes too long. Without an answer of Postgres it is busy.
+// CountMatches counts the tasks that match a filter. The error is task.CodeInvalid if there are more than MaxBulk, or if
+// counting exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
-	list := (&Bulk{Filter: filter}).list(MaxBulk)
+	f := (&Bulk{Filter: filter}).remaining(MaxBulk)
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		for _, list.Phone = range st.phones.Spellings(filter.Phone) {
-			low, high := list.bounds()
-			sql, _, _ := list.driver(low, high)
+		for _, f.Phone = range st.phones.Spellings(filter.Phone) {
+			low, high := f.bounds()
+			sql, _, _ := f.driver(low, high)
 			var matched int
-			if err := tx.QueryRow(ctx, `select count(*) from (`+sql+`) matching`, list.args(low, high)...).Scan(&matched); err != nil {
+			if err := tx.QueryRow(ctx, `select count(*) from (`+sql+`) matching`, f.args(low, high)...).Scan(&matched); err != nil {
 				return err
 			}
 			n += matched
@@ -140,7 +140,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 // TokenProof names the token with which a caller began a bulk change; see callers.Caller. The built-in admin has none.
 type TokenProof struct{ Salt, Proof []byte }
 
-// lockStartSQL makes those that begin bulk changes wait for each other: otherwise all would count the same ones.
+// lockStartSQL lets one bulk change start at a time: concurrent starts would not count each other.
 const lockStartSQL = `select pg_advisory_xact_lock($1)`
 
 const runningBulksSQL = `
@@ -153,7 +153,7 @@ insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $8 = 0 then now() end)
 returning ` + bulkColumns
 
-// StartBulk records a bulk change, which RunBulk then makes while the operator has this token.
+// StartBulk stores a bulk change, which RunBulk then executes as long as the operator has this token.
 func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, token TokenProof, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		if err := mayStartBulk(ctx, tx, by); err != nil {
@@ -176,18 +176,18 @@ func mayStartBulk(ctx context.Context, tx pgx.Tx, by store.Operator) error {
 		return err
 	}
 	switch {
-	case own >= bulkRunningOfOne:
-		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes of this caller are running; wait for one, or stop one", bulkRunningOfOne))
-	case all >= bulkRunning:
-		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", bulkRunning))
+	case own >= maxRunningBulksPerAccount:
+		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes of this caller are running; wait for one, or stop one", maxRunningBulksPerAccount))
+	case all >= maxRunningBulks:
+		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", maxRunningBulks))
 	}
 	return nil
 }
 
 const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $2 where id = $1 and finished_at is null returning ` + bulkColumns
 
-// StopBulk stops a bulk change: no further batch is committed. What was changed stays changed. One that has ended
-// stays as it is.
+// StopBulk stops a bulk change: no further batch is committed. Tasks that were changed stay changed. A bulk
+// change that has ended is returned unchanged.
 func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		b, err = oneBulk(ctx, tx, stopBulkSQL, id, task.Cut(store.Storable(by.Name), 50))
@@ -219,13 +219,8 @@ func (st *Store) Bulks(ctx context.Context, callerID *int64, after task.ID, limi
 	return page, more, store.Wrap("bulk changes", err)
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func oneBulk(ctx context.Context, from querier, sql string, args ...any) (Bulk, error) {
-	rows, err := from.Query(ctx, sql, args...)
+func oneBulk(ctx context.Context, q store.Querier, sql string, args ...any) (Bulk, error) {
+	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return Bulk{}, err
 	}
@@ -245,8 +240,8 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	return b, err
 }
 
-// leaseBulkSQL takes the bulk change that has waited longest. It is stopped instead if its operator could not begin it
-// now. The built-in admin has no row of callers.
+// leaseBulkSQL leases the bulk change that has waited longest, or stops it if its operator would not be allowed to begin
+// it now. The built-in admin has no row in callers.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
@@ -271,8 +266,8 @@ from judged
 where b.id = judged.id
 returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.stop_reason, b.created_at, b.finished_at`
 
-// progressSQL is the fence of a batch: it changes nothing if the bulk change was stopped, or another process was
-// faster.
+// progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or another process has
+// committed this batch.
 const progressSQL = `
 update bulk_changes set place = $3, looked = looked + $4, changed = changed + $5, refused = refused + $6, last_error = coalesce($7, last_error),
     leased_to = now() - interval '1 second', finished_at = case when $8 then now() end
@@ -281,34 +276,34 @@ returning true`
 
 const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_reason = 'its filter cannot be read' where id = $1 and finished_at is null`
 
-// Ran is what RunBulk did.
-type Ran struct {
+// BulkResult is the result of RunBulk.
+type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
 	More    bool           // run it again
 }
 
-// RunBulk makes the next batch of the bulk change that has waited longest. Any number may run at once. A batch is one
-// transaction with its place, so it happens once, whatever dies. If one row makes a batch fail, its rows are changed one by one, and that
-// row is counted as refused.
-func (st *Store) RunBulk(ctx context.Context, limit int) (ran Ran, err error) {
+// RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. A batch
+// is committed in one transaction with its Place, so it is applied once even if processes die. If a row makes the batch
+// fail, the rows are changed one by one, and that row is counted as refused.
+func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
-		return Ran{}, nil
+		return BulkResult{}, nil
 	case err != nil:
-		return Ran{}, store.Wrap("bulk change", err)
+		return BulkResult{}, store.Wrap("bulk change", err)
 	case b.FinishedAt != nil:
-		return Ran{More: true}, nil
+		return BulkResult{More: true}, nil
 	case b.unreadable:
 		_, err = st.db.Hot.Exec(ctx, endUnreadableBulkSQL, b.ID)
-		return Ran{More: true}, store.Wrap("bulk change", err)
+		return BulkResult{More: true}, store.Wrap("bulk change", err)
 	}
-	page, err := st.List(ctx, b.list(limit))
+	page, err := st.List(ctx, b.remaining(limit))
 	if err != nil {
-		return Ran{}, store.Wrap("bulk change", err)
+		return BulkResult{}, store.Wrap("bulk change", err)
 	}
-	ran = Ran{Pending: PendingByQueue{}, More: true}
+	result = BulkResult{Pending: PendingByQueue{}, More: true}
 	batch := bulkBatch{bulk: b, ids: make([]task.ID, 0, len(page.Tasks)), last: page.Next.IsZero()}
 	for _, t := range page.Tasks[:min(len(page.Tasks), b.Matched-b.Changed)] {
 		batch.ids = append(batch.ids, t.ID)
@@ -318,33 +313,33 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (ran Ran, err error) {
 	if batch.last && len(page.Tasks) > 0 {
 		batch.place = page.Tasks[len(page.Tasks)-1].ID
 	}
-	err = st.runBatch(ctx, &batch, &ran)
+	err = st.runBatch(ctx, &batch, &result)
 	if store.IsRowError(err) && len(batch.ids) > 1 {
-		err = st.runOneByOne(ctx, batch, &ran)
+		err = st.runOneByOne(ctx, batch, &result)
 	}
-	return ran, store.Wrap("bulk change", err)
+	return result, store.Wrap("bulk change", err)
 }
 
-// bulkBatch is the next tasks of a bulk change.
+// bulkBatch has the next tasks of a bulk change.
 type bulkBatch struct {
 	bulk  Bulk
 	ids   []task.ID
-	place task.ID // after the batch
+	place task.ID // Place after the batch
 	last  bool
-	bad   error // of the only row, which cannot be changed
+	bad   error // why the database refuses the change of the only task
 }
 
 // runOneByOne runs each row of a batch as a batch of its own.
-func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, ran *Ran) error {
+func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResult) error {
 	for i, id := range all.ids {
 		one := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
 		if i == len(all.ids)-1 {
 			one.place, one.last = all.place, all.last
 		}
-		err := st.runBatch(ctx, &one, ran)
+		err := st.runBatch(ctx, &one, total)
 		if store.IsPoison(err) {
 			one.bad = err
-			err = st.runBatch(ctx, &one, ran)
+			err = st.runBatch(ctx, &one, total)
 		}
 		if err != nil {
 			return err
@@ -356,45 +351,44 @@ func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, ran *Ran) error
 }
 
 // runBatch locks the tasks of the batch, lets the domain decide each, and commits the changes with the new place.
-func (st *Store) runBatch(ctx context.Context, batch *bulkBatch, ran *Ran) error {
-	var done Ran
+func (st *Store) runBatch(ctx context.Context, batch *bulkBatch, total *BulkResult) error {
+	var result BulkResult
 	err := st.db.WithPartitions(ctx, func() error {
-		done = Ran{Pending: PendingByQueue{}}
 		conn, err := st.db.Hot.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer conn.Release()
-		held, err := Lock(ctx, conn.Conn(), batch.ids, LockTimeout)
+		locked, err := Lock(ctx, conn.Conn(), batch.ids, LockTimeout)
 		if err == nil {
-			done, err = st.commitBatch(ctx, conn.Conn(), held, batch)
+			result, err = st.commitBatch(ctx, conn.Conn(), locked, batch)
 		}
 		return store.RollbackOn(conn.Conn(), err)
 	})
 	if err != nil {
 		return err
 	}
-	ran.Changed += done.Changed
-	for queue, n := range done.Pending {
-		ran.Pending[queue] += n
+	total.Changed += result.Changed
+	for queue, n := range result.Pending {
+		total.Pending[queue] += n
 	}
 	return nil
 }
 
-func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, held Locked, batch *bulkBatch) (done Ran, err error) {
-	done.Pending = PendingByQueue{}
-	changes, refused, lastError, err := st.decideBatch(ctx, conn, held, batch)
+func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked, batch *bulkBatch) (result BulkResult, err error) {
+	result.Pending = PendingByQueue{}
+	changes, refused, lastError, err := st.decideBatch(ctx, conn, locked, batch)
 	if err != nil {
-		return done, err
+		return result, err
 	}
 	b := batch.bulk
 	var fenced bool
 	err = conn.QueryRow(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last).Scan(&fenced)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Ran{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
+		return BulkResult{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
 	}
 	if err != nil {
-		return done, err
+		return result, err
 	}
 	verdict, audit := b.verdict()
 	by := store.Operator{CallerID: b.CallerID, Name: b.CallerName, RequestID: b.RequestID, Reason: b.Reason}
@@ -408,7 +402,7 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, held Locked, b
 		logs = append(logs, log)
 		by.QueueAudit(&sql, audit, c.After.ID.String(), taskJSON(c.Before), taskJSON(c.After))
 		if c.After.State == task.Pending {
-			done.Pending[c.After.Queue]++
+			result.Pending[c.After.Queue]++
 		}
 	}
 	var notifier *store.Notifier
@@ -417,14 +411,14 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, held Locked, b
 		notifier = st.QueueChanges(&sql, changes)
 	}
 	sql.Queue("commit")
-	done.Changed = len(changes)
-	return done, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
+	result.Changed = len(changes)
+	return result, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
 }
 
-// decideBatch returns the changes, and how many tasks could not be changed, with the reason of the last.
-func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, held Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
+// decideBatch returns the changes, the number of tasks that could not be changed, and the reason for the last of these.
+func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
 	for _, id := range batch.ids {
-		before, found, err := held.Of(id)
+		before, found, err := locked.Of(id)
 		var after task.Task
 		switch {
 		case err != nil:
@@ -434,7 +428,7 @@ func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, held Locked, b
 		case !found:
 			err = task.Refuse(task.CodeNotFound, "the task was archived meanwhile")
 		default:
-			after, err = batch.bulk.decide(before, held.Now)
+			after, err = batch.bulk.decide(before, locked.Now)
 		}
 		if err == nil && before.State.Final() && !after.State.Final() {
 			err = st.hooks.MayRevive(ctx, conn, before)

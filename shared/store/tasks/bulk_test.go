@@ -109,7 +109,7 @@ func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live where state = 2`), "claimed tasks stay with their sender")
 }
 
-// However many processes run batches, and whichever die, each task is changed once and counted once.
+// Each task is changed and counted once, even if many processes run batches and some of them die.
 func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -150,8 +150,8 @@ func TestBulkStops(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.stop'`))
 }
 
-// begunByCaller begins a bulk change of a caller with these queues that has the role admin.
-func begunByCaller(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
+// startBulkAs starts a bulk change as a caller with the role admin and these queues.
+func startBulkAs(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
 	t.Helper()
 	by := store.Operator{Name: name, RequestID: "r1", Reason: "the campaign was withdrawn"}
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `
@@ -164,7 +164,7 @@ on conflict (name) do update set name = excluded.name returning id`, name, queue
 	return db.Tasks.StartBulk(t.Context(), task.NewID(), tasks.BulkCancel, filter, n, token, by)
 }
 
-// A bulk change goes on only while its operator could begin it.
+// A bulk change continues only while its operator would be allowed to begin it.
 func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ queue, change, reason string }{
@@ -183,7 +183,7 @@ func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
 			submitMany(t, db, 5, func(s *tasks.Submission) { s.Queue = "promo" })
 			filter := pendingTasks()
 			filter.Queues, filter.Queue = []string{"default", "promo"}, c.queue
-			b, err := begunByCaller(t, db, "ann", "{default,promo}", filter)
+			b, err := startBulkAs(t, db, "ann", "{default,promo}", filter)
 			require.NoError(t, err)
 			_, err = db.Tasks.RunBulk(t.Context(), 2)
 			require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestBulkOfAllQueuesStopsWhenItsOperatorIsLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 2)
-	b, err := begunByCaller(t, db, "ann", "{}", pendingTasks())
+	b, err := startBulkAs(t, db, "ann", "{}", pendingTasks())
 	require.NoError(t, err)
 	db.Exec(t, `update callers set queues = '{default}'`)
 	runBulks(t, db, 10)
@@ -216,35 +216,35 @@ func TestBulkOfAllQueuesStopsWhenItsOperatorIsLimited(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live`))
 }
 
-// A limited operator and the callers that it made begin at most 5 bulk changes at once, however many of them begin some at
-// the same time. Others are not kept out.
-func TestBulkChangesOfOneCallerLeavePlacesForOthers(t *testing.T) {
+// A limited operator and the callers that it created run at most 5 bulk changes at once, even if they start them
+// concurrently. Other callers can still start some.
+func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 1)
-	_, err := begunByCaller(t, db, "ops", "{default}", pendingTasks())
+	_, err := startBulkAs(t, db, "ops", "{default}", pendingTasks())
 	require.NoError(t, err)
 	db.Exec(t, `insert into callers (name, token_hash, roles, queues, made_by, account_id) select 'ops.b', sha256('x'), '{admin}', '{default}', id, id from callers`)
 	var all sync.WaitGroup
 	for i := range 20 {
-		all.Go(func() { _, _ = begunByCaller(t, db, []string{"ops", "ops.b"}[i%2], "{default}", pendingTasks()) })
+		all.Go(func() { _, _ = startBulkAs(t, db, []string{"ops", "ops.b"}[i%2], "{default}", pendingTasks()) })
 	}
 	all.Wait()
 	require.Equal(t, 5, db.Count(t, `select count(*) from bulk_changes`))
-	_, err = begunByCaller(t, db, "ops.b", "{default}", pendingTasks())
+	_, err = startBulkAs(t, db, "ops.b", "{default}", pendingTasks())
 	require.ErrorContains(t, err, "5 bulk changes of this caller are running; wait for one, or stop one")
-	_, err = begunByCaller(t, db, "neighbour", "{default}", pendingTasks())
+	_, err = startBulkAs(t, db, "neighbour", "{default}", pendingTasks())
 	require.NoError(t, err)
 	for i := range 14 {
-		_, err = begunByCaller(t, db, "other"+string(rune('a'+i)), "{default}", pendingTasks())
+		_, err = startBulkAs(t, db, "other"+string(rune('a'+i)), "{default}", pendingTasks())
 		require.NoError(t, err)
 	}
-	_, err = begunByCaller(t, db, "last", "{default}", pendingTasks())
+	_, err = startBulkAs(t, db, "last", "{default}", pendingTasks())
 	require.ErrorContains(t, err, "20 bulk changes are running")
 }
 
-// A row that the database refuses is counted, and its neighbours are changed.
-func TestBulkPassesADamagedRow(t *testing.T) {
+// A row that the database refuses is counted as refused, and the other rows are changed.
+func TestBulkSkipsADamagedRow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ids := submitMany(t, db, 5)
@@ -259,8 +259,8 @@ func TestBulkPassesADamagedRow(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 }
 
-// Nobody is told to narrow a filter because Postgres does not answer.
-func TestCountMatchesIsBusyWhilePostgresDoesNotAnswer(t *testing.T) {
+// The error must not be that the filter is too wide.
+func TestCountMatchesIsBusyWhilePostgresDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	locked, err := db.Owner(t).Begin(t.Context())
@@ -268,14 +268,14 @@ func TestCountMatchesIsBusyWhilePostgresDoesNotAnswer(t *testing.T) {
 	_, err = locked.Exec(t.Context(), `lock table task_live`)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locked.Rollback(context.Background()) })
-	within, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err = db.Tasks.CountMatches(within, pendingTasks())
+	_, err = db.Tasks.CountMatches(ctx, pendingTasks())
 	require.Equal(t, task.CodeOf(store.Busy()), task.CodeOf(err), "%v", err)
 }
 
-// Only an attacker who controls a function can have written such a row.
-func TestUnreadableBulkChangeStopsNoOther(t *testing.T) {
+// Only an attacker who controls a function can write such a row.
+func TestUnreadableBulkChangeDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, hot := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, sandbox.Roles.Hot)

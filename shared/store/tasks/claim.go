@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ClaimRequest asks for up to Limit pending tasks of one queue.
+// ClaimRequest requests up to Limit pending tasks of one queue.
 type ClaimRequest struct {
 	Queue        string
 	AppID        string
@@ -41,12 +41,12 @@ type Claimed struct {
 }
 
 // Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
-// its own queue and some of each other queue, and tries again, so that polling alone keeps
-// tasks moving. pending counts, by queue, the tasks that this made pending and did not claim, so
+// its own queue and some of each other queue, and tries again, so that due tasks are processed even if
+// only claims run. pending counts, by queue, the tasks that the call made pending and did not claim, so
 // that other pollers can be woken. Claimed tasks are returned even when the
 // second try fails, since their sender must get them. pending is returned with an error too.
 //
-// Most polls find nothing. Unless a claim is likely to succeed, a check comes first that costs
+// Most polls find nothing. Unless a claim is likely to succeed, a check comes first. It costs
 // a quarter of a claim.
 func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
 	try, due := st.claimDirectly(req), true
@@ -96,23 +96,23 @@ type recentlyNonEmpty struct {
 	names map[string]bool
 }
 
-func (g *recentlyNonEmpty) has(queue string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.names[queue]
+func (r *recentlyNonEmpty) has(queue string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.names[queue]
 }
 
-func (g *recentlyNonEmpty) set(queue string, found bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (r *recentlyNonEmpty) set(queue string, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !found {
-		delete(g.names, queue)
+		delete(r.names, queue)
 		return
 	}
-	if g.names == nil || len(g.names) >= maxNonEmpty {
-		g.names = map[string]bool{}
+	if r.names == nil || len(r.names) >= maxNonEmpty {
+		r.names = map[string]bool{}
 	}
-	g.names[queue] = true
+	r.names[queue] = true
 }
 
 // maxNonEmpty limits the queues in recentlyNonEmpty.
@@ -165,19 +165,19 @@ func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (cl
 	return claimed, err
 }
 
-// NextClaimID returns an id for a claim that is about to be made.
+// NextClaimID returns an unused id for a claim.
 func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 	return st.claimIDs.next(ctx, st.db.Hot)
 }
 
-// claimIDs takes claim ids from the sequence claim_seq in blocks, so that an id is known before its
-// claim. Ids are unique; their order means nothing.
+// claimIDs draws claim ids from the sequence claim_seq in blocks, so that an id is known before its
+// claim. Ids are unique, but not in the order of claims.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
 }
 
-// claimBlockSQL takes one block of claimBlock ids: that is the increment of the sequence.
+// claimBlockSQL draws one block of claimBlock ids, which is the increment of the sequence.
 const (
 	claimBlock    = 1000
 	claimBlockSQL = `select nextval('claim_seq')`
@@ -206,16 +206,15 @@ func (c *claimIDs) drop() {
 
 // Extension extends the lease of one claim.
 type Extension struct {
-	TaskID task.ID
-	AppID  string
-	// CallerID must be the caller that claimed.
-	CallerID int64
+	TaskID   task.ID
+	AppID    string
+	CallerID int64 // the claim must be this caller's
 	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
 	Lease    time.Duration
 	Sending  bool // the message is about to be sent
 }
 
-// extendSQL never shortens a lease and keeps the first mark of sending. The log has the new end of the lease.
+// extendSQL never shortens a lease, and keeps the time of the first mark of sending. It logs the new end of the lease.
 const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),

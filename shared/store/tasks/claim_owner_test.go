@@ -37,7 +37,7 @@ func sweepAll(t *testing.T, db *storetest.DB) {
 
 const claimant, stranger = 5, 6
 
-// The newest claim stays its caller's after it ended, wherever its task is.
+// The newest claim belongs to its caller even after it ended, whatever the state of its task.
 func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tasks.Submission{
@@ -60,7 +60,7 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	}
 }
 
-func TestClaimIsOwnedByWhoClaimedLast(t *testing.T) {
+func TestClaimBelongsToTheCallerThatClaimedLast(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
@@ -75,7 +75,7 @@ func TestClaimIsOwnedByWhoClaimedLast(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, task.Stale, reportAs(t, db, stranger, second, task.SentFailed))
 
-	t.Run("when its task is final and comes back to life", func(t *testing.T) {
+	t.Run("when its task is final and then retried", func(t *testing.T) {
 		require.Equal(t, task.Applied, reportAs(t, db, claimant, second, task.SentFailed))
 		_, err := db.Tasks.RetryFailed(t.Context(), first.ID, store.Operator{Name: "ann"})
 		require.NoError(t, err)
@@ -90,12 +90,12 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	db := storetest.Open(t)
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
-	strange := func() *tasks.Report {
+	foreign := func() *tasks.Report {
 		return &tasks.Report{Request: []byte(`{"app_id":"app"}`), Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK, Message: "mine"}}
 	}
 	c := claimAs(t, db, claimant)
 	for range 3 {
-		outs, errs := db.Tasks.Report([]*tasks.Report{strange(), strange(), {Request: []byte(`{}`), Report: task.Report{
+		outs, errs := db.Tasks.Report([]*tasks.Report{foreign(), foreign(), {Request: []byte(`{}`), Report: task.Report{
 			TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK,
 		}}})
 		for i := range outs {
@@ -103,18 +103,18 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 			require.Equal(t, task.Stale, outs[i].Verdict)
 		}
 	}
-	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = 6`), "evidence of the first is kept")
-	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the claim's caller")
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = 6`), "the first report of the stranger is logged")
+	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the caller that claimed")
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
 	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
-	var verdicts []tasks.Event
+	var reports []tasks.Event
 	for _, e := range events {
 		if e.Event == tasks.EventReport && e.CallerID != nil && *e.CallerID == stranger {
-			verdicts = append(verdicts, e)
+			reports = append(reports, e)
 		}
 	}
-	require.Len(t, verdicts, 1)
-	require.Equal(t, "stale_claim", verdicts[0].Verdict)
-	require.Equal(t, "mine", verdicts[0].Message)
+	require.Len(t, reports, 1)
+	require.Equal(t, "stale_claim", reports[0].Verdict)
+	require.Equal(t, "mine", reports[0].Message)
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestQueueCachesAreBounded(t *testing.T) {
+func TestRecentlyNonEmptyIsBounded(t *testing.T) {
 	t.Parallel()
-	var g recentlyNonEmpty
+	var r recentlyNonEmpty
 	for n := range 2*maxNonEmpty + 1 {
-		g.set(strconv.Itoa(n), true)
-		require.True(t, g.has(strconv.Itoa(n)))
-		require.LessOrEqual(t, len(g.names), maxNonEmpty)
+		r.set(strconv.Itoa(n), true)
+		require.True(t, r.has(strconv.Itoa(n)))
+		require.LessOrEqual(t, len(r.names), maxNonEmpty)
 	}
 }

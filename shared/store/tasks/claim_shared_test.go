@@ -20,7 +20,7 @@ func claimRequest(app string, caller int64, limit int) tasks.ClaimRequest {
 	return tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: app, CallerID: caller, Limit: limit, Lease: time.Minute, Request: []byte(`{"of":"` + app + `"}`)}
 }
 
-func TestClaimsTogetherShareTheQueueInOrder(t *testing.T) {
+func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 	t.Parallel()
 	for _, marks := range []bool{false, true} {
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
@@ -77,7 +77,7 @@ func TestSharedClaimsWithLostResponseAreReturned(t *testing.T) {
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
 }
 
-func TestALostClaimThatStillRunsIsWaitedFor(t *testing.T) {
+func TestLookupWaitsForALostClaimThatStillRuns(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -85,7 +85,7 @@ func TestALostClaimThatStillRunsIsWaitedFor(t *testing.T) {
 	db, seen := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
 	for _, limit := range []int{2, 11} { // shared, and alone
 		db.MustSubmit(t, storetest.Submission())
-		db.MustClaim(t, "app", limit) // prepares the statement, which would wait for the table, too
+		db.MustClaim(t, "app", limit) // prepares the statement now: preparing would wait for the locked table
 		for range 2 {
 			db.MustSubmit(t, storetest.Submission())
 		}
@@ -112,7 +112,7 @@ func TestALostClaimThatStillRunsIsWaitedFor(t *testing.T) {
 	require.Equal(t, 6, seen.Count(t, `select count(*) from send_logs`), "claimed once")
 }
 
-func TestAFailedClaimFailsNoOtherThatSharesItsStatement(t *testing.T) {
+func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)

@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// sharedLimit is the highest limit of claims that share a statement with others. For one task, a
-// claim of its own costs Postgres ten times what it costs in a statement for 64 claims. For many
-// tasks it costs the same, and Postgres can run two at once.
+// sharedLimit is the highest limit of a claim that shares a statement with others. A claim of one task
+// costs Postgres ten times as much in a statement of its own as in a statement for 64 claims. A claim of
+// many tasks costs the same in both, and Postgres can run two statements at once.
 const sharedLimit = 10
 
 // claimQueues has the group commit of claims for each queue: a queue with slow claims does not
@@ -74,9 +74,9 @@ with c as materialized (
     limit $2
 )`
 
-// claimBodies is the next part of a claim, after its CTE c has locked the rows. Each request takes
-// its part of them, from its first row to its last. A row without a body is claimed too; its columns
-// of tasks are null.
+// claimBodies is the next part of a claim, after its CTE c has locked the rows. Each request gets the
+// rows from first to last. A row without a body is claimed too; its columns of tasks are null. The
+// CTEs are: k the requests, a the rows of c as arrays, b the claimed tasks, s the log, u the update.
 const claimBodies = `
 , k as materialized (
     select request.*, now() + lease as lease_until
@@ -98,9 +98,9 @@ const claimBodies = `
     update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
-// updateForOne ends u for a single request. This form may keep its plan: the ids are all that can be
-// used to find the rows. updateForAll is for any number, and must be planned each time: a plan made
-// for an empty table would read all of it. Rows are never updated by a ctid read earlier.
+// updateForOne ends u for a single request. This form may keep its plan, since the rows can only be
+// found by their ids. updateForAll is for any number of requests, and must be planned each time: a
+// plan made for an empty table would scan the whole table. Rows are never updated by a ctid read earlier.
 const (
 	updateForOne = `
     from k by where l.id = any (array(select id from c))
@@ -182,9 +182,9 @@ func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	return each
 }
 
-// The first statement of a claim locks the id of its first request until its end. Who looks for a claim
-// whose response was lost takes the same lock, and so waits for a statement that is still running: it
-// could commit later.
+// The first statement of a claim locks the id of its first request until the transaction ends. A lookup
+// of a claim whose response was lost takes the same lock, and so waits for a statement that is still
+// running and could commit later.
 const (
 	lockClaim        = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
 	beginClaimSQL    = store.PlanOnceSQL + `, ` + lockClaim
@@ -193,14 +193,14 @@ const (
 )
 
 // claimTry is a claim of one request that was sent to Postgres. Each try has an id of its own: after
-// a failover another app may have got the previous one.
+// a failover another app's claim may have the previous id.
 type claimTry struct {
 	id      int64
-	request int // its index
+	request int // index of the request
 }
 
-// ownClaimsSQL finds the tasks of claims that were sent. It is used only after a lost response, so it
-// has no index.
+// ownClaimsSQL finds the tasks of claims that were sent. It is used only after a lost response, so there
+// is no index for it.
 const ownClaimsSQL = `
 select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
@@ -275,7 +275,7 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 }
 
 // queryClaims runs a statement that returns claimed tasks, after begin in the same transaction.
-func (st *Store) queryClaims(ctx context.Context, begin string, locked any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
+func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -283,7 +283,7 @@ func (st *Store) queryClaims(ctx context.Context, begin string, locked any, sql 
 	defer conn.Release()
 	start := time.Now()
 	var batch pgx.Batch
-	batch.Queue(begin, locked)
+	batch.Queue(begin, beginArg)
 	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		var c Claimed
 		var nr int64

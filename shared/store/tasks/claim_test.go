@@ -18,13 +18,13 @@ func TestClaimRemovesBodilessTasks(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []store.EventMode{store.NoEvents, store.AllEvents} {
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(mode))
-		well := storetest.Submission()
-		db.MustSubmit(t, well)
+		complete := storetest.Submission()
+		db.MustSubmit(t, complete)
 		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
 			select ('00000000-0000-7000-8000-' || lpad(g::text, 12, '0'))::uuid, 1, 0, 0, 0, 'default', 0 from generate_series(1, 3000) g`)
 		claimed := db.MustClaim(t, "app", 1)
 		require.Len(t, claimed, 1)
-		require.Equal(t, well.ID, claimed[0].ID)
+		require.Equal(t, complete.ID, claimed[0].ID)
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 		require.Equal(t, 1, db.Count(t, `select count(*) from send_logs`))
 	}
@@ -67,7 +67,7 @@ func TestAClaimTakesFromItsQueueOnly(t *testing.T) {
 	require.Equal(t, other.ID, claimed[0].ID)
 }
 
-func TestNoTaskIsClaimedTwiceByClaimersAtTheSameTime(t *testing.T) {
+func TestConcurrentClaimsDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
@@ -106,7 +106,7 @@ func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.Empty(t, db.Claim(t))
-	require.Zero(t, db.Tasks.LastClaimID(), "an id was taken")
+	require.Zero(t, db.Tasks.LastClaimID(), "no claim id was drawn")
 	db.MustSubmit(t, storetest.Submission())
 	require.Len(t, db.Claim(t), 1)
 	require.NotZero(t, db.Tasks.LastClaimID())
@@ -115,11 +115,11 @@ func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 	require.Empty(t, db.Claim(t))
 	require.False(t, db.Tasks.RecentlyNonEmpty(task.DefaultQueue))
 	db.ExpireLeases(t)
-	require.Len(t, db.Claim(t), 1, "what fell due is seen by the look, too")
+	require.Len(t, db.Claim(t), 1, "the check also finds due tasks")
 	require.Empty(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.WokenUp = true }))
 }
 
-func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
+func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	zombie := storetest.Submission()
@@ -127,7 +127,7 @@ func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
 	lost := db.Claim(t)
 	db.ExpireLeases(t)
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
-	require.Len(t, again, 1, "pollers alone keep the job going")
+	require.Len(t, again, 1, "claims process expired leases without a sweep")
 	require.Equal(t, zombie.ID, again[0].ID)
 	require.Equal(t, int16(1), again[0].RetryCount)
 	require.NotEqual(t, again[0].ClaimID, lost[0].ClaimID)
@@ -192,13 +192,13 @@ func TestLowWaterMarksNeverHideTasks(t *testing.T) {
 	db.MustSubmit(t, first, storetest.Submission())
 	one := func(r *tasks.ClaimRequest) { r.Limit = 1 }
 	claimed := db.Claim(t, one)
-	db.Tasks.ClearMarks() // on a busy machine that one was slow itself
+	db.Tasks.ClearMarks() // on a busy machine, that claim may have been slow itself
 	for range tasks.SlowInARow {
-		require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "one slow claim is no pinned snapshot")
+		require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "one slow claim does not set marks")
 		db.Tasks.ObserveClaim(task.DefaultQueue, claimed, time.Minute)
 	}
 	require.Len(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), 1)
-	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now().Add(2*tasks.MarkLimit)), "floors end by themselves")
+	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now().Add(2*tasks.MarkLimit)), "marks expire")
 
 	db.MustSubmit(t, urgent)
 	next := db.Claim(t, one)
@@ -206,9 +206,9 @@ func TestLowWaterMarksNeverHideTasks(t *testing.T) {
 	require.NotEqual(t, urgent.ID, next[0].ID, "the known bucket continues")
 	last := db.Claim(t, one)
 	require.Len(t, last, 1)
-	require.Equal(t, urgent.ID, last[0].ID, "an empty look above the floors is followed by a plain one")
+	require.Equal(t, urgent.ID, last[0].ID, "an empty claim above the marks is followed by a plain one")
 	db.Tasks.ObserveClaim(task.DefaultQueue, last, time.Millisecond)
-	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
+	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "a fast claim removes the marks")
 }
 
 func TestLikelyClaimSkipsTheCheck(t *testing.T) {
@@ -222,9 +222,9 @@ func TestLikelyClaimSkipsTheCheck(t *testing.T) {
 	}
 	require.True(t, claimsDirectly("default"))
 
-	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "gave" }))
+	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" }))
 	for _, want := range []int{1, 0} {
-		require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "gave" }), want)
-		require.Equal(t, want > 0, claimsDirectly("gave"))
+		require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" }), want)
+		require.Equal(t, want > 0, claimsDirectly("q"))
 	}
 }

@@ -27,7 +27,7 @@
 //	json instead of jsonb for the request in the logs   a fifth less in a flush of 500; kept
 //	one statement for all settings of a transaction     one statement less for each flush; kept
 //	without any one of the indexes or constraints       2 to 4 µs less; all are needed
-//	a second flush at once only from 200 rows on        a quarter less with 64 connections, a sixth with 256; kept
+//	a concurrent flush only from 200 waiting rows on    a quarter less with 64 connections, a sixth with 256; kept
 //	COPY of bodies, live rows and logs                  15 % less in a flush of 500, for seven more round trips; not kept
 //
 // A task in a claim of 100 takes 20 to 22 µs. What was tried:
@@ -48,8 +48,8 @@
 //
 // # Queue pauses
 //
-// A queue with a pause in force (queue_pauses) hands out no tasks. A claim checks this once,
-// in its own statement. An ended pause has no effect; its row stays until Sweep, or a claim
+// While a pause of a queue is in force (queue_pauses), its tasks are not claimed. A claim checks
+// this once, in its own statement. An ended pause has no effect; its row stays until Sweep, or a claim
 // that finds too few tasks, removes it and returns the queue's pending tasks. So pollers are
 // woken even if the process that ended the pause has died.
 //

@@ -34,8 +34,8 @@ group by kind, reason, caller_id`,
 	},
 }
 
-// queueEvents adds the events of the changes to the batch. Changes that nobody subscribed to
-// write no row.
+// queueEvents adds the events of the changes to the batch. A change that no endpoint
+// or callback URL receives writes no row.
 func (st *Store) queueEvents(batch *pgx.Batch, changes []Change) *store.Notifier {
 	n := st.db.NewNotifier()
 	var published []task.Task

@@ -17,7 +17,7 @@ const (
 	WalkIndexSQL = walkIndexSQL
 )
 
-// Bulks are the statements of this package that are no constants.
+// Bulks returns the statements of this package that are not constants.
 func Bulks() map[string]string {
 	return map[string]string{
 		"insertDone": insertDone.SQL(), "updateLive": updateLive.SQL(), "insertEvents": insertEvents.SQL(),
@@ -33,23 +33,23 @@ func (st *Store) ClaimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 
 func (st *Store) ClaimDirectly(r ClaimRequest) bool { return st.claimDirectly(r) }
 
-// LastClaimID is the last id that this process took; 0 = none.
+// LastClaimID returns the last id that this process drew; 0 = none.
 func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
 
 func (st *Store) RecentlyNonEmpty(queue string) bool { return st.nonEmpty.has(queue) }
 
-// ClearMarks forgets the low-water marks of all queues.
+// ClearMarks removes the low-water marks of all queues.
 func (st *Store) ClearMarks() { clear(st.marks.queues) }
 
-// Marks returns the priority buckets of a queue that claims start from at that time.
+// Marks returns the priority buckets of a queue with their marks, if these are in use at that time.
 func (st *Store) Marks(queue string, at time.Time) []priorityBucket { return st.marks.of(queue, at) }
 
 func (st *Store) ObserveClaim(queue string, claimed []Claimed, took time.Duration) {
 	st.marks.observe(queue, claimed, took)
 }
 
-// ObservedOf returns the stored marks of a queue and how many plain claims in a row were slow.
-func (st *Store) ObservedOf(queue string) (buckets []priorityBucket, slow int) {
+// StoredMarks returns the marks of a queue, in use or not, and how many plain claims in a row were slow.
+func (st *Store) StoredMarks(queue string) (buckets []priorityBucket, slow int) {
 	q := st.marks.queues[queue]
 	return q.buckets, q.slow
 }
@@ -63,7 +63,7 @@ type Flush struct{ submitFlush }
 
 func (st *Store) NewFlush(rows ...*Submission) *Flush {
 	return &Flush{submitFlush{
-		store: st, rows: rows, blocked: func(string) bool { return false }, out: make([]Submitted, len(rows)), act: make([]action, len(rows)),
+		store: st, rows: rows, blocked: func(string) bool { return false }, out: make([]Submitted, len(rows)), actions: make([]action, len(rows)),
 	}}
 }
 

@@ -14,17 +14,17 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func TestTaskLifeFromSubmitToReport(t *testing.T) {
+func TestTaskFromSubmitToReport(t *testing.T) {
 	t.Parallel()
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+	for name, pooler := range map[string]bool{"prepared statements": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wholeLife(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
+			testTaskFromSubmitToReport(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
 		})
 	}
 }
 
-func wholeLife(t *testing.T, db *storetest.DB) {
+func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {
 	empty := storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{} })
 	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, empty)[0].Refused.Code)
 	again := storetest.Submission(storetest.Keyed("k", "other queue"), func(s *tasks.Submission) { s.Queue, s.Metadata = "q", []byte(`{"a":1}`) })
@@ -49,7 +49,7 @@ func wholeLife(t *testing.T, db *storetest.DB) {
 	d := db.MustTask(t, s.ID)
 	require.Equal(t, task.Succeeded, d.State)
 	require.False(t, d.SentAt.IsZero())
-	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`), "the one of the other queue")
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`), "the task of the other queue")
 	require.Equal(t, 1, db.Count(t, `select count(*) from receive_logs where task_id = $1 and status_code = 200`, s.ID))
 	require.Equal(t, 1, db.Count(t, `select count(*) from send_logs where task_id = $1 and claim_id = $2`, s.ID, claimed[0].ClaimID))
 	require.Equal(t, 2, db.Count(t, `select count(*) from report_logs where task_id = $1`, s.ID))

@@ -17,11 +17,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Everything at once in two instances: submitters with overlapping keys,
-// claimers whose leases often run out, late, double and contradicting reports,
-// extensions, sweeps. Whatever the order, no task may be lost, doubled, in two
-// places, or succeed twice.
-func TestWhateverTheOrderNoTaskIsLostOrDoneTwice(t *testing.T) {
+// Two instances run all operations at once: submissions with overlapping keys,
+// claims whose leases often expire, late, repeated and contradicting reports,
+// extensions, sweeps. No task may be lost, submitted twice, both live and done, or
+// succeed twice.
+func TestConcurrentOperationsLoseAndRepeatNoTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
@@ -45,18 +45,18 @@ func TestWhateverTheOrderNoTaskIsLostOrDoneTwice(t *testing.T) {
 	require.NoError(t, ctx.Err())
 
 	db := instances[0]
-	require.Equal(t, int(w.accepted.Load()), db.Count(t, `select count(*) from tasks`), "the accepted are the rows")
+	require.Equal(t, int(w.accepted.Load()), db.Count(t, `select count(*) from tasks`), "each accepted submission is one row")
 	require.Zero(t, db.Count(t, `select count(*) from tasks t where (select count(*) from task_live l where l.id = t.id) + (select count(*) from task_done d where d.id = t.id) <> 1`))
 	require.Zero(t, db.Count(t, `select count(*) from submission_keys k where not exists (select from tasks t where t.id = k.id)`))
 	require.Zero(t, db.Count(t, `select count(*) from (select task_id from report_logs where verdict = 'applied' and status = 2 group by 1 having count(*) > 1) x`), "no task succeeds twice")
 	require.Zero(t, db.Count(t, `select count(*) from task_done d where status = 2 and not exists (select from report_logs r where r.task_id = d.id and r.claim_id = d.claim_id and verdict = 'applied' and r.status = 2)`))
 	require.Zero(t, db.Count(t, `select count(*) from (select task_id, claim_id from send_logs group by 1, 2 having count(*) > 1) x`))
-	// Their ids are in the order of the claims, as each is drawn while the row is held; when a claim began, it may have had to wait.
+	// send_logs.id is in the order of the claims of a task: it is drawn while the row is locked. claim_id is drawn before.
 	require.Zero(t, db.Count(t, `select count(*) from (select s.task_id, lag(s.claim_id) over w as before, s.claim_id
 		from send_logs s window w as (partition by task_id order by s.id)) c
 		where before is not null and not exists (select from report_logs r where r.task_id = c.task_id and r.claim_id = c.before and r.verdict in ('applied', 'timeout_retry'))`),
 		"a task is claimed again only after its claim before ended")
-	require.Positive(t, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry'`), "the leases were short enough to lapse")
+	require.Positive(t, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry'`), "some leases expired")
 	require.Positive(t, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`))
 }
 

@@ -21,8 +21,8 @@ type Filter struct {
 	Queue    string
 	Queues   []string // those that may be listed; empty = all
 	CallerID *int64
-	From     time.Time // made at or after it
-	To       time.Time // made before it
+	From     time.Time // created at or after it
+	To       time.Time // created before it
 	After    task.ID   // the last id of the page before; zero = the first page
 	Limit    int
 }
@@ -30,16 +30,16 @@ type Filter struct {
 // Page is one page of a list of tasks, newest first.
 type Page struct {
 	Tasks []Detail
-	Next  task.ID // what the next page comes After; zero = this is the last page
+	Next  task.ID // Filter.After of the next page; zero = this is the last page
 }
 
-// scanRows bounds the index entries that one page looks through. A filter that
-// few tasks pass gives short pages, even empty ones, and never a long query.
+// scanRows limits the index entries that one page scans. A filter that matches few
+// tasks gives short pages, even empty ones, and never a long query.
 const scanRows = 10_000
 
-// listColumns and listTail surround what drives a list: a from clause that
-// gives bodies t in the order of the index it walks. The lateral subqueries
-// keep the planner from walking anything else.
+// A list is listColumns, a from clause, listTail and listEnd. The from clause has the
+// table c, whose index is scanned in order, and the bodies t of its rows. The lateral
+// subqueries keep the planner from scanning any other table first.
 const listColumns = `select ` + bodyColumns + `, s.* `
 
 const listTail = `
@@ -63,8 +63,8 @@ const listEnd = `order by c.id desc limit $9`
 
 const bodyOfDriver = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
-// The lists by what drives them: the bodies, by phone number where one is
-// given; the live rows of one state; the failed results.
+// The lists by the index that they scan: the bodies, those of one phone number if the
+// filter has one; the live rows of one state; the failed results.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
@@ -72,7 +72,7 @@ const (
 	listFailedSQL = listColumns + `from task_done c ` + bodyOfDriver + listTail + `and c.status = 3 ` + listEnd
 )
 
-// The edges: the lowest id that a page may look at.
+// These return the lowest id that a page may scan, the edge.
 const (
 	edgeOfBodiesSQL = `
 select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_number = $3) order by id desc offset $4 limit 1`
@@ -80,14 +80,14 @@ select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_n
 	edgeOfFailedSQL = `select id from task_done where id >= $1 and id < $2 and status = 3 order by id desc offset $3 limit 1`
 )
 
-// walkIndexSQL has the planner walk an index in its order even where tables
-// were never analyzed: a sort would read all that it sorts.
+// walkIndexSQL makes the planner scan an index in order even if tables were never
+// analyzed: a sort would read every matching row first.
 const walkIndexSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
-// List lists tasks that pass a filter, newest first. A page looks through
-// at most scanRows tasks of the index that fits the filter best, so it may be
-// shorter than its limit and yet not the last.
+// List lists tasks that pass a filter, newest first. A page scans at most
+// scanRows tasks of the index that fits the filter best, so a page that is shorter than
+// its limit need not be the last.
 func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
@@ -99,8 +99,8 @@ func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	return page, store.Wrap("list tasks", err)
 }
 
-// listSpellings joins the lists of each spelling of a phone number. Its page ends
-// where the first of them does.
+// listSpellings merges the lists of each spelling of a phone number. Its page ends where
+// the first of these lists ends.
 func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page Page, err error) {
 	for _, f.Phone = range st.phones.Spellings(f.Phone) {
 		found, err := listTasks(ctx, tx, f)
@@ -128,7 +128,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	err := tx.QueryRow(ctx, edge, edgeArgs...).Scan(&next)
 	switch {
 	case err == nil && len(f.Queues) > 0:
-		// The id may be that of a task of another queue, which must not be shown.
+		// next may be the id of a task of another queue, which must not be shown.
 		low = task.IDFloor(next.Time())
 		next = low
 	case err == nil:
@@ -143,7 +143,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	return Page{Tasks: found, Next: next}, err
 }
 
-// bounds are the ids between which the filter looks, the upper excluded.
+// bounds returns the range of ids that the filter allows: from low to before high.
 func (f *Filter) bounds() (low, high task.ID) {
 	for i := range high {
 		high[i] = 0xff
@@ -160,8 +160,7 @@ func (f *Filter) bounds() (low, high task.ID) {
 	return low, high
 }
 
-// driver picks the index to walk: the one that leaves the least to look
-// through.
+// driver returns the statements of the index with the fewest entries to scan.
 func (f *Filter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
 	switch {
 	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):
@@ -173,7 +172,7 @@ func (f *Filter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
 	}
 }
 
-// args are the parameters of a list.
+// args returns the parameters of a list.
 func (f *Filter) args(low, high task.ID) []any {
 	return []any{low, high, store.OrNull(f.Phone), f.State, store.OrNull(f.Reason), store.OrNull(f.Source), store.OrNull(f.Queue), f.CallerID, f.Limit + 1, store.NotNull(f.Queues)}
 }

@@ -32,7 +32,7 @@ func ids(page tasks.Page) (ids []task.ID) {
 
 func pointer[T any](v T) *T { return &v }
 
-func TestAListHoldsWhatEachFilterNamesNewestFirst(t *testing.T) {
+func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	scheduled := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
@@ -84,7 +84,7 @@ func TestAListHoldsWhatEachFilterNamesNewestFirst(t *testing.T) {
 		require.True(t, page.Next.IsZero(), name)
 	}
 	for _, d := range mustList(t, db, tasks.Filter{}).Tasks {
-		require.Equal(t, db.MustTask(t, d.ID), d, "a listed task is the task")
+		require.Equal(t, db.MustTask(t, d.ID), d, "a list has the same fields as ByID")
 	}
 }
 
@@ -109,9 +109,9 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 	}
 }
 
-// fill makes n tasks of the queue default, oldest first: those whose number
-// divides by 10 are pending, by 25 failed, all others succeeded. Number 1 is of
-// the source rare and the phone number 999.
+// fill inserts n tasks of the queue default, oldest first. Tasks with a number divisible
+// by 10 are pending, of the others those divisible by 25 failed, and the rest succeeded.
+// Task 1 has the source rare and the phone number 999.
 func fill(t *testing.T, url string, n int) {
 	t.Helper()
 	conn := storetest.Owner(t, url)
@@ -131,7 +131,7 @@ func fill(t *testing.T, url string, n int) {
 	}
 }
 
-func TestNoListWalksTheHistory(t *testing.T) {
+func TestListsScanOnlyTheirIndex(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -166,7 +166,7 @@ func TestNoListWalksTheHistory(t *testing.T) {
 	check("before the first analyze")
 	_, err := storetest.Owner(t, url).Exec(t.Context(), `vacuum analyze`)
 	require.NoError(t, err)
-	check("after it")
+	check("after analyze")
 }
 
 func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
@@ -188,7 +188,7 @@ func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 	require.Len(t, mustList(t, db, tasks.Filter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
 }
 
-func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
+func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -206,7 +206,7 @@ func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
 			break
 		}
 		_, err := db.Tasks.ByID(t.Context(), f.After)
-		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor is the id of a foreign task")
+		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor must not be the id of a foreign task")
 	}
 	require.True(t, f.After.IsZero(), "the pages end")
 	require.Equal(t, []task.ID{mine.ID}, found)
@@ -259,5 +259,5 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	events, _, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.EventClaimed, events[2].Event)
-	require.Empty(t, events[2].RequestID, "a few numbers would be read as very long text")
+	require.Empty(t, events[2].RequestID, "a request_id that is not a string is left out: as text it could be very long")
 }

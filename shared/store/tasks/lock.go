@@ -12,13 +12,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// beginLockSQL limits how long the transaction waits for a lock, and returns its now.
+// beginLockSQL limits how long the transaction waits for a lock, and returns its now().
 const beginLockSQL = `select now(), set_config('lock_timeout', $1, true)`
 
 // lockLiveSQL locks in id order, so that two transactions never deadlock.
 const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
 
-// lockDoneSQL runs after lockLiveSQL, and finds tasks that were finished while that waited.
+// lockDoneSQL runs after lockLiveSQL, and finds tasks that were finished while lockLiveSQL waited.
 const lockDoneSQL = `
 select ` + doneColumns + `, now()
 from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
@@ -27,23 +27,23 @@ order by d.id
 for update of d`
 
 // tasksExistSQL finds the tasks that are live, or done and have their body, which lockDoneSQL needs.
-// One statement sees one state of both tables, so it finds a task that another transaction moves,
-// too.
+// One statement has one snapshot of both tables, so it also finds a task that another transaction
+// is moving between them.
 const tasksExistSQL = `
 select id from task_live where id = any($1::uuid[])
 union all
 select d.id from task_done d where d.id = any($1::uuid[]) and exists (select from tasks where tasks.id = d.id offset 0)`
 
-// Locked is the set of tasks that a transaction has locked, and its now.
+// Locked is the set of tasks that a transaction has locked, and the now() of the transaction.
 type Locked struct {
 	tasks map[task.ID]task.Task
-	exist map[task.ID]bool // the other tasks that are live or done
+	exist map[task.ID]bool // tasks that were live or done but not locked in the last round
 	Now   time.Time
 }
 
-// Of returns one task. found is false when it is archived, does not exist, or has lost its
-// state. The error is server_busy when the task changed tables each time before it could be
-// locked.
+// Of returns one task. found is false if it is archived, does not exist, or has lost its
+// state. The error is task.CodeServerBusy if the task moved to the other table in every round
+// before it could be locked.
 func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	t, found = l.tasks[id]
 	if !found && l.exist[id] {
@@ -54,49 +54,49 @@ func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 
 // missing returns the tasks that are not locked.
 func (l Locked) missing(ids []task.ID) []task.ID {
-	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, held := l.tasks[id]; return held })
+	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := l.tasks[id]; return found })
 }
 
-// How long a flush waits for locked rows. A row that is run alone has waited before.
+// How long a flush waits for locked rows. A row that is run alone has already waited once.
 const (
 	LockTimeout      = "250ms"
 	lockTimeoutAlone = "20ms"
 )
 
-// lockRounds limits how often lockTasks searches both tables. It misses a task that moves
-// twice in each round.
+// lockRounds limits how often Lock searches both tables. A round misses a task that moves
+// twice during it.
 const lockRounds = 5
 
 // Lock begins a transaction and locks the tasks, in one round trip when all are live. It
 // searches both tables for the others, again for those that moved between the tables while it
 // waited for their locks.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
-	held := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
+	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
 		for _, t := range found {
-			held.tasks[t.ID] = t.Task
+			locked.tasks[t.ID] = t.Task
 		}
 		return err
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(beginLockSQL, timeout).QueryRow(func(row pgx.Row) error { return row.Scan(&held.Now, nil) })
+	batch.Queue(beginLockSQL, timeout).QueryRow(func(row pgx.Row) error { return row.Scan(&locked.Now, nil) })
 	batch.Queue(lockLiveSQL, ids).Query(keep)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return held, err
+		return locked, err
 	}
-	missing := held.missing(ids)
+	missing := locked.missing(ids)
 	for round := 0; round < lockRounds && len(missing) > 0; round++ {
-		held.exist = map[task.ID]bool{}
+		locked.exist = map[task.ID]bool{}
 		var batch pgx.Batch
 		batch.Queue(lockDoneSQL, missing).Query(keep)
 		batch.Queue(lockLiveSQL, missing).Query(keep)
-		batch.Queue(tasksExistSQL, missing).Query(store.CollectSet(held.exist))
+		batch.Queue(tasksExistSQL, missing).Query(store.CollectSet(locked.exist))
 		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-			return held, err
+			return locked, err
 		}
-		missing = held.missing(slices.Collect(maps.Keys(held.exist)))
+		missing = locked.missing(slices.Collect(maps.Keys(locked.exist)))
 	}
-	return held, nil
+	return locked, nil
 }

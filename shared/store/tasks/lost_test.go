@@ -21,7 +21,7 @@ import (
 
 // Regressions: lost responses and locked rows.
 
-func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
+func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 	t.Parallel()
 	for name, withID := range map[string]bool{"with a claim_id": true, "with the app only": false} {
 		t.Run(name, func(t *testing.T) {
@@ -52,17 +52,18 @@ func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 			d := direct.MustTask(t, s.ID)
 			require.Equal(t, int16(1), d.RetryCount)
 			if len(second) == 1 {
-				require.Equal(t, task.Processing, d.State, "the second claim lives on")
+				require.Equal(t, task.Processing, d.State, "the second claim continues")
 				require.Equal(t, second[0].ClaimID, d.ClaimID)
 			}
 		})
 	}
 }
 
-// failingOver gives a database, a proxy to it, and what has a copy of it as it is
-// now take its place: what is committed meanwhile is gone then, as are ids of
-// transactions and of sequences. The proxy refuses until it is restored.
-func failingOver(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
+// newFailover returns a database, a proxy to it, and failOver. failOver replaces the
+// database by the copy that newFailover made after prepare: what was committed since
+// is lost, and ids of transactions and sequences are used again. The proxy then refuses
+// connections until it is restored.
+func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
 	t.Helper()
 	url = sandbox.NewDatabase(t)
 	config, err := pgx.ParseConfig(url)
@@ -88,14 +89,14 @@ func failingOver(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *
 	}
 }
 
-// A commit that no standby has is gone after a failover, and the new primary
-// gives its transaction's id to another one. Here a copy of the database takes
-// its place, on a server that knows the id for committed.
-func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
+// A commit that no standby has is lost in a failover, and the new primary uses its
+// transaction id again. Here a copy of the database replaces it, on a server where that
+// id is committed.
+func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	s := storetest.Submission()
 	var claim tasks.Claimed
-	url, proxy, failOver := failingOver(t, func(db *storetest.DB) {
+	url, proxy, failOver := newFailover(t, func(db *storetest.DB) {
 		db.MustSubmit(t, s)
 		claim = db.MustClaim(t, "app", 1)[0]
 	})
@@ -115,12 +116,12 @@ func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
 	out, ok := <-returned
 	require.True(t, ok)
 	require.Equal(t, task.Applied, out.Verdict)
-	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "what was returned is true")
+	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "the result that was returned is stored")
 }
 
 func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	t.Parallel()
-	url, proxy, failOver := failingOver(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
+	url, proxy, failOver := newFailover(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
 	db := storetest.OpenAt(t, proxy.URL())
 	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed := make(chan []tasks.Claimed, 1)
@@ -134,7 +135,7 @@ func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	proxy.Restore()
 	ours := <-claimed
 	require.Len(t, ours, 1)
-	require.NotEqual(t, others[0].ID, ours[0].ID, "two apps have the same task")
+	require.NotEqual(t, others[0].ID, ours[0].ID, "two apps must not get the same task")
 	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
 }
 
@@ -152,7 +153,7 @@ func TestClaimWithLostResponseIsReturned(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from send_logs`))
 	db.MustSubmit(t, storetest.Submission())
 	next := db.MustClaim(t, "app", 1)[0].ClaimID
-	require.Equal(t, claimed[0].ClaimID+tasks.ClaimBlock, next, "the server may be another one, which gives the block out again")
+	require.Equal(t, claimed[0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the block again")
 }
 
 func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
@@ -171,7 +172,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	<-fired
 	proxy.Cut()
 	direct := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { // the server has noticed, and so has the store
+	require.Eventually(t, func() bool { // the server has ended the sessions, so the store's connections are broken
 		var n int
 		err := direct.QueryRow(t.Context(), `select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`).Scan(&n)
 		return err == nil && n == 0
@@ -180,8 +181,8 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	require.NoError(t, <-returned)
 }
 
-// A caller that does not know whether its commit succeeded waits to find out. Without
-// a begun transaction there is nothing to wait for.
+// A call whose commit may have succeeded waits to find out. If no transaction was started, it must
+// fail at once.
 func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)
@@ -193,7 +194,7 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	db.MustSubmit(t, s)
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 	proxy.Cut()
-	require.Eventually(t, func() bool { // it has noticed
+	require.Eventually(t, func() bool { // PgBouncer has no server connection left
 		_, err := db.Tasks.ByID(t.Context(), s.ID)
 		return task.CodeOf(err) == task.CodeServerBusy
 	}, 10*time.Second, time.Millisecond)
@@ -207,7 +208,7 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 		return errs[0] == nil
-	}, 10*time.Second, 10*time.Millisecond, "and it goes on by itself")
+	}, 10*time.Second, 10*time.Millisecond, "it recovers by itself")
 }
 
 func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
@@ -232,7 +233,7 @@ func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
 	}
 }
 
-func TestTheFirstOfEqualKeysInABatchWins(t *testing.T) {
+func TestFirstOfEqualKeysInABatchIsAccepted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	subs := make([]*tasks.Submission, 100)
@@ -270,22 +271,22 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	}
 	select {
 	case <-all:
-		require.Fail(t, "the stuck calls returned before the others: this test shows nothing")
+		require.Fail(t, "the stuck calls returned before the others: this test proves nothing")
 	default:
 	}
-	require.NoError(t, tx.Rollback(t.Context())) // the keys are in flight no more
-	taken := 0
+	require.NoError(t, tx.Rollback(t.Context())) // the keys are no longer in flight
+	accepted := 0
 	for _, err := range <-all {
 		if err == nil {
-			taken++
+			accepted++
 			continue
 		}
 		require.Contains(t, []string{task.CodeKeyInFlight, task.CodeServerBusy}, task.CodeOf(err))
 	}
-	require.Equal(t, 20+taken, db.Count(t, `select count(*) from tasks`))
+	require.Equal(t, 20+accepted, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestALockedDefaultIsNoKeyInFlight(t *testing.T) {
+func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -360,13 +361,13 @@ func TestClaimReturnsPendingByQueue(t *testing.T) {
 	db.MustSubmit(t, later...)
 	_, err := db.Owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
 	require.NoError(t, err)
-	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
+	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 8)
-	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 6}, touched)
+	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 6}, pending)
 }
 
-func TestAnOrderWhoseResponseWasLostIsTheSameOrder(t *testing.T) {
+func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)

@@ -11,12 +11,12 @@ import (
 )
 
 // A claim reads the head of its index. While an old snapshot is open anywhere on the server,
-// index entries of tasks claimed long ago cannot be removed, and every claim scans them. A
-// process that notices slow claims keeps in memory how far it has come in each priority
-// bucket. It claims from these low-water marks for a short time and then scans from the start
+// index entries of tasks claimed long ago cannot be removed, and every claim scans them. After
+// slow claims, a process keeps in memory the position that its claims have reached in each
+// priority bucket. It claims from these low-water marks for a short time and then scans from the start
 // again. When a claim above the marks finds nothing, a plain claim follows, so an empty response
-// is always correct. A task that enters below a mark is late by that time at most, and only
-// while other tasks come. No mark is stored.
+// is always correct. A task that is added below a mark waits at most for that time, and only
+// while there are other tasks. Marks are not stored in the database.
 const (
 	slowClaim  = 20 * time.Millisecond
 	slowInARow = 3  // slow claims before marks are used
@@ -78,7 +78,7 @@ func (m *lowWaterMarks) observe(queue string, claimed []Claimed, took time.Durat
 	}
 }
 
-// advance moves the marks up to what a claim above them reached.
+// advance moves the marks up to the tasks of a claim above them.
 func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,6 +14,8 @@ import (
 
 func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
+	const claim = `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`
+	const claimAbove = claim + `, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`
 	storetest.Plans{
 		Burst: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
@@ -29,16 +31,16 @@ insert into template_pauses (template_id, caller_id, strikes, reason) select 't'
 insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, 'enc2.', now(), 1 from generate_series(1, 1000) g`,
 		Tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
 		Cases: map[string]string{
-			"claimSQL":                      `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`,
-			"sharedClaimSQL":                `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`,
-			"claimWithEventsSQL":            `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`,
-			"sharedClaimWithEventsSQL":      `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`,
+			"claimSQL":                      claim,
+			"sharedClaimSQL":                claim,
+			"claimWithEventsSQL":            claim,
+			"sharedClaimWithEventsSQL":      claim,
 			"removeBodilessSQL":             storetest.SomeIDs + `, 'default'`,
 			"hasWorkSQL":                    `'default'`,
-			"claimAboveSQL":                 `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[], array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"sharedClaimAboveSQL":           `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[], array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"claimAboveWithEventsSQL":       `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[], array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"sharedClaimAboveWithEventsSQL": `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[], array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"claimAboveSQL":                 claimAbove,
+			"sharedClaimAboveSQL":           claimAbove,
+			"claimAboveWithEventsSQL":       claimAbove,
+			"sharedClaimAboveWithEventsSQL": claimAbove,
 			"lockDueSQL":                    `100, 'default'`,
 			"queuePauseSQL":                 `'q1'`,
 			"endPauseSQL":                   `'q1'`,

@@ -15,17 +15,17 @@ import (
 // tasks are still accepted, promoted and expired.
 type Pause struct {
 	Queue     string
-	Until     time.Time // it ends by itself then; zero = when an operator resumes the queue
+	Until     time.Time // when it ends by itself; zero = it ends when an operator resumes the queue
 	Reason    string    // for operators
-	PausedBy  string    // the operator or the function
+	PausedBy  string    // name of the operator or function
 	Manual    bool
 	CreatedAt time.Time
 
-	Left    time.Duration // time to its end, by the database's clock; 0 or less = ended. Set by queries if it has an end
+	Left    time.Duration // time to Until by the database's clock; 0 or less = ended. Set by queries if Until is set
 	Pending int           // set by ResumeQueue: the pending tasks, counted up to 1000
 }
 
-// json is a pause in operator_actions; "" where there was or is none.
+// json returns the pause for an audit entry; "" if there is no pause.
 func (p Pause) json() string {
 	if p.Queue == "" {
 		return ""
@@ -37,14 +37,14 @@ func (p Pause) json() string {
 	return store.MustJSON(row)
 }
 
-// notPaused is the condition of a claim from queue $1. It refers to no row of the statement
-// around it, so it is evaluated once for all rows.
+// notPaused is the condition of a claim from queue $1. It does not depend on the rows of
+// the claim, so it is evaluated once.
 const notPaused = `not exists (select from queue_pauses where queue = $1 and (until is null or until > now()))`
 
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
-// pauseSQL makes or replaces a pause. It returns no row if it does neither: the end is past, or
-// a function would replace a manual pause or a longer one.
+// pauseSQL creates or replaces a pause. It returns no row if it does neither: the end is in the
+// past, or a function would replace a manual pause or a longer one.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -53,30 +53,30 @@ on conflict (queue) do update set until = excluded.until, reason = excluded.reas
 where excluded.by_hand or p.until <= now() or not p.by_hand and p.until < coalesce(excluded.until, 'infinity')
 returning ` + pauseColumns
 
-// PauseQueue pauses p.Queue until p.Until for p.Reason, whatever pause it had. An
-// end that is past is task.CodeInvalid.
-func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (made Pause, err error) {
+// PauseQueue pauses p.Queue until p.Until for p.Reason, and replaces any other pause of the
+// queue. An end in the past is task.CodeInvalid.
+func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (after Pause, err error) {
 	by.Reason = p.Reason
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		before, _, err := pauseOf(ctx, tx, lockPauseSQL, p.Queue)
+		before, _, err := queryPause(ctx, tx, lockPauseSQL, p.Queue)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
 		var paused bool
-		made, paused, err = pauseOf(ctx, tx, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), store.Storable(by.Name), true)
+		after, paused, err = queryPause(ctx, tx, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), store.Storable(by.Name), true)
 		if err == nil && !paused {
 			err = task.Invalid([]task.Field{{Name: "until", Message: "must be in the future"}})
 		}
-		return store.AuditEntry{Action: "queue.pause", Subject: pauseSubject(p.Queue), Before: before.json(), After: made.json()}, err
+		return store.AuditEntry{Action: "queue.pause", Subject: pauseSubject(p.Queue), Before: before.json(), After: after.json()}, err
 	})
-	return made, store.Wrap("pause queue", err)
+	return after, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs pauses a queue for a function that has found that nothing can be sent. It
-// neither replaces a manual pause nor shortens any, and does nothing if the end is past. The
-// end of the pause must still be published to pollers.
+// PauseQueueAs pauses a queue for a function that cannot send anything now. It does not replace
+// a manual or longer pause, and does nothing if the end is in the past. The caller must wake
+// Sweep at the end of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
-	_, _, err := pauseOf(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
+	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
 }
 
@@ -85,12 +85,12 @@ func pauseSubject(queue string) string { return "queue/" + queue }
 // lockPauseSQL finds the pause that is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
-// endPauseSQL leaves the row for sweep, so that pollers are woken even if the process that
+// endPauseSQL leaves the row for Sweep, so that pollers are woken even if the process that
 // resumes the queue dies.
 const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
 
-// pendingOf and pendingLimit stand around a queue and count what waits there, up
-// to what Pause.Pending says.
+// pendingOf, a queue and pendingLimit are a subquery: the number of the queue's pending tasks,
+// counted up to 1000.
 const (
 	pendingOf    = `(select count(*) from (select from task_live l where l.state = 1 and l.queue = `
 	pendingLimit = ` limit 1000) waiting)`
@@ -101,7 +101,7 @@ const (
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
-		p, paused, err = pauseOf(ctx, tx, lockPauseSQL, queue)
+		p, paused, err = queryPause(ctx, tx, lockPauseSQL, queue)
 		if err == nil && !paused {
 			err = task.Refuse(task.CodeNotFound, "queue "+queue+" is not paused")
 		}
@@ -119,7 +119,7 @@ const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue
 // QueuePause returns the pause of a queue and whether it is in force. An ended pause is
 // returned until sweep removes it.
 func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
-	p, found, err := pauseOf(ctx, st.db.Hot, queuePauseSQL, queue)
+	p, found, err := queryPause(ctx, st.db.Hot, queuePauseSQL, queue)
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
 }
 
@@ -137,7 +137,7 @@ const endedPausesSQL = `
 delete from queue_pauses p where queue = any(array(select queue from queue_pauses where until <= now() for update skip locked))
 returning queue, ` + pendingOf + `p.queue` + pendingLimit
 
-// endPauses lets the queues go on whose pause is over.
+// endPauses removes the ended pauses and adds the pending tasks of their queues to pending.
 func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) error {
 	var queue string
 	var n int
@@ -146,8 +146,8 @@ func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) erro
 	})
 }
 
-// pauseOf reads one pause or none.
-func pauseOf(ctx context.Context, q store.Querier, sql string, args ...any) (p Pause, found bool, err error) {
+// queryPause reads the pause that sql returns; found is false if it returns none.
+func queryPause(ctx context.Context, q store.Querier, sql string, args ...any) (p Pause, found bool, err error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return p, false, err
@@ -163,12 +163,12 @@ func scanPause(row pgx.CollectableRow) (p Pause, err error) {
 	var until *time.Time
 	var now time.Time
 	err = row.Scan(&p.Queue, &until, &p.Reason, &p.PausedBy, &p.Manual, &p.CreatedAt, &now)
-	p.ends(until, now)
+	p.setEnd(until, now)
 	return p, err
 }
 
-// ends sets the end of a pause; nil = it has none.
-func (p *Pause) ends(until *time.Time, now time.Time) {
+// setEnd sets Until and Left; nil = the pause has no end.
+func (p *Pause) setEnd(until *time.Time, now time.Time) {
 	if until != nil {
 		p.Until, p.Left = *until, until.Sub(now)
 	}
@@ -180,10 +180,10 @@ type QueueState struct {
 	Pause *Pause // nil = it is not paused
 }
 
-// ofPage are the queues of a page of queuesSQL: those after $1, of $2 alone unless that is empty.
+// ofPage is the condition of the queues of a page: after $1, and in $2 unless $2 is empty.
 const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
 
-// queuesSQL takes as many rows as a page has from both sides of the join, which are all that can be in it.
+// queuesSQL limits both sides of the join to the size of a page: later rows cannot be in the page.
 const queuesSQL = `
 select coalesce(live.queue, paused.queue), coalesce(scheduled, 0), coalesce(pending_new, 0), coalesce(pending_retry, 0),
     coalesce(processing, 0), coalesce(held, 0), oldest_pending,
@@ -197,8 +197,8 @@ full join (
 order by 1
 limit $3`
 
-// Queues returns a page of the queues that have live tasks or are paused, by name: of those in
-// queues, or of all if that is empty, the ones after the name after, which is "" for the first page.
+// Queues returns a page of the queues that have live tasks or are paused, by name. It returns those
+// in queues, or all if queues is empty, whose names come after the name after; "" = the first page.
 // more reports whether there is another page.
 func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanQueue, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
@@ -216,7 +216,7 @@ func scanQueue(row pgx.CollectableRow) (q QueueState, err error) {
 	q.OldestPending = age(oldest)
 	if paused != nil {
 		p.Queue = *paused
-		p.ends(until, now)
+		p.setEnd(until, now)
 		q.Pause = &p
 	}
 	return q, err

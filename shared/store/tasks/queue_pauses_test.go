@@ -19,7 +19,7 @@ func mustPause(t *testing.T, db *storetest.DB, queue string, until time.Time) {
 	require.NoError(t, err)
 }
 
-// mustPaused gives the pause that is in force.
+// mustPaused returns the pause that is in force.
 func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	t.Helper()
 	p, paused, err := db.Tasks.QueuePause(t.Context(), queue)
@@ -28,7 +28,7 @@ func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	return p
 }
 
-// endPause ends the pause of the default queue, as time would.
+// endPause sets the end of all pauses to now.
 func endPause(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.Exec(t, `update queue_pauses set until = now()`)
@@ -42,9 +42,9 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	held := db.MustClaim(t, "app", 1)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
 	require.Empty(t, db.MustClaim(t, "app", 10))
-	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "other" }), 1, "other queues go on")
+	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "other" }), 1, "other queues are not paused")
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: held[0].ID, AppID: "app", ClaimID: held[0].ClaimID, Outcome: task.SentOK}).Verdict)
-	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are taken")
+	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are accepted")
 
 	p := mustPaused(t, db, task.DefaultQueue)
 	require.Equal(t, "the gateway is down", p.Reason)
@@ -92,7 +92,7 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	p, paused, err := db.Tasks.QueuePause(t.Context(), task.DefaultQueue)
 	require.NoError(t, err)
 	require.False(t, paused)
-	require.False(t, p.Until.IsZero(), "it is still there to be seen")
+	require.False(t, p.Until.IsZero(), "the row is kept until a sweep")
 	require.LessOrEqual(t, p.Left, time.Duration(0))
 	all, err := db.Tasks.QueuePauses(t.Context())
 	require.NoError(t, err)
@@ -110,8 +110,8 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	sweeps.Wait()
 	close(pending)
 	sum := tasks.PendingByQueue{}
-	for touched := range pending {
-		for queue, n := range touched {
+	for one := range pending {
+		for queue, n := range one {
 			sum[queue] += n
 		}
 	}
@@ -128,10 +128,10 @@ func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	mustPause(t, db, "other", time.Time{})
 	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // by a process that dies before it wakes pollers
 	require.NoError(t, err)
-	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "third", AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "third", AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Empty(t, claimed)
-	require.Equal(t, tasks.PendingByQueue{"other": 1}, touched)
+	require.Equal(t, tasks.PendingByQueue{"other": 1}, pending)
 	require.Empty(t, db.MustClaim(t, "app", 10))
 }
 
@@ -140,44 +140,43 @@ func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 	now := time.Now()
 	soon, late := now.Add(time.Hour), now.Add(2*time.Hour)
 	for name, c := range map[string]struct {
-		has    *tasks.Pause // nil = none, else by hand or by a function
-		over   bool
-		wants  time.Time
-		wins   bool
-		reason string
+		old      *tasks.Pause // nil = none
+		ended    bool         // the old one
+		until    time.Time    // end of the new one
+		replaces bool
 	}{
-		"there is none":                     {wants: soon, wins: true},
-		"its own end is past":               {wants: now.Add(-time.Second)},
-		"by hand and shorter":               {has: &tasks.Pause{Until: soon, Manual: true}, wants: late},
-		"by hand and open":                  {has: &tasks.Pause{Manual: true}, wants: late},
-		"by hand and over":                  {has: &tasks.Pause{Until: soon, Manual: true}, over: true, wants: late, wins: true},
-		"by a function and shorter":         {has: &tasks.Pause{Until: soon}, wants: late, wins: true},
-		"by a function and longer":          {has: &tasks.Pause{Until: late}, wants: soon},
-		"by a function and as long":         {has: &tasks.Pause{Until: soon}, wants: soon},
-		"by a function and open":            {has: &tasks.Pause{}, wants: late},
-		"by a function, and now open":       {has: &tasks.Pause{Until: late}, wins: true},
-		"by a function and over, now open":  {has: &tasks.Pause{Until: late}, over: true, wins: true},
-		"by a function and over, now short": {has: &tasks.Pause{Until: late}, over: true, wants: soon, wins: true},
+		"no pause":                              {until: soon, replaces: true},
+		"an end in the past":                    {until: now.Add(-time.Second)},
+		"manual and shorter":                    {old: &tasks.Pause{Until: soon, Manual: true}, until: late},
+		"manual without end":                    {old: &tasks.Pause{Manual: true}, until: late},
+		"manual and ended":                      {old: &tasks.Pause{Until: soon, Manual: true}, ended: true, until: late, replaces: true},
+		"automatic and shorter":                 {old: &tasks.Pause{Until: soon}, until: late, replaces: true},
+		"automatic and longer":                  {old: &tasks.Pause{Until: late}, until: soon},
+		"automatic and as long":                 {old: &tasks.Pause{Until: soon}, until: soon},
+		"automatic without end":                 {old: &tasks.Pause{}, until: late},
+		"automatic, then without end":           {old: &tasks.Pause{Until: late}, replaces: true},
+		"automatic and ended, then without end": {old: &tasks.Pause{Until: late}, ended: true, replaces: true},
+		"automatic and ended, then shorter":     {old: &tasks.Pause{Until: late}, ended: true, until: soon, replaces: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
-			if c.has != nil && c.has.Manual {
-				mustPause(t, db, "q", c.has.Until)
-			} else if c.has != nil {
-				require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.has.Until, Reason: "first"}, "wechat"))
+			if c.old != nil && c.old.Manual {
+				mustPause(t, db, "q", c.old.Until)
+			} else if c.old != nil {
+				require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.old.Until, Reason: "first"}, "wechat"))
 			}
-			if c.over {
+			if c.ended {
 				endPause(t, db)
 			}
-			require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.wants, Reason: "second"}, "wechat"))
+			require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.until, Reason: "second"}, "wechat"))
 			p, _, err := db.Tasks.QueuePause(t.Context(), "q")
 			require.NoError(t, err)
-			require.Equal(t, c.wins, p.Reason == "second", "%+v", p)
-			if c.wins {
+			require.Equal(t, c.replaces, p.Reason == "second", "%+v", p)
+			if c.replaces {
 				require.Equal(t, "wechat", p.PausedBy)
 				require.False(t, p.Manual)
-				require.WithinDuration(t, c.wants, p.Until, time.Millisecond)
+				require.WithinDuration(t, c.until, p.Until, time.Millisecond)
 			}
 		})
 	}
@@ -193,7 +192,7 @@ func TestManualPauseReplacesAnyAndEndsInTheFuture(t *testing.T) {
 	require.True(t, mustPaused(t, db, "q").Manual)
 	_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: "q", Until: time.Now().Add(-time.Hour), Reason: "x"}, storetest.Tester)
 	require.Equal(t, task.CodeInvalid, task.CodeOf(err))
-	require.True(t, until.Equal(mustPaused(t, db, "q").Until), "what is refused changes nothing")
+	require.True(t, until.Equal(mustPaused(t, db, "q").Until), "a refused pause changes nothing")
 	log := db.Actions(t, "queue/q")
 	require.Equal(t, []string{"queue.pause"}, storetest.ActionNames(log), "a call that changes nothing has no entry")
 	require.JSONEq(t, `{"reason":"quota","paused_by":"wechat"}`, string(log[0].Before))
@@ -210,9 +209,9 @@ func TestClaimsOfPausedQueueSetNoMarks(t *testing.T) {
 	marks := db.Tasks.Marks(task.DefaultQueue, time.Now())
 	require.NotEmpty(t, marks)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
-	require.Empty(t, db.MustClaim(t, "app", 1), "also above the floors nothing is handed out")
+	require.Empty(t, db.MustClaim(t, "app", 1), "a claim above the marks checks the pause too")
 	db.Tasks.ObserveClaim(task.DefaultQueue, nil, time.Millisecond)
-	buckets, slow := db.Tasks.ObservedOf(task.DefaultQueue)
+	buckets, slow := db.Tasks.StoredMarks(task.DefaultQueue)
 	require.Equal(t, marks, buckets)
 	require.GreaterOrEqual(t, slow, tasks.SlowInARow, "a fast empty claim does not count")
 	_, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
@@ -220,19 +219,19 @@ func TestClaimsOfPausedQueueSetNoMarks(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 }
 
-// A claim that begins after a pause gets nothing, also beside concurrent claims.
-func TestNoClaimThatBeginsAfterAPauseGetsATask(t *testing.T) {
+// Claims that run at the same time must not matter.
+func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	doors := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
 	subs := make([]*tasks.Submission, 400)
 	for i := range subs {
 		subs[i] = storetest.Submission()
 	}
-	doors[0].MustSubmit(t, subs...)
-	begun, stop := make(chan struct{}, 8), make(chan struct{})
+	instances[0].MustSubmit(t, subs...)
+	claiming, stop := make(chan struct{}, 8), make(chan struct{})
 	var claimers sync.WaitGroup
-	for i := range cap(begun) {
+	for i := range cap(claiming) {
 		claimers.Go(func() {
 			for first := true; ; first = false {
 				select {
@@ -240,29 +239,29 @@ func TestNoClaimThatBeginsAfterAPauseGetsATask(t *testing.T) {
 					return
 				default:
 				}
-				_, _, err := doors[i%2].Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+				_, _, err := instances[i%2].Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 				require.NoError(t, err)
 				if first {
-					begun <- struct{}{}
+					claiming <- struct{}{}
 				}
 			}
 		})
 	}
-	for range cap(begun) {
-		<-begun
+	for range cap(claiming) {
+		<-claiming
 	}
-	mustPause(t, doors[0], task.DefaultQueue, time.Time{})
-	require.Empty(t, doors[1].MustClaim(t, "after", 10))
+	mustPause(t, instances[0], task.DefaultQueue, time.Time{})
+	require.Empty(t, instances[1].MustClaim(t, "after", 10))
 	close(stop)
 	claimers.Wait()
-	left := doors[0].Count(t, `select count(*) from task_live where state = 1`)
-	require.Empty(t, doors[0].MustClaim(t, "after", 10))
-	_, err := doors[1].Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
+	left := instances[0].Count(t, `select count(*) from task_live where state = 1`)
+	require.Empty(t, instances[0].MustClaim(t, "after", 10))
+	_, err := instances[1].Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
-	require.Len(t, doors[0].MustClaim(t, "after", 400), left, "all that was left is there, each once")
+	require.Len(t, instances[0].MustClaim(t, "after", 400), left, "each remaining task once")
 }
 
-func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
+func TestQueuesHavePausesAndCounts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	list := func(after string, limit int, of ...string) (page []tasks.QueueState, more bool) {
@@ -277,8 +276,8 @@ func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
 	db.MustClaim(t, "app", 1)
 	mustPause(t, db, "b", time.Now().Add(time.Hour))
 	mustPause(t, db, "a", time.Time{})
-	mustPause(t, db, "over", time.Now().Add(time.Hour))
-	db.Exec(t, `update queue_pauses set until = now() where queue = 'over'`)
+	mustPause(t, db, "ended", time.Now().Add(time.Hour))
+	db.Exec(t, `update queue_pauses set until = now() where queue = 'ended'`)
 	queues, more = list("", 3)
 	require.Len(t, queues, 3)
 	require.False(t, more)
@@ -310,7 +309,7 @@ func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
 	require.EqualValues(t, 1, own[0].Scheduled)
 }
 
-// Callers choose the names of queues: however many there are, lists of queues are bounded and totals are exact.
+// Callers choose the names of queues, so there may be very many: lists of queues are bounded, and totals are exact.
 func TestListsOfQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -10,11 +10,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countTasksSQL counts the tasks of every account (see Caller.Account) that are not final. task_live has no
-// index by caller, which each submission, claim and report would have to keep: its
-// pages are read instead, and of a table larger than $1 bytes so many of them at
-// random. Twice the standard error of a sample, at about 64 rows a page, is
-// subtracted, so that a caller below its quota is hardly ever refused.
+// countTasksSQL counts the tasks of every account (see Caller.Account) that are not final. It scans
+// task_live, since each submission, claim and report would have to update an index by caller. Of a
+// table larger than $1 bytes, it scans a random sample of about $1 bytes. Twice the standard error of
+// the sample, at about 64 rows a page, is subtracted, so that a caller below its quota is hardly ever
+// refused.
 const countTasksSQL = `
 with s as materialized (
     select least(1, $1::float8 / greatest(pg_relation_size('task_live'), 1)) as part
@@ -26,26 +26,25 @@ group by 1`
 // taskSample is how many bytes of task_live one count reads, about 250,000 rows.
 const taskSample = 32 << 20
 
-// countTasks counts the tasks of all callers that have any, by a sample of so many
-// bytes.
+// countTasks counts the tasks of all accounts that have any, by a sample of at most so many bytes.
 func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
-	of := map[int64]quota.Waiting{}
-	var caller int64
+	byAccount := map[int64]quota.Waiting{}
+	var account int64
 	var w quota.Waiting
-	err := store.QueryEach(ctx, st.db.Hot, countTasksSQL, []any{store.Unprepared, sample}, []any{&caller, &w.Items}, func() {
-		of[caller] = w
+	err := store.QueryEach(ctx, st.db.Hot, countTasksSQL, []any{store.Unprepared, sample}, []any{&account, &w.Items}, func() {
+		byAccount[account] = w
 	})
-	return of, store.Wrap("count waiting tasks", err)
+	return byAccount, store.Wrap("count waiting tasks", err)
 }
 
-// SubmitWithinQuota is Submit for a caller that may have a limited number of tasks
-// waiting: not final, whatever their queue and state. The rows beyond that are refused
-// with task.CodeQuota, each by itself; a replay gets its response all the same.
+// SubmitWithinQuota is Submit for a caller with a limit of waiting tasks: those that are not
+// final, in any queue and state. Only the rows beyond the limit are refused, with
+// task.CodeQuota. A replay gets its response even then.
 //
-// No submission waits for a count (see quotas), and one process spends at most a
+// No submission waits for a count (see package quota), and one process spends at most a
 // twentieth of the time on counting. So a caller may exceed its quota by what a process
-// takes in before its first count, and by what the other processes take in between two
-// counts. Where a count is a sample it errs in favour of the caller.
+// accepts before its first count, and by what the other processes accept between two
+// counts. A count by a sample errs in favour of the caller.
 func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
 	var valid []*Submission
 	for _, s := range rows {
@@ -68,20 +67,20 @@ func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (o
 	return outs, errs
 }
 
-// WithinQuota calls submit with the number of n new tasks that the caller has room for,
-// and with what refuses the others. submit returns how many tasks were saved; those that
-// may have been, on an error, are in the next count.
+// WithinQuota calls submit for n new tasks: fit is how many of them are within the caller's
+// quota, and refusal is the error for the others. submit returns how many tasks were saved;
+// tasks that may have been saved despite an error are in the next count.
 func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
 	q := st.taskQuotas
 	limit := q.ByDefault
 	if caller.MaxWaitingTasks != nil {
 		limit.Items = *caller.MaxWaitingTasks
 	}
-	if limit.Items == 0 || caller.ID == 0 { // 0 is the operator's own pair
+	if limit.Items == 0 || caller.ID == 0 { // 0 is the built-in admin
 		submit(n, nil)
 		return
 	}
-	defer q.Refresh(caller.Account(), limit) // at the end: the first call of a process must not share its start with a count
+	defer q.Refresh(caller.Account(), limit) // deferred, so that a count does not slow down the first call of a process
 	admission, had := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1}, n)
 	defer admission.End()
 	fit := admission.Items()

@@ -21,8 +21,8 @@ func tasksAtMost(n int64) func(*stores.Config) { return func(c *stores.Config) {
 
 func ofCaller(id int64) func(*tasks.Submission) { return func(s *tasks.Submission) { s.CallerID = id } }
 
-// takeTasks submits n tasks at once, and returns how many the quota let through.
-func takeTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (taken int) {
+// submitTasks submits n tasks at once, and returns how many were within the quota.
+func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (accepted int) {
 	t.Helper()
 	var rows []*tasks.Submission
 	for range n {
@@ -32,52 +32,52 @@ func takeTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (ta
 	for i, out := range outs {
 		require.NoError(t, errs[i])
 		if out.Refused == nil {
-			taken++
+			accepted++
 			continue
 		}
 		require.Equal(t, task.CodeQuota, out.Refused.Code)
 		require.Positive(t, out.Refused.RetryAfter)
 	}
-	return taken
+	return accepted
 }
 
-func TestQuotaBoundsTheTasksThatACallerHasWaiting(t *testing.T) {
+func TestQuotaLimitsWaitingTasksOfACaller(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, tasksAtMost(3))
 	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
-	require.Equal(t, 3, takeTasks(t, db, greedy, 5))
-	require.Zero(t, takeTasks(t, db, greedy, 1))
-	require.Equal(t, 3, takeTasks(t, db, modest, 3), "another caller goes on")
-	require.Equal(t, 5, takeTasks(t, db, callers.Caller{}, 5), "the operator's own pair has no quota")
+	require.Equal(t, 3, submitTasks(t, db, greedy, 5))
+	require.Zero(t, submitTasks(t, db, greedy, 1))
+	require.Equal(t, 3, submitTasks(t, db, modest, 3), "another caller has its own quota")
+	require.Equal(t, 5, submitTasks(t, db, callers.Caller{}, 5), "the built-in admin has no quota")
 
 	other := storetest.OpenAt(t, url, tasksAtMost(3))
-	takeTasks(t, other, callers.Caller{ID: 3}, 1) // has all callers counted
-	require.Eventually(t, func() bool { return takeTasks(t, other, greedy, 1)+takeTasks(t, other, modest, 1) == 0 }, 10*time.Second, 10*time.Millisecond)
-	require.Equal(t, 1, takeTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "a caller may have a limit of its own")
+	submitTasks(t, other, callers.Caller{ID: 3}, 1) // starts a count of all callers
+	require.Eventually(t, func() bool { return submitTasks(t, other, greedy, 1)+submitTasks(t, other, modest, 1) == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, 1, submitTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "a caller may have a limit of its own")
 
 	db.Exec(t, `update task_live set state = 3, due_at = null`)
-	require.Zero(t, takeTasks(t, db, greedy, 1), "what waits for an operator waits too")
+	require.Zero(t, submitTasks(t, db, greedy, 1), "held tasks count")
 	db.Exec(t, `delete from task_live where caller_id = 1`)
-	require.Eventually(t, func() bool { return takeTasks(t, db, greedy, 1) == 1 }, 10*time.Second, 10*time.Millisecond, "once they are finished there is room")
-	require.Zero(t, takeTasks(t, db, modest, 1))
+	require.Eventually(t, func() bool { return submitTasks(t, db, greedy, 1) == 1 }, 10*time.Second, 10*time.Millisecond, "finished tasks do not count")
+	require.Zero(t, submitTasks(t, db, modest, 1))
 }
 
-func TestQuotaOfTasksHoldsForCallsAtTheSameTime(t *testing.T) {
+func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), tasksAtMost(50))
-	var taken atomic.Int64
+	var accepted atomic.Int64
 	var calls sync.WaitGroup
 	for range 50 {
-		calls.Go(func() { taken.Add(int64(takeTasks(t, db, callers.Caller{ID: 1}, 4))) })
+		calls.Go(func() { accepted.Add(int64(submitTasks(t, db, callers.Caller{ID: 1}, 4))) })
 	}
 	calls.Wait()
-	require.LessOrEqual(t, taken.Load(), int64(50))
-	require.GreaterOrEqual(t, taken.Load(), int64(25), "a count may see a task that is also counted here, and no more than that")
-	require.EqualValues(t, taken.Load(), db.Count(t, `select count(*) from task_live`))
+	require.LessOrEqual(t, accepted.Load(), int64(50))
+	require.GreaterOrEqual(t, accepted.Load(), int64(25), "a count may include tasks that this process counts too, so at most half of the quota is refused")
+	require.EqualValues(t, accepted.Load(), db.Count(t, `select count(*) from task_live`))
 }
 
-// However many tasks wait, a count reads so much of the table and no more.
+// A count reads at most a fixed number of bytes of the table.
 func TestLargeTableIsCountedBySample(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -93,5 +93,5 @@ func TestLargeTableIsCountedBySample(t *testing.T) {
 	sampled := counted(size / 2)
 	require.Greater(t, sampled[1].Items, int64(8_000))
 	require.Less(t, sampled[1].Items, int64(24_000))
-	require.Zero(t, sampled[2].Items, "a few sampled rows refuse no caller")
+	require.Zero(t, sampled[2].Items, "a few sampled rows count as none")
 }

@@ -8,11 +8,11 @@ import (
 // receivedNames are the columns of receive_logs that describe a request.
 const receivedNames = `request_id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data`
 
-// receivedLog is the log row of a submission that made no task: a refused one or a replay.
+// receivedLog is the log row of a submission that created no task: a refused one or a replay.
 type receivedLog struct {
 	*Submission
 	status   int
-	id       *task.ID // of the task that it repeats; nil = refused
+	id       *task.ID // task of a replay; nil = refused
 	response string   // JSON
 }
 
@@ -46,5 +46,5 @@ select * from unnest(@arrays) as t (@columns)`,
 	},
 }
 
-// loggedAgent is the User-Agent header, which may hold any bytes.
+// loggedAgent is the User-Agent header, which may have any bytes.
 func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }

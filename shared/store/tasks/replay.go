@@ -48,7 +48,7 @@ type firstCall struct {
 }
 
 // check returns an error for a call whose result is unknown because an attacker who controls a function
-// has deleted rows. It concerns this call alone.
+// has deleted rows. Only this call fails.
 func (c firstCall) check(found bool) error {
 	switch {
 	case !found:

@@ -55,19 +55,19 @@ func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool
 	return last.out, err
 }
 
-// reportTry is the outcome of a transaction of reports if it was committed, and how to
-// recognise that it was: every change has its row in report_logs. The task does not show it,
-// since the same app may have claimed it again. The transaction id does not either: after a
-// failover another transaction may have it.
+// reportTry has the results of a transaction of reports, which are valid if it was committed,
+// and the means to find out whether it was: every change has its row in report_logs. The state
+// of the task does not show it, since the same app may have claimed the task again. The
+// transaction id does not show it either: after a failover another transaction may have it.
 type reportTry struct {
 	out    []Reported
-	logged *task.ID // a task that has a log row if this was committed; nil = none
-	at     time.Time
+	logged *task.ID  // a task that has a log row if the try was committed; nil = none
+	at     time.Time // created_at of that row
 }
 
-// reportOnce returns the outcome even when its commit fails, as it will be if the commit took
-// place. before is the previous try, which may be committed: once the locks are held this can
-// be seen and does not change any more.
+// reportOnce returns its results even if its commit fails, since it may have been committed.
+// before is the previous try, which may have been committed: once the tasks are locked, a query
+// finds out whether it was, and this does not change.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	if alone {
 		timeout = lockTimeoutAlone
 	}
-	held, err := Lock(ctx, conn.Conn(), store.Column(reports, func(r *Report) task.ID { return r.TaskID }), timeout)
+	locked, err := Lock(ctx, conn.Conn(), store.Column(reports, func(r *Report) task.ID { return r.TaskID }), timeout)
 	committed := false
 	if err == nil && before.logged != nil {
 		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
@@ -90,50 +90,50 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 		store.Rollback(conn.Conn())
 		return before, nil
 	}
-	out, changes, logs := decideReports(held, reports, st.backoff)
-	this := reportTry{out: out, at: held.Now}
+	out, changes, logs := decideReports(locked, reports, st.backoff)
+	try := reportTry{out: out, at: locked.Now}
 	if i := slices.IndexFunc(logs, func(l VerdictLog) bool { return l.foreign == nil }); i >= 0 {
-		this.logged = &logs[i].ID
+		try.logged = &logs[i].ID
 	}
 	var batch pgx.Batch
 	notifier := st.QueueChanges(&batch, changes)
 	QueueVerdicts(&batch, logs)
 	batch.Queue("commit")
 	err = store.RollbackOn(conn.Conn(), notifier.Notify(conn.Conn().SendBatch(ctx, &batch).Close()))
-	return this, store.WrapConnectionLost(conn.Conn(), err)
+	return try, store.WrapConnectionLost(conn.Conn(), err)
 }
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
 // decideReports applies the reports to the locked tasks, each to the result of those before
 // it.
-func decideReports(held Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
+func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
 	out := make([]Reported, len(reports))
-	now := make(map[task.ID]task.Task, len(held.tasks))
+	current := make(map[task.ID]task.Task, len(locked.tasks))
 	logs := make([]VerdictLog, 0, len(reports))
 	for i, r := range reports {
-		t, found, err := held.Of(r.TaskID)
+		t, found, err := locked.Of(r.TaskID)
 		if err != nil {
 			out[i] = Reported{err: err}
 		}
 		if !found || !r.allowsQueue(t) {
 			continue
 		}
-		if newer, changed := now[r.TaskID]; changed {
-			t = newer
+		if after, changed := current[r.TaskID]; changed {
+			t = after
 		}
-		after, verdict := t.Report(r.Report, backoff, held.Now)
+		after, verdict := t.Report(r.Report, backoff, locked.Now)
 		if verdict == task.Applied {
-			now[r.TaskID] = after
+			current[r.TaskID] = after
 		}
 		out[i] = Reported{Task: after, Verdict: verdict, Found: true}
 		logs = append(logs, r.log(t, verdict))
 	}
-	changes := make([]Change, 0, len(now))
+	changes := make([]Change, 0, len(current))
 	for _, r := range reports {
-		if after, changed := now[r.TaskID]; changed {
-			changes = append(changes, Change{held.tasks[r.TaskID], after})
-			delete(now, r.TaskID)
+		if after, changed := current[r.TaskID]; changed {
+			changes = append(changes, Change{locked.tasks[r.TaskID], after})
+			delete(current, r.TaskID)
 		}
 	}
 	return out, changes, logs

@@ -17,7 +17,7 @@ type VerdictLog struct {
 	errorCode string
 	Message   string
 	request   string // JSON
-	foreign   *int64 // caller of a stale report that is not known to have made a claim; else nil
+	foreign   *int64 // the caller of a stale report, if it is not known to have claimed the task; else nil
 }
 
 var logVerdicts = store.Bulk[VerdictLog]{Columns: verdictColumns, Text: `
@@ -50,16 +50,16 @@ func verdictColumns() []store.BulkColumn[VerdictLog] {
 
 // QueueVerdicts adds the statements that write the logs.
 func QueueVerdicts(batch *pgx.Batch, logs []VerdictLog) {
-	type stranger struct {
+	type reporter struct {
 		task   task.ID
 		caller int64
 	}
 	var own, foreign []VerdictLog
-	seen := map[stranger]bool{}
+	seen := map[reporter]bool{}
 	for _, l := range logs {
 		if l.foreign == nil {
 			own = append(own, l)
-		} else if by := (stranger{l.ID, *l.foreign}); !seen[by] {
+		} else if by := (reporter{l.ID, *l.foreign}); !seen[by] {
 			seen[by] = true
 			foreign = append(foreign, l)
 		}

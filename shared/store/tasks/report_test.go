@@ -61,7 +61,7 @@ func TestLateSuccessOfNewestClaimCounts(t *testing.T) {
 		_, err := db.Tasks.Sweep(t.Context(), 500)
 		require.NoError(t, err)
 		late := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed}
-		require.Equal(t, task.Stale, db.MustReport(t, late).Verdict, "%s: a late failure is none", name)
+		require.Equal(t, task.Stale, db.MustReport(t, late).Verdict, "%s: a late failure is stale", name)
 		late.Outcome = task.SentOK
 		require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, name)
 		require.Equal(t, task.Succeeded, db.MustTask(t, s.ID).State, name)
@@ -69,7 +69,7 @@ func TestLateSuccessOfNewestClaimCounts(t *testing.T) {
 	}
 }
 
-func TestAReportOfSomeoneElsesTaskChangesNothing(t *testing.T) {
+func TestReportOfAnotherClaimIsStale(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Submission()
@@ -131,7 +131,7 @@ func TestUnknownOutcomeFollowsThePolicy(t *testing.T) {
 	}
 }
 
-func TestAReportWhoseResponseWasLostIsAppliedOnce(t *testing.T) {
+func TestReportWithLostResponseIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -182,19 +182,19 @@ func TestConcurrentReportsAndExtensionsKeepOneRow(t *testing.T) {
 	require.Equal(t, 30, a.Count(t, `select count(*) from task_done where status = 2`))
 }
 
-func TestATaskIsCancelledOnlyBeforeASenderHasIt(t *testing.T) {
+func TestClaimedTaskIsNotCancelled(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	free, taken := storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" })
-	db.MustSubmit(t, free, taken)
+	unclaimed, claimed := storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" })
+	db.MustSubmit(t, unclaimed, claimed)
 	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" }), 1)
 	for range 2 {
-		cancelled, err := db.Tasks.Cancel(t.Context(), free.ID, nil)
+		cancelled, err := db.Tasks.Cancel(t.Context(), unclaimed.ID, nil)
 		require.NoError(t, err)
 		require.Equal(t, task.Cancelled, cancelled.Reason)
 	}
 	require.Empty(t, db.Claim(t))
-	_, err := db.Tasks.Cancel(t.Context(), taken.ID, nil)
+	_, err := db.Tasks.Cancel(t.Context(), claimed.ID, nil)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	_, err = db.Tasks.Cancel(t.Context(), task.NewID(), nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Search is what to look for. Each field is one thing that a text may be.
+// Search has the meanings that a searched text may have, and the limits of the search.
 type Search struct {
 	Key     string   // an idempotency key of any caller; "" = none
 	ClaimID int64    // of a task's newest claim; 0 = none
@@ -21,14 +21,14 @@ type Search struct {
 }
 
 const (
-	searchCallers = 2000            // keys are looked for in the newest of them
-	searchTime    = 3 * time.Second // of the logs, which have no index by request or claim
-	searchLimit   = 20              // tasks
-	searchBack    = 31 * 24 * time.Hour
+	searchCallers = 2000                // a key is searched for with the ids of this many of the newest callers
+	searchTime    = 3 * time.Second     // timeout of a search in logs, which have no index by request or claim
+	searchLimit   = 20                  // tasks that one query returns
+	searchBack    = 31 * 24 * time.Hour // age of the oldest log rows that are searched
 )
 
-// Tasks of other queues are left out by the statements themselves: what the search does next, and so its time, is then
-// the same whether such a task exists or not.
+// inQueues is the condition that a task is of one of the queues $3. The statements themselves leave out other tasks, so
+// the next steps of a search, and its duration, are the same whether such a task exists or not.
 func inQueues(id string) string {
 	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
 }
@@ -40,14 +40,14 @@ const searchCallersSQL = `select id from callers where $1::bigint is null or id 
 
 const searchLiveClaimSQL = `select id from task_live where claim_id = $1 and ($3::text[] = '{}' or queue = any($3)) limit $2`
 
-// The logs are read backwards in time, part by part: both have a BRIN index on their times.
+// These are run for one range of time after the other, backwards: both tables have a BRIN index on their times.
 var (
 	searchDoneClaimSQL = `select d.id from task_done d where d.claim_id = $1 and d.reported_at >= $4 and d.reported_at < $5 and ` + inQueues("d.id") + ` limit $2`
 	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
-// Find returns the tasks that match any of the fields, at most 20 of each, and whether everything was looked through:
-// what has no index is searched backwards in time for 3 s.
+// Find returns the tasks that match any of the fields, at most searchLimit of each. complete is false if a search
+// without an index, backwards in time, ended at searchTime.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {
@@ -78,7 +78,7 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 	return found, complete, nil
 }
 
-// findByKey looks for the key under the ids of all callers, the built-in admin's included.
+// findByKey searches for the key with the ids of the newest callers and of the built-in admin.
 func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	callers, err := store.QueryRows(ctx, st.db.Read, pgx.RowTo[int64], searchCallersSQL, s.Caller, searchCallers)
 	if err != nil {
@@ -94,8 +94,8 @@ func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	return st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
 }
 
-// findBackwards runs a query over parts of the time before now, each four times as long as the one after it, until
-// something is found or the time is over.
+// findBackwards runs a query for ranges of time before now, each four times as long as the one before it, until
+// something is found or searchTime is over.
 func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
 	within, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
@@ -114,7 +114,7 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any, queue
 	return nil, true, nil
 }
 
-// findIDs runs a query whose first parameter is what to look for, the second how many to find, and the third in which queues.
+// findIDs runs a query whose first parameters are the value to search for, the limit and the queues.
 func (st *Store) findIDs(ctx context.Context, sql string, value any, queues []string, more ...any) ([]task.ID, error) {
 	return store.QueryRows(ctx, st.db.Read, pgx.RowTo[task.ID], sql, append([]any{value, searchLimit, store.NotNull(queues)}, more...)...)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A search that is limited to queues does the same work whether other queues have what it looks for or not: neither its
-// time nor its result shows it.
-func TestSearchGoesOnPastTasksOfOtherQueues(t *testing.T) {
+// A search that is limited to queues does the same work whether other queues have matching tasks or not: neither its
+// duration nor its result shows it.
+func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	own := submitMany(t, db, 2)

@@ -18,12 +18,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// waitingForAStandby gives a server of its own, which has commits wait for a
-// standby that is not there from lose on until found.
-func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
+// startWithStandby starts a Postgres server. After lose, its commits wait for a standby
+// that is not connected; after restore, they do not wait.
+func startWithStandby(t *testing.T) (url string, lose, restore func()) {
 	t.Helper()
 	if os.Getenv("DATABASE_URL") != "" {
-		t.Skip("DATABASE_URL names a server whose settings are not ours")
+		t.Skip("the test changes settings of the server, and DATABASE_URL names a shared one")
 	}
 	server, err := sandbox.StartPostgres(t.Context(), sandbox.Options{})
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 	}
 	return url, func() {
 		set("no_standby")
-		require.Eventually(t, func() bool { // the server has the setting
+		require.Eventually(t, func() bool { // the server has loaded the setting
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			_, err := storetest.Owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
@@ -49,8 +49,8 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 	}, func() { set("") }
 }
 
-// endWaiting ends the sessions that wait for a standby, and reports whether there was one. What
-// was committed is seen from then on, although no standby has it.
+// endWaiting terminates the sessions that wait for a standby, and reports whether there was one. Their
+// commits are visible from then on, although no standby has them.
 func endWaiting(t *testing.T, conn *pgx.Conn) bool {
 	t.Helper()
 	var pid int
@@ -64,7 +64,7 @@ func endWaiting(t *testing.T, conn *pgx.Conn) bool {
 
 func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
-	url, lose, found := waitingForAStandby(t)
+	url, lose, restore := startWithStandby(t)
 	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	for range 3 {
 		db.MustSubmit(t, storetest.Submission())
@@ -87,14 +87,14 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			_, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("m")})
 			return errs[0]
 		},
-		"order": func() error {
+		"subscribe": func() error {
 			_, err := db.Subscribe.Submit(context.Background(), storetest.Booking(1, `{}`))
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lose()
-			defer found()
+			defer restore()
 			returned := make(chan error, 2)
 			try := func() {
 				err := call()
@@ -106,11 +106,11 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			go try()
 			for range 2 {
 				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, 5*time.Second, 10*time.Millisecond)
-				require.Empty(t, returned, "it returned what no standby has")
+				require.Empty(t, returned, "it returned a commit that no standby has")
 			}
 			go try()
 			require.Never(t, func() bool { return len(returned) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat returned before the standby had the commit")
-			found()
+			restore()
 			require.NoError(t, <-returned)
 			require.NoError(t, <-returned)
 		})

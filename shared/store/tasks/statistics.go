@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statistics counts tasks by what they are doing, all at one instant: SMS, and
-// apart from them the sends of subscribe messages.
+// Statistics counts tasks by their states, all at one instant. Its own Counts are of
+// SMS, and Subscribe is of the sends of subscribe messages.
 type Statistics struct {
 	Counts
 	Subscribe Counts
@@ -19,7 +19,7 @@ type Statistics struct {
 
 // Counts are the tasks of some queues.
 type Counts struct {
-	Live       LiveCounts    // over all of these queues
+	Live       LiveCounts    // of all of these queues
 	Succeeded  int64         // ever
 	Failed     int64         // ever
 	Queues     []QueueCounts // those that have live tasks, by name; at most 1000, those with most tasks
@@ -35,7 +35,7 @@ type LiveCounts struct {
 	PendingRetry  int64
 	Processing    int64
 	Held          int64          // of the processing
-	OldestPending *time.Duration // how long the first of the pending has been waiting for a sender; nil = none is pending
+	OldestPending *time.Duration // how long the oldest pending task has waited for a sender; nil = none is pending
 }
 
 // QueueCounts are the live tasks of one queue.
@@ -44,10 +44,10 @@ type QueueCounts struct {
 	LiveCounts
 }
 
-// tasks returns the number of all of them.
+// tasks returns the number of all live tasks.
 func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Processing }
 
-// FirstOpenDaySQL gives the zero time while no day is closed.
+// FirstOpenDaySQL returns the zero time if no day is closed.
 const FirstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
 // countLive are the figures of LiveCounts over some rows of task_live.
@@ -62,8 +62,9 @@ const countLive = `
 
 const ofSubscribe = `queue in ('` + task.WeChatQueue + `', '` + task.RecordedQueue + `')`
 
-// liveRows are the counts of all queues, with null as the queue and apart for subscribe messages, and
-// those of the queues with most tasks: callers choose the names of queues, so there may be very many.
+// liveRows are the counts of all queues together, with null as the queue, for SMS and for subscribe
+// messages, and the counts of the 1000 queues with most tasks. Callers choose the names of queues, so
+// there may be very many.
 const liveRows = `
     select ` + ofSubscribe + ` as subscribe, null as queue, ` + countLive + ` group by 1
     union all (
@@ -77,8 +78,8 @@ const ResultCounts = `
         count(*) filter (where status = 2 and subscribe) as subscribe_succeeded, count(*) filter (where status = 3 and subscribe) as subscribe_failed`
 
 // statisticsSQL counts live rows, results since the first open day, and the
-// stored totals before it: never the history. The day comes as a parameter,
-// since the planner takes the index on reported_at only for a value it sees.
+// stored totals before it: never the history. The day is a parameter, since the
+// planner uses the index on reported_at only for a known value.
 const statisticsSQL = `
 select closed.succeeded + open.succeeded, closed.failed + open.failed,
     closed.subscribe_succeeded + open.subscribe_succeeded, closed.subscribe_failed + open.subscribe_failed, live.*
@@ -94,45 +95,45 @@ cross join (
 left join (` + liveRows + `) live on true
 order by live.queue`
 
-// Statistics counts all tasks in one snapshot: a day that is closed meanwhile,
-// and what is archived then, must not be counted twice or not at all. What it
-// costs grows with the tasks outstanding and with the results since the last
-// closed day (see CloseDays).
+// Statistics counts all tasks in one snapshot, so that a day that is closed at the
+// same time is counted once, and a task that is archived then too. The cost grows
+// with the number of live tasks and of results since the last closed day (see
+// CloseDays).
 func (st *Store) Statistics(ctx context.Context) (s Statistics, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
-		s, err = countTasks(ctx, tx)
+		s, err = queryStatistics(ctx, tx)
 		return err
 	})
 	return s, store.Wrap("statistics", err)
 }
 
-func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
+func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	var s Statistics
 	var day time.Time
 	if err := tx.QueryRow(ctx, FirstOpenDaySQL).Scan(&day); err != nil {
 		return s, err
 	}
-	var subscribe *bool // null in the one row that there is without live tasks
-	var queue *string   // null of all queues together
+	var subscribe *bool // null if there is no live task; then there is one row
+	var queue *string   // null in the row of all queues together
 	var scheduled, fresh, retry, processing, held *int64
 	var oldest *float64
-	into := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
-	err := store.QueryEach(ctx, tx, statisticsSQL, []any{day}, into, func() {
+	targets := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
+	err := store.QueryEach(ctx, tx, statisticsSQL, []any{day}, targets, func() {
 		if subscribe == nil {
 			return
 		}
-		of := &s.Counts
+		counts := &s.Counts
 		if *subscribe {
-			of = &s.Subscribe
+			counts = &s.Subscribe
 		}
 		live := LiveCounts{
 			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
 		}
 		if queue == nil {
-			of.Live = live
+			counts.Live = live
 		} else {
-			of.Queues = append(of.Queues, QueueCounts{*queue, live})
+			counts.Queues = append(counts.Queues, QueueCounts{*queue, live})
 		}
 	})
 	unlisted := s.Live.tasks()
@@ -143,7 +144,7 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	return s, err
 }
 
-// age is a duration that the database gives in seconds; nil = there is none.
+// age converts a number of seconds; nil = none.
 func age(seconds *float64) *time.Duration {
 	if seconds == nil {
 		return nil
@@ -156,4 +157,5 @@ func age(seconds *float64) *time.Duration {
 // reported_at can only be scanned as a bitmap.
 const CountingSQL = `select set_config('enable_bitmapscan', 'on', true), set_config('statement_timeout', $1, true)`
 
+// LongestCount is the statement timeout of such a count.
 const LongestCount = 15 * time.Second

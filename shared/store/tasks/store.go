@@ -13,7 +13,7 @@ type Config struct {
 	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Backoff      task.Backoff          // how long retries wait, by queue
 	PhoneCountry task.Country          // whose numbers may be written without a country code
-	Waiting      int64                 // tasks of each caller that may be not final; 0 = no limit
+	Waiting      int64                 // limit of each caller's tasks that are not final; 0 = no limit
 	Hooks        Hooks
 
 	// BlockedWords returns the test for blocked words that submissions must pass.

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one task to create, or one refused request to log. Its ID is made before the
+// Submission is one task to create, or one refused request to log. Its ID is created before the
 // commit, so that a transaction whose response was lost can be run again.
 type Submission struct {
 	ID          task.ID
@@ -33,8 +33,8 @@ type Submission struct {
 	TTL         time.Duration
 	Draft       task.Draft
 
-	// Refused is why the request is refused. A request whose key is known gets its replay all
-	// the same: what was once accepted stays accepted.
+	// Refused is why the request is refused. A request whose key is known is answered as a
+	// replay even then: once accepted, it stays accepted.
 	Refused *task.Error
 
 	RequestID string
@@ -62,7 +62,7 @@ type Submitted struct {
 	ID       task.ID
 	State    task.State
 	Replayed bool // the key was known: ID is the first call's, State the present one
-	Archived bool // with Replayed: the task is final and old
+	Archived bool // with Replayed: the task is archived
 	Text     string
 	Unused   []string
 	Refused  *task.Error // nothing was stored but the log
@@ -98,14 +98,14 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 	if err != nil {
 		return nil, err
 	}
-	f := &submitFlush{store: st, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
+	f := &submitFlush{store: st, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), actions: make([]action, len(rows))}
 	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
 	if err := st.db.RetryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
 		return nil, err
 	}
 	if err := st.db.WithPartitions(ctx, func() error { return f.resolve(ctx) }); err != nil {
 		for i := range rows {
-			if f.act[i] == resolve {
+			if f.actions[i] == resolve {
 				f.out[i].err = err
 			}
 		}
@@ -123,23 +123,23 @@ const (
 )
 
 type submitFlush struct {
-	store   *Store
-	rows    []*Submission
-	alone   bool
-	act     []action
-	out     []Submitted
-	final   []task.Composed
-	taken   []*task.DefaultContent // the default content that a row uses up
-	blocked func(text string) bool
+	store    *Store
+	rows     []*Submission
+	alone    bool
+	actions  []action
+	out      []Submitted
+	composed []task.Composed
+	defaults []*task.DefaultContent // the default content that a row uses, else nil
+	blocked  func(text string) bool
 }
 
 // commit inserts or refuses every row except those left to resolve.
 func (f *submitFlush) commit(ctx context.Context, again bool) error {
-	f.final = make([]task.Composed, len(f.rows))
-	f.taken = make([]*task.DefaultContent, len(f.rows))
+	f.composed = make([]task.Composed, len(f.rows))
+	f.defaults = make([]*task.DefaultContent, len(f.rows))
 	query := again
 	for i, s := range f.rows {
-		f.act[i], f.out[i] = insert, Submitted{ID: s.ID}
+		f.actions[i], f.out[i] = insert, Submitted{ID: s.ID}
 		query = f.start(i, s) || query
 	}
 	conn, err := f.store.db.Hot.Acquire(ctx)
@@ -156,7 +156,7 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 }
 
 // start composes or refuses a row if that needs no query, and reports whether the row needs
-// one.
+// one. The key of a refused row must be queried: it may be a replay.
 func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
@@ -169,7 +169,7 @@ func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	}
 }
 
-// compose makes the final text. If it refuses the row, it returns false.
+// compose sets the final text, or refuses the row and returns false.
 func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
 	composed, err := draft.Compose(tmpl)
 	if err == nil && f.blocked(composed.Text) {
@@ -179,7 +179,7 @@ func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate
 		f.refuse(i, err)
 		return false
 	}
-	f.act[i], f.final[i] = insert, composed
+	f.actions[i], f.composed[i] = insert, composed
 	f.out[i].Text, f.out[i].Unused, f.out[i].Refused = composed.Text, composed.Unused, nil
 	return true
 }
@@ -187,25 +187,25 @@ func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate
 func (f *submitFlush) refuse(i int, err error) {
 	refusal := &task.Error{Code: task.CodeInvalid, Message: err.Error()}
 	errors.As(err, &refusal)
-	f.act[i], f.out[i].Refused = refuse, refusal
+	f.actions[i], f.out[i].Refused = refuse, refusal
 }
 
 // composeAndInsert handles rows that need templates, default content or a check of their key.
-// Default rows are locked before keys are read: a call that used one up has then committed its
-// key too.
+// Default rows are locked before keys are read: a call that has used one has then committed
+// its key too.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {
 		return store.RollbackOn(conn, err)
 	}
-	keys := map[task.Hash]bool{} // accepted in this flush
+	keys := map[task.Hash]bool{} // of the rows to insert
 	for i, s := range f.rows {
 		if found.ids[s.ID] || s.Key != nil && (found.keys[*s.Key] || keys[*s.Key]) {
-			f.act[i] = resolve
+			f.actions[i] = resolve
 			continue
 		}
 		f.decide(i, s, found)
-		if f.act[i] == insert && s.Key != nil {
+		if f.actions[i] == insert && s.Key != nil {
 			keys[*s.Key] = true
 		}
 	}
@@ -228,7 +228,7 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 		}
 		draft = filled
 		if f.compose(i, draft, found.template(draft)) {
-			f.taken[i], row.Sent = row, true
+			f.defaults[i], row.Sent = row, true
 		}
 		return
 	}
@@ -242,7 +242,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	var keys []task.Hash
 	for i, s := range f.rows {
 		switch {
-		case f.act[i] != resolve:
+		case f.actions[i] != resolve:
 		case s.Key != nil:
 			keys = append(keys, *s.Key)
 		default:
@@ -258,7 +258,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	}
 	var logs []receivedLog
 	for i, s := range f.rows {
-		if f.act[i] != resolve {
+		if f.actions[i] != resolve {
 			continue
 		}
 		first, found := known.of(s)

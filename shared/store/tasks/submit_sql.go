@@ -88,15 +88,13 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
 		var phone string
 		var d task.DefaultContent
-		_, err := pgx.ForEachRow(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() error {
+		return store.Each(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() {
 			number, _ := f.store.phones.Phone(phone)
 			if older := found.defaults[number]; older == nil || d.ID < older.ID {
 				row := d
 				found.defaults[number] = &row
 			}
-			return nil
 		})
-		return err
 	})
 	batch.Queue(wantedTemplatesSQL, templateIDs, names).Query(func(rows pgx.Rows) (err error) {
 		found.templates, err = pgx.CollectRows(rows, pgx.RowToStructByPos[task.StoredTemplate])
@@ -135,7 +133,7 @@ type readyRow struct {
 	used *task.DefaultContent // nil = none
 }
 
-// plainColumns are for rows with neither a key nor default content.
+// plainColumns are the columns of rows that have neither a key nor default content.
 func plainColumns() []store.BulkColumn[readyRow] {
 	type r = readyRow
 	return []store.BulkColumn[r]{
@@ -164,11 +162,11 @@ func plainColumns() []store.BulkColumn[readyRow] {
 func keyedColumns() []store.BulkColumn[readyRow] {
 	return append(plainColumns(),
 		store.Array("key uuid", func(s readyRow) *task.Hash { return s.Key }),
-		store.Array("fingerprint uuid", func(s readyRow) (print *task.Hash) {
+		store.Array("fingerprint uuid", func(s readyRow) (fingerprint *task.Hash) {
 			if s.Key != nil {
-				print = &s.Fingerprint
+				fingerprint = &s.Fingerprint
 			}
-			return print
+			return fingerprint
 		}),
 		store.Array("default_id integer", func(s readyRow) (id *int32) {
 			if s.used != nil {
@@ -206,7 +204,7 @@ with i as materialized (
 const insertPlain = insertInput + insertTimes + insertRows
 
 // insertKeyed also writes the keys and marks default content as sent. A row whose key exists
-// is left out, in the response too. Rows are sorted by key, so that two flushes never deadlock.
+// is neither inserted nor returned. Rows are sorted by key, so that two flushes never deadlock.
 const insertKeyed = insertInput + `, k as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from i where key is not null
@@ -230,7 +228,7 @@ const selectInserted = `
 select id, state from l`
 
 // inserts are the statements without and with events. A flush without keys and default
-// content, as the first one of a process often is, does not plan them.
+// content, as the first one of a process often is, plans the shorter ones.
 var (
 	plainInserts = [2]store.Bulk[readyRow]{
 		{Columns: plainColumns, Text: insertPlain + selectInserted},
@@ -242,45 +240,41 @@ var (
 	}
 )
 
-// insert runs the rows that are ready, logs the refused ones, and marks those whose key or id
+// insert inserts the rows that are ready, logs the refused ones, and marks rows whose key
 // exists for resolve. With inTx it ends the transaction that lookUp began; otherwise it is a
 // transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
-	var order []int
+	var indexes []int // of the rows to insert
 	var logs []receivedLog
 	for i, s := range f.rows {
-		switch f.act[i] {
+		switch f.actions[i] {
 		case insert:
-			order = append(order, i)
+			indexes = append(indexes, i)
 		case refuse:
 			logs = append(logs, f.store.receivedLog(s, f.out[i]))
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
+	slices.SortStableFunc(indexes, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
 
 	var batch pgx.Batch
-	states := make(map[task.ID]task.State, len(order))
-	if len(order) > 0 {
+	states := make(map[task.ID]task.State, len(indexes))
+	if len(indexes) > 0 {
 		if timeout := f.lockTimeout(); timeout != "" && !inTx {
 			batch.Queue(store.LockTimeoutAndPlanOnceSQL, timeout)
 		} else {
 			batch.Queue(store.PlanOnceSQL)
 		}
-		f.queueInsert(&batch, order).Query(func(rows pgx.Rows) error {
+		f.queueInsert(&batch, indexes).Query(func(rows pgx.Rows) error {
 			var id task.ID
 			var state task.State
-			_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
-				states[id] = state
-				return nil
-			})
-			return err
+			return store.Each(rows, []any{&id, &state}, func() { states[id] = state })
 		})
 	}
 	logReceived.Queue(&batch, logs)
 	if inTx {
 		batch.Queue("commit")
 	}
-	for _, i := range order {
+	for _, i := range indexes {
 		f.rows[i].tried = true
 	}
 	if batch.Len() == 0 {
@@ -292,10 +286,10 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	if f.store.db.EventMode == store.AllEvents && len(states) > 0 {
 		f.store.db.OnEvents()
 	}
-	for _, i := range order {
+	for _, i := range indexes {
 		state, inserted := states[f.rows[i].ID]
 		if !inserted {
-			f.act[i] = resolve
+			f.actions[i] = resolve
 		}
 		f.out[i].State = state
 	}
@@ -315,11 +309,11 @@ func compareKeys(a, b *Submission) int {
 	}
 }
 
-func (f *submitFlush) queueInsert(batch *pgx.Batch, order []int) *pgx.QueuedQuery {
-	ready, inserts := make([]readyRow, len(order)), &plainInserts
-	for n, i := range order {
-		ready[n] = readyRow{f.rows[i], f.final[i], f.taken[i]}
-		if f.rows[i].Key != nil || f.taken[i] != nil {
+func (f *submitFlush) queueInsert(batch *pgx.Batch, indexes []int) *pgx.QueuedQuery {
+	ready, inserts := make([]readyRow, len(indexes)), &plainInserts
+	for n, i := range indexes {
+		ready[n] = readyRow{f.rows[i], f.composed[i], f.defaults[i]}
+		if f.rows[i].Key != nil || f.defaults[i] != nil {
 			inserts = &keyedInserts
 		}
 	}

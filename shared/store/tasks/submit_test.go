@@ -50,17 +50,17 @@ func TestKeyOfDamagedTaskFailsAlone(t *testing.T) {
 		"without state": `delete from task_live where id = $1`,
 		"without body":  `with l as (delete from task_live where id = $1) delete from tasks where id = $1`,
 	} {
-		damaged, well := storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("well "+name, "a"))
-		db.MustSubmit(t, damaged, well)
+		damaged, intact := storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("intact "+name, "a"))
+		db.MustSubmit(t, damaged, intact)
 		db.Exec(t, damage, damaged.ID)
 		repeats := []*tasks.Submission{
-			storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("well "+name, "a")), storetest.Submission(storetest.Keyed(name+" new", "a")),
+			storetest.Submission(storetest.Keyed(name, "a")), storetest.Submission(storetest.Keyed("intact "+name, "a")), storetest.Submission(storetest.Keyed(name+" new", "a")),
 		}
 		outs, errs := db.Tasks.Submit(repeats)
 		require.Error(t, errs[0], name)
 		require.Equal(t, []error{nil, nil}, errs[1:], name)
-		require.Equal(t, []any{well.ID, true}, []any{outs[1].ID, outs[1].Replayed})
-		require.Equal(t, 2, db.Count(t, `select count(*) from receive_logs where task_id = $1`, well.ID), "the repeat is logged")
+		require.Equal(t, []any{intact.ID, true}, []any{outs[1].ID, outs[1].Replayed})
+		require.Equal(t, 2, db.Count(t, `select count(*) from receive_logs where task_id = $1`, intact.ID), "the repeat is logged")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestEqualKeysInOneBatchAreOneTask(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestFirstCallsAtTheSameMomentMakeOneTask(t *testing.T) {
+func TestConcurrentCallsWithOneKeyCreateOneTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	for name, instances := range map[string][]*storetest.DB{
@@ -120,7 +120,7 @@ func TestFirstCallsAtTheSameMomentMakeOneTask(t *testing.T) {
 	require.Equal(t, 40, db.Count(t, `select count(*) from tasks where content = 'same'`))
 }
 
-func TestAKeyWhoseFirstCallDiedBeforeItsCommitIsFree(t *testing.T) {
+func TestKeyIsFreeIfItsFirstCallDidNotCommit(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, dying := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -168,7 +168,7 @@ func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	require.Equal(t, s.ID, db.MustSubmit(t, s)[0].ID)
 }
 
-func TestACommitWhoseResponseWasLostIsRecognised(t *testing.T) {
+func TestCommitWithLostResponseIsRecognised(t *testing.T) {
 	t.Parallel()
 	for name, submission := range map[string]func() *tasks.Submission{
 		"without a key": func() *tasks.Submission { return storetest.Submission() },
@@ -207,7 +207,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
 	s := storetest.Submission()
-	tx, err := slow.Begin(t.Context()) // the server's end of a connection that broke before its commit was done
+	tx, err := slow.Begin(t.Context()) // the server side of a broken connection whose commit is not finished
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')`, s.ID)
@@ -266,7 +266,7 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	var taken []tasks.Submitted
+	var accepted []tasks.Submitted
 	for i := range 8 {
 		all.Go(func() {
 			outs, errs := []*storetest.DB{db, other}[i%2].Tasks.Submit([]*tasks.Submission{storetest.Submission(empty), storetest.Submission(empty)})
@@ -274,18 +274,18 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 			defer mu.Unlock()
 			for n := range outs {
 				if errs[n] == nil && outs[n].Refused == nil {
-					taken = append(taken, outs[n])
+					accepted = append(accepted, outs[n])
 				}
 			}
 		})
 	}
 	all.Wait()
-	require.Len(t, taken, 1)
-	require.Equal(t, "welcome", taken[0].Text)
+	require.Len(t, accepted, 1)
+	require.Equal(t, "welcome", accepted[0].Text)
 	require.Equal(t, task.CodeDefaultSent, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
 }
 
-func TestAReplayOfDefaultContentIsNoSecondUse(t *testing.T) {
+func TestReplayDoesNotUseDefaultContentAgain(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -302,7 +302,7 @@ func TestAReplayOfDefaultContentIsNoSecondUse(t *testing.T) {
 	require.Equal(t, "welcome", again.Text)
 }
 
-func TestAKeyTakenByAnotherBodyUsesNoDefaultContentUp(t *testing.T) {
+func TestReusedKeyDoesNotUseDefaultContent(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -314,7 +314,7 @@ func TestAKeyTakenByAnotherBodyUsesNoDefaultContentUp(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from default_sms_data where not is_sent`))
 }
 
-func TestTheFirstActiveTemplateIsThatWithTheLowestID(t *testing.T) {
+func TestDefaultTemplateIsTheActiveOneWithTheLowestID(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -335,13 +335,13 @@ func TestTheFirstActiveTemplateIsThatWithTheLowestID(t *testing.T) {
 	require.Equal(t, []string{"extra"}, outs[0].Unused)
 	require.Equal(t, "hello {code}", outs[1].Text, "a value is never a placeholder")
 	require.Equal(t, "code 9", outs[2].Text)
-	require.Equal(t, "template_id", outs[3].Refused.Fields[0].Name, "an inactive template is none")
+	require.Equal(t, "template_id", outs[3].Refused.Fields[0].Name, "an inactive template is not used")
 	require.Equal(t, "params.code", outs[4].Refused.Fields[0].Name)
 	require.Equal(t, 3, db.Count(t, `select count(*) from tasks`))
 	require.Equal(t, 3, db.Count(t, `select count(*) from receive_logs where use_template and status_code = 200`))
 }
 
-func TestWhatWasAcceptedOnceStaysAccepted(t *testing.T) {
+func TestReplayOfAcceptedCallIsNeverRefused(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -349,7 +349,7 @@ func TestWhatWasAcceptedOnceStaysAccepted(t *testing.T) {
 	require.Nil(t, first.Refused)
 	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into blocked_words (word, folded) values ('badword', 'badword')`)
 	require.NoError(t, err)
-	db = storetest.OpenAt(t, url) // which reads the words anew
+	db = storetest.OpenAt(t, url) // reads the words again
 
 	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "ＢＡＤword")))[0].Refused.Code, "in any case and width")
 	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("", "badword"), func(s *tasks.Submission) { s.Key = nil }))[0].Refused.Code)
@@ -363,7 +363,7 @@ func TestWhatWasAcceptedOnceStaysAccepted(t *testing.T) {
 	require.Equal(t, expired, db.MustSubmit(t, late("m"))[0].Refused)
 }
 
-func TestARefusedRequestIsLoggedWhateverItsBytes(t *testing.T) {
+func TestRefusedRequestWithAnyBytesIsLogged(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	requests := []string{
@@ -409,7 +409,7 @@ func TestMissingLogPartitionIsCreated(t *testing.T) {
 	require.Equal(t, 12, db.Count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))
 }
 
-func TestScheduledTasksWaitAndExpiredOnesEnd(t *testing.T) {
+func TestScheduledTaskWaitsAndExpiredTaskFails(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	later := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
@@ -422,12 +422,12 @@ func TestScheduledTasksWaitAndExpiredOnesEnd(t *testing.T) {
 	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, short.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
 	require.Empty(t, db.MustClaim(t, "app", 10))
 	d := db.MustTask(t, short.ID)
-	require.Equal(t, task.Failed, d.State, "the claim promoted what was due and so expired it")
+	require.Equal(t, task.Failed, d.State, "the claim processed due tasks and so expired it")
 	require.Equal(t, task.Expired, d.Reason)
 }
 
-// Two flushes with the same keys in opposite order wait for each other in one
-// direction only, so the other message does not fail.
+// Flushes insert keys in one order, so two flushes with the same keys cannot both wait for
+// each other, and a submission of another caller does not fail.
 func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	const greedy, modest = 1, 2 // callers

@@ -18,9 +18,9 @@ const timed = `state <> 2 and due_at is not null`
 // and $1 / 2 expired leases, the earliest first. However many tasks of one queue are due, the
 // first tasks of the others are in the same batch. It considers $1 queues in the order of
 // their hash from a random start, and the queue whose task is due first. So every due queue is
-// found, however many queues there are and however many have nothing due. $2 = ” means no
-// queue. The range conditions stand for one queue, as only the index by hash has that order.
-// Locked rows are skipped.
+// found after some batches, however many queues have no due task. An empty $2 means no queue.
+// The range conditions select one queue: only the index by hash has that order. Locked rows
+// are skipped.
 const lockDueSQL = `
 with recursive queues (hash, queue, due_at) as (
     select ` + store.AnyHash + `, ''::text collate "C", null::timestamptz
@@ -77,23 +77,23 @@ func (d *nextDue) isPast(at *time.Time) bool { return at != nil && !at.After(d.n
 
 // at returns the earlier time; zero = never.
 func (d *nextDue) at() time.Time {
-	pause, task := store.OrZero(d.pause), store.OrZero(d.task)
-	if pause.IsZero() || !task.IsZero() && task.Before(pause) {
-		return task
+	pauseEnd, dueAt := store.OrZero(d.pause), store.OrZero(d.task)
+	if pauseEnd.IsZero() || !dueAt.IsZero() && dueAt.Before(pauseEnd) {
+		return dueAt
 	}
-	return pause
+	return pauseEnd
 }
 
 // PendingByQueue counts, by queue, the tasks that became available to senders.
 type PendingByQueue map[string]int
 
-// Swept is what one batch of a sweep did.
+// Swept is the result of one batch of a sweep.
 type Swept struct {
 	Rows     int
-	More     bool // something more may be due
+	More     bool // more tasks may be due
 	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; in the past if others have locked it; zero = never
+	Next     time.Time // when the next task is due or the next pause ends; in the past if another transaction has locked it; zero = never
 }
 
 // Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
@@ -116,7 +116,7 @@ func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swep
 	return swept, store.Wrap("sweep", err)
 }
 
-// sweepOnce adds the committed tasks to pending, also when the commit is in doubt.
+// sweepOnce adds the tasks that became pending to pending, even if it is unknown whether the commit succeeded.
 func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := st.db.Hot.Acquire(ctx)

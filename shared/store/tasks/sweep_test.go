@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// fallenDue puts n scheduled tasks into each of some queues that fell due at the same
-// time, earlier than all others.
-func fallenDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
+// insertDue inserts n scheduled tasks into each of the queues. All have the same due time,
+// earlier than those of other tasks.
+func insertDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
 	t.Helper()
 	db.Exec(t, `set session_replication_role = replica;
 		insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
@@ -34,7 +34,7 @@ func sqlTexts(values []string) string {
 	return "unnest(array[" + list + "])"
 }
 
-// scheduled submits a task of a queue that fell due later than those of fallenDue.
+// scheduled submits a task that is due, but later than those of insertDue.
 func scheduled(t *testing.T, db *storetest.DB, queue string) task.ID {
 	t.Helper()
 	s := storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = queue, time.Now().Add(time.Hour) })
@@ -54,7 +54,7 @@ func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	db.MustSubmit(t, zombie)
 	require.Len(t, db.Claim(t, ofQueue("senders")), 1)
 	db.ExpireLeases(t)
-	fallenDue(t, db, 500, "flood")
+	insertDue(t, db, 500, "flood")
 	waits := scheduled(t, db, "neighbour")
 
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
@@ -71,7 +71,7 @@ func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 		swept, err = db.Tasks.Sweep(t.Context(), 100)
 		require.NoError(t, err)
 	}
-	require.Zero(t, db.Count(t, `select count(*) from task_live where state = 0`), "all of the flood fell due too")
+	require.Zero(t, db.Count(t, `select count(*) from task_live where state = 0`), "all tasks of the flood were promoted too")
 }
 
 func TestManyQueuesDoNotStarveOne(t *testing.T) {
@@ -81,13 +81,13 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 	for i := range 40 {
 		names = append(names, "many-"+strconv.Itoa(i))
 	}
-	fallenDue(t, db, 100, names...)
+	insertDue(t, db, 100, names...)
 	own, other := scheduled(t, db, "claimed"), scheduled(t, db, "waits")
-	claimed, touched, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
+	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	require.Equal(t, own, claimed[0].ID, "a claim begins with its own queue")
-	require.Greater(t, len(touched), 40, "and lets the others fall due")
+	require.Greater(t, len(pending), 40, "and promotes tasks of the others")
 	require.Equal(t, task.Pending, db.MustTask(t, other).State)
 
 	another := scheduled(t, db, "waits")
@@ -99,8 +99,8 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 			break
 		}
 	}
-	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each has its turn by chance")
-	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "before all others are done")
+	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each queue is chosen after some random starts")
+	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "and before the tasks of the others are all promoted")
 }
 
 func TestFutureTasksDoNotStarveQueues(t *testing.T) {
@@ -112,7 +112,7 @@ func TestFutureTasksDoNotStarveQueues(t *testing.T) {
 	due := scheduled(t, db, "neighbour")
 	swept, err := db.Tasks.Sweep(t.Context(), 1)
 	require.NoError(t, err)
-	require.Equal(t, tasks.PendingByQueue{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always looked at")
+	require.Equal(t, tasks.PendingByQueue{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always considered")
 	require.False(t, swept.More)
 	require.WithinDuration(t, time.Now().Add(time.Hour), swept.Next, time.Minute)
 	require.Equal(t, task.Pending, db.MustTask(t, due).State)

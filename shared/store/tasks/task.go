@@ -23,7 +23,7 @@ type Detail struct {
 	Metadata    json.RawMessage // a JSON object or nil
 	SendAt      time.Time
 	CreatedAt   time.Time
-	Archived    bool // final, old, and out of the main tables
+	Archived    bool // it was moved to archived_tasks
 }
 
 const detailSQL = `
@@ -47,7 +47,7 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	}
 }
 
-// RecordReveal adds an audit entry: somebody was shown the phone number and content of a task.
+// RecordReveal adds an audit entry: an operator was shown the phone number and content of a task.
 func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
 	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "task.reveal", `{"revealed":["phone_number","content"]}`, id.String()))
 }
@@ -98,7 +98,7 @@ func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, b
 	return t, store.Wrap("resolve", err)
 }
 
-// taskJSON is a task in an audit entry.
+// taskJSON returns the state of a task for its audit entry.
 func taskJSON(t task.Task) string {
 	return store.MustJSON(map[string]any{
 		"state": t.State.String(), "reason": t.Reason.String(), "retry_count": t.RetryCount, "result": t.Result,

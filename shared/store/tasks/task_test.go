@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// Reveals are recorded once for each task, caller and hour: a loop of them does not fill the disk.
+// Reveals are recorded once for each task, caller and hour: repeated reveals do not fill the disk.
 func TestRevealIsRecordedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -38,15 +38,15 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventReceived EventKind = "received" // the submission that made the task
+	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
-	EventClaimed  EventKind = "claimed"  // handed to a sender app
+	EventClaimed  EventKind = "claimed"  // claimed by a sender app
 	EventExtended EventKind = "extended" // the lease was extended, or the message is about to be sent; the message is the new end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or an operator or the submitter decided
 )
 
-// timelineSQL reads the newest lines of each log before a place, in turns, so that many lines
+// timelineSQL reads the newest lines of each log before a cursor, in turns, so that many lines
 // of one log do not hide those of the others: n counts the lines of a log. A decision of an operator
 // and its audit entry were written by one transaction, so they have the same time.
 const timelineSQL = `
@@ -91,29 +91,29 @@ type timelineLine struct {
 	Fields json.RawMessage
 }
 
-// Timeline returns a page of a task's history in the order of time: at most the limit newest
-// lines of each log, as far as logs are kept. The next page has older ones; next is zero on
-// the last page.
+// Timeline returns a page of a task's history in the order of time: at most limit lines of each
+// log, the newest first, as far as logs are kept. The next page has older lines; next is zero
+// on the last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])
 	if err != nil {
 		return nil, next, store.Wrap("timeline", err)
 	}
-	place := before
+	oldest := before
 	page := lines[:0]
 	for _, l := range lines {
 		if l.N > int64(limit) {
 			more = true
 			continue
 		}
-		page, place[l.Log-1] = append(page, l), l.ID
+		page, oldest[l.Log-1] = append(page, l), l.ID
 	}
 	slices.SortFunc(page, func(a, b timelineLine) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Log, b.Log), cmp.Compare(a.ID, b.ID))
 	})
 	if more {
-		next = place
+		next = oldest
 	}
 	events = make([]Event, len(page))
 	for i, l := range page {

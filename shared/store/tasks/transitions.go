@@ -16,8 +16,8 @@ type Change struct {
 	Before, After task.Task
 }
 
-// Hooks are what another subject does in the transaction that changes tasks. Package subscribe
-// keeps the rows of its messages equal to their tasks with them.
+// Hooks run statements of another package in the transaction that changes tasks. With them,
+// package subscribe keeps the rows of its messages consistent with their tasks.
 type Hooks struct {
 	// Changed adds statements to the batch that applies the changes.
 	Changed func(batch *pgx.Batch, changes []Change)
@@ -25,8 +25,8 @@ type Hooks struct {
 	MayRevive func(ctx context.Context, conn *pgx.Conn, t task.Task) error
 }
 
-// insertDone leaves out tasks that have a final row already, which only a function that was taken over can have
-// written: it must not make the changes of others fail.
+// insertDone leaves out tasks that already have a final row. Only an attacker who controls a function can write such a
+// row, and it must not make the changes of other tasks fail.
 var insertDone = store.Bulk[task.Task]{Columns: changedDone, Text: `
 insert into task_done (@columns)
 select * from unnest(@arrays) as t (@columns)
@@ -52,7 +52,7 @@ const (
 // adjustTotalsSQL corrects the stored totals of a day when a counted result of it is
 // withdrawn. The shared lock waits for a count under way.
 const (
-	TotalsLock      = "7310001" // any number that nothing else locks
+	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
 	adjustTotalsSQL = `
 update task_totals set
@@ -67,7 +67,7 @@ where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null o
 func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifier {
 	// Totals are locked by day, oldest first, so that two transactions never deadlock.
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.Before.FinishedAt.Compare(b.Before.FinishedAt) })
-	var live, done []task.Task                      // the tasks as they become
+	var live, done []task.Task                      // the changed tasks
 	var leavingLive, leavingDone, revived []task.ID // revived tasks leave task_done, too
 	for _, c := range changes {
 		final, wasFinal := c.After.State.Final(), c.Before.State.Final()
@@ -105,7 +105,7 @@ func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifie
 
 // decide changes one task for an operator or a submitter: it locks the task, lets the domain
 // decide, and commits the change together with extra.
-func (st *Store) decide(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
+func (st *Store) decide(ctx context.Context, id task.ID, decision func(t task.Task, now time.Time) (task.Task, error),
 	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
 	var after task.Task
 	err := st.db.WithPartitions(ctx, func() error {
@@ -114,25 +114,25 @@ func (st *Store) decide(ctx context.Context, id task.ID, how func(t task.Task, n
 			return err
 		}
 		defer conn.Release()
-		held, err := Lock(ctx, conn.Conn(), []task.ID{id}, LockTimeout)
+		locked, err := Lock(ctx, conn.Conn(), []task.ID{id}, LockTimeout)
 		if err == nil {
-			after, err = st.decideOne(ctx, conn.Conn(), held, id, how, extra)
+			after, err = st.decideOne(ctx, conn.Conn(), locked, id, decision, extra)
 		}
 		return store.RollbackOn(conn.Conn(), err)
 	})
 	return after, err
 }
 
-func (st *Store) decideOne(ctx context.Context, conn *pgx.Conn, held Locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
+func (st *Store) decideOne(ctx context.Context, conn *pgx.Conn, locked Locked, id task.ID, decision func(task.Task, time.Time) (task.Task, error),
 	extra func(*pgx.Batch, task.Task, task.Task)) (task.Task, error) {
-	before, found, err := held.Of(id)
+	before, found, err := locked.Of(id)
 	if err == nil && !found {
 		err = store.NotFound("task")
 	}
 	if err != nil {
 		return before, err
 	}
-	after, err := how(before, held.Now)
+	after, err := decision(before, locked.Now)
 	if err == nil && before.State.Final() && !after.State.Final() {
 		err = st.hooks.MayRevive(ctx, conn, before)
 	}

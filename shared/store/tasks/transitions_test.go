@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A retry by hand and two late reports move a task between the tables three times.
+// A manual retry and two late reports move a task between the tables three times.
 func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -29,12 +29,12 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	}
 	var kept atomic.Int64
 	for _, c := range claimed {
-		var hands sync.WaitGroup
+		var changes sync.WaitGroup
 		for _, db := range []*storetest.DB{one, other} {
-			hands.Go(func() {
+			changes.Go(func() {
 				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID}, Request: []byte(`{}`)}})
 				switch {
-				case task.CodeOf(errs[0]) == task.CodeServerBusy: // it comes again
+				case task.CodeOf(errs[0]) == task.CodeServerBusy: // the sender repeats it
 				case errs[0] != nil || !outs[0].Found:
 					t.Errorf("a report: found %v, %v", outs[0].Found, errs[0])
 				default:
@@ -42,19 +42,19 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 				}
 			})
 		}
-		hands.Go(func() {
+		changes.Go(func() {
 			_, err := one.Tasks.RetryFailed(t.Context(), c.ID, store.Operator{Name: "ann"})
 			if code := task.CodeOf(err); err != nil && code != task.CodeConflict && code != task.CodeServerBusy {
 				t.Error(err)
 			}
 		})
-		hands.Wait()
+		changes.Wait()
 	}
 	require.EqualValues(t, kept.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
 }
 
-// A taken-over function can delete the state of a task. Whether its message was sent cannot be
-// known, so a subscribe message is not sent again.
+// An attacker who controls a function can delete the state of a task. It is then unknown whether its
+// message was sent, so a subscribe message is not sent again.
 func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -80,11 +80,11 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	_, err = db.Tasks.Cancel(t.Context(), unknown, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 
-	order := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-	db.Exec(t, `delete from task_live where id = $1`, order.TaskID)
+	subscribed := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	db.Exec(t, `delete from task_live where id = $1`, subscribed.TaskID)
 	_, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"a":1}`))
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be being sent")
-	_, err = db.Subscribe.Resend(t.Context(), order.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may have been sent")
+	_, err = db.Subscribe.Resend(t.Context(), subscribed.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`), "none was sent twice")
 }
