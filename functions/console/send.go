@@ -92,7 +92,7 @@ func (p *page) checkMessage() error {
 		return p.badField("queue", task.QueueRule)
 	}
 	request, err := p.typedMessage()
-	if err == nil && request.SendAt != nil && request.SendAt.After(time.Now().Add(decode.Farthest)) {
+	if err == nil && request.SendAt != nil && request.SendAt.After(time.Now().Add(decode.MaxTaskDelay)) {
 		err = p.badField("send_at", p.T("must be at most a year ahead"))
 	}
 	return err

@@ -111,13 +111,13 @@ func (d *deliverer) isDraining() bool {
 // is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
-		return d.push(ctx, c, []streamevent.Event{streamevent.Alone(e)})
+		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
 	}
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
 	if _, subscribable := kindOf(e.Type()); subscribable {
-		refused, err := d.record(ctx, []streamevent.Event{streamevent.Alone(e)})
+		refused, err := d.record(ctx, []streamevent.Event{streamevent.FromCloudEvent(e)})
 		if err == nil && refused[0] != nil {
 			err = fn.Poison(refused[0])
 		}

@@ -58,8 +58,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, h.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.confirm),
 
-		"GET " + root:              fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Pages(),
-		"GET " + root + "/peers":   fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Pages(),
+		"GET " + root:              fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Paged(),
+		"GET " + root + "/peers":   fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Paged(),
 		"POST " + root + "/reveal": fn.JSON(fn.Submitter, h.reveal).Or(fn.Viewer),
 		"POST " + root + "/read":   fn.JSON(fn.Submitter, h.markRead).Or(fn.Receiver),
 

@@ -45,7 +45,7 @@ type saver struct {
 
 func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == bus.AcceptedType {
-		return s.batch(ctx, c, []streamevent.Event{streamevent.Alone(e)})
+		return s.batch(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
 	}
 	if s.env.Bus() == nil { // NATS is not configured
 		return nil

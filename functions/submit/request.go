@@ -88,8 +88,8 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 // accepted all the same.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
-	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
-	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.Farthest)), "expires_at", "must be at most two years ahead")
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
+	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.MaxTaskDelay)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
 	bad.Reachable("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)

@@ -68,7 +68,7 @@ func oneOf(bad *decode.Rules, field, value string, known ...string) {
 // checkNow refuses a send time that is too far in the future, and a callback_url that may not be called now.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
-	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
 	bad.Reachable("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)
 }

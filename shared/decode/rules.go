@@ -55,8 +55,8 @@ func (r *Rules) User(field, name string) {
 // App requires the name of a sender app, which the original SMS API limits to 50 characters.
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
 
-// Farthest is how far ahead a task may be sent, and how long it may wait for that.
-const Farthest = 366 * 24 * time.Hour
+// MaxTaskDelay is how far in the future a task may be scheduled, and how long it may then wait to be sent.
+const MaxTaskDelay = 366 * 24 * time.Hour
 
 // Time limits an optional time to what the database can store.
 func (r *Rules) Time(field string, t *time.Time) {
@@ -65,7 +65,7 @@ func (r *Rules) Time(field string, t *time.Time) {
 
 // TTL limits the optional number of seconds that a task may wait to be sent.
 func (r *Rules) TTL(field string, seconds *int64) {
-	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(Farthest/time.Second)), field, "must be between 1 and 31622400")
+	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(MaxTaskDelay/time.Second)), field, "must be between 1 and 31622400")
 }
 
 // URLRule describes the URLs that the service may call.

@@ -261,7 +261,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if !p.event { // an event batch has events of many callers
 		ctx = store.WithCaller(ctx, req.call.Caller.Account())
 	}
-	if p.pages {
+	if p.paged {
 		if err := req.call.memory.reserve(ctx, 0, true); err != nil {
 			return nil, err
 		}

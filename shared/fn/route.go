@@ -34,7 +34,7 @@ type Route struct {
 	listRole     bool // the handler reads with SENDONCE_READ_ROLE, the database role of lists
 	changesState bool // GET changes state, too
 	withinQueues bool // see WithinQueues
-	pages        bool // see Pages
+	paged        bool // see Paged
 	token        bool // see TokenInAddress
 	handle       func(ctx context.Context, c *Call) (any, error)
 
@@ -47,9 +47,9 @@ type Route struct {
 // default is 64 KiB.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
-// Pages marks a route that returns pages of rows. Few such calls of a caller run at once,
+// Paged marks a route that returns pages of rows. Few such calls of a caller run at once,
 // and each row is charged to the memory budget when it is read (see store.WithMeter).
-func (r Route) Pages() Route { r.pages = true; return r }
+func (r Route) Paged() Route { r.paged = true; return r }
 
 // Or also allows callers with another role.
 func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
@@ -98,7 +98,7 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 // lists. The caller is looked up over the same connection, so a process that starts for this call
 // opens only one.
 func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
-	r := Query(role, handle).Pages()
+	r := Query(role, handle).Paged()
 	r.listRole = true
 	return r
 }

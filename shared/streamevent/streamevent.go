@@ -78,8 +78,8 @@ type Event struct {
 	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
 
-// Alone converts an event that was posted alone, not in a batch.
-func Alone(e cloudevents.Event) Event {
+// FromCloudEvent converts an event that was posted alone, not in a batch.
+func FromCloudEvent(e cloudevents.Event) Event {
 	text := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
 		return value

@@ -39,7 +39,7 @@ func TestAcceptedMessageRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	var posted Event
 	require.NoError(t, json.Unmarshal(body, &posted))
-	alone, stored := Alone(e), FromStream(e, 1<<53, FingerprintText(want.Fingerprint))
+	alone, stored := FromCloudEvent(e), FromStream(e, 1<<53, FingerprintText(want.Fingerprint))
 	for name, read := range map[string]func() (*messages.Submission, error){
 		"in a batch":           posted.Message,
 		"alone":                alone.Message,
@@ -97,7 +97,7 @@ func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 		require.NoError(t, err)
 		e.SetExtension("acceptseq", "5")
 		e.SetExtension("fp", kept.Extensions()["fp"])
-		forged := Alone(e)
+		forged := FromCloudEvent(e)
 		_, err = forged.Message()
 		require.Error(t, err, name)
 	}
