@@ -63,7 +63,7 @@ func (r *Request) address() (message.Address, *task.Field) {
 		to, err = message.ParseAddress(r.To)
 	case r.RoutingKey != "":
 		field = "routing_key"
-		to, err = message.Routed(r.ExchangeName, r.RoutingKey)
+		to, err = message.SubjectOf(r.ExchangeName, r.RoutingKey)
 	default:
 		err = errors.New("is required, or a routing_key in its place: a subject such as orders.paid, an https URL, or user:<name>")
 	}

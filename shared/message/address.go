@@ -55,7 +55,7 @@ func ParseAddress(to string) (Address, error) {
 	return a, a.Check()
 }
 
-// Check returns an error unless a message may have the address. The error says what is accepted.
+// Check validates the address. The error says what is accepted.
 func (a Address) Check() error {
 	switch a.Kind {
 	case Subject:
@@ -68,9 +68,9 @@ func (a Address) Check() error {
 	return errors.New("must be of a kind from 0 to 2")
 }
 
-// Routed returns the subject for an exchange and a routing key; "" is the default exchange. The error
+// SubjectOf returns the subject for an exchange and a routing key; "" is the default exchange. The error
 // says what is accepted.
-func Routed(exchange, routingKey string) (Address, error) {
+func SubjectOf(exchange, routingKey string) (Address, error) {
 	if exchange == "" {
 		exchange = "default"
 	}
@@ -93,9 +93,9 @@ const (
 // subjectGroups is the number of groups for subjects of other streams.
 const subjectGroups = 64
 
-// Stream returns the group of messages that wait together while their stream is unavailable:
-// StreamUsers, StreamMessages, or other-<n> for a subject of another stream, one of 64 by its first
-// token; "" for a URL. The database computes the same for a redriven message.
+// Stream returns the name of the group of messages that pause together while their stream is
+// unavailable: StreamUsers, StreamMessages, or for subjects of other streams other-<n>, where n below 64
+// is a hash of the first token. For a URL it is "". The database computes the same for a redriven message.
 func (a Address) Stream() string {
 	switch {
 	case a.Kind == URL:

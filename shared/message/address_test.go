@@ -42,7 +42,7 @@ func TestParseAddressErrors(t *testing.T) {
 	}
 }
 
-func TestCheckUsesTheKindOfTheAddress(t *testing.T) {
+func TestCheckDependsOnKind(t *testing.T) {
 	t.Parallel()
 	for _, good := range []Address{{Subject, "msg.orders.a://b"}, {User, "bob"}, {URL, "https://example.com/"}} {
 		require.NoError(t, good.Check(), good)
@@ -52,24 +52,24 @@ func TestCheckUsesTheKindOfTheAddress(t *testing.T) {
 	}
 }
 
-func TestSubjectOfExchangeAndRoutingKey(t *testing.T) {
+func TestSubjectOf(t *testing.T) {
 	t.Parallel()
-	got, err := Routed("orders", "paid.eu")
+	got, err := SubjectOf("orders", "paid.eu")
 	require.NoError(t, err)
 	require.Equal(t, Address{Subject, "msg.orders.paid.eu"}, got)
-	got, err = Routed("", "paid")
+	got, err = SubjectOf("", "paid")
 	require.NoError(t, err)
 	require.Equal(t, Address{Subject, "msg.default.paid"}, got)
 	for _, bad := range [][2]string{{"a.b", "c"}, {"a", ""}, {"a", "b..c"}, {"a*", "b"}, {"a", ">"}, {"a b", "c"}, {"a", strings.Repeat("x", 250)}} {
-		_, err := Routed(bad[0], bad[1])
+		_, err := SubjectOf(bad[0], bad[1])
 		require.Error(t, err, bad)
 	}
 }
 
-func TestIDIsUniquePerParts(t *testing.T) {
+func TestIDIsUniqueAndStable(t *testing.T) {
 	t.Parallel()
 	id := ID(7, "shop", "order-1")
-	require.Equal(t, "12271fe2f66c5f8b902aea98ca8bf637", fmt.Sprintf("%x", id), "ids are stored for ever")
+	require.Equal(t, "12271fe2f66c5f8b902aea98ca8bf637", fmt.Sprintf("%x", id), "stored ids must never change")
 	require.Equal(t, id, ID(7, "shop", "order-1"))
 	require.EqualValues(t, 5, id[6]>>4, "the version")
 	require.EqualValues(t, 2, id[8]>>6, "the variant")

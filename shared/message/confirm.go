@@ -5,7 +5,7 @@ import "crypto/subtle"
 // Confirmer is a caller that confirms a message.
 type Confirmer struct {
 	User     string   // name of the caller
-	Consumer string   // the consumer it confirms for: User, or any other for an admin
+	Consumer string   // the consumer for which it confirms: User, or any other one if it is an admin
 	Receives []string // subject patterns that the caller may receive
 	Token    string   // as the caller received it in a delivery to a URL; "" = none
 	Admin    bool
@@ -39,17 +39,17 @@ func (c Confirmer) PermissionFor(to Address, token string) Permission {
 	return NoPermission
 }
 
-// FirstSend says whether a message has ever been sent.
+// FirstSend is what is known about the first send of a message.
 type FirstSend int8
 
 const (
 	NotSent   FirstSend = iota // no receiver can have it
-	MaybeSent                  // it is due: it may have been sent without the result being stored
+	MaybeSent                  // a send is due: it may have happened although no result is stored
 	WasSent
 )
 
-// FirstSend reports whether the confirming caller can have received the message. Only then does its
-// confirmation count.
+// FirstSend returns whether the message was sent before a caller with permission p confirms it. Only the
+// confirmation of a message that WasSent counts.
 func (m Message) FirstSend(p Permission) FirstSend {
 	tried := m.SendNo > 0 || m.Epoch > 1
 	switch {

@@ -7,9 +7,9 @@ import "time"
 type DeliveryState int16
 
 const (
-	DeliveryPending   DeliveryState = iota // a try is scheduled or running
-	DeliveryDelivered                      // the endpoint returned 2xx; a robot, that it accepted the text
-	DeliveryFailed                         // all tries failed, or the endpoint is gone
+	DeliveryPending   DeliveryState = iota // an attempt is scheduled or running
+	DeliveryDelivered                      // the endpoint returned 2xx, a robot also that it accepted the text
+	DeliveryFailed                         // all attempts failed, or the endpoint is gone
 )
 
 // String returns the name of the state in the API.
@@ -38,7 +38,7 @@ func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 // gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
 func (r PostResult) gone() bool { return r.Status == 410 }
 
-// deliveryRetryDelays[n-1] is the wait after the n-th failed try. When all are used up, the delivery
+// deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. When all are used up, the delivery
 // has failed.
 var deliveryRetryDelays = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
@@ -50,14 +50,14 @@ const maxRetryAfter = 24 * time.Hour
 // Delivery is the retry state of the delivery of one event to one endpoint.
 type Delivery struct {
 	State    DeliveryState
-	Attempts int16     // failed tries since the last (re)start of the schedule
-	Claims   int32     // fencing number: increased by each try and by each resend
-	NextAt   time.Time // time of the next try; zero unless pending
+	Attempts int16     // failed attempts since the last (re)start of the schedule
+	Claims   int32     // fencing number: increased by each attempt and by each resend
+	NextAt   time.Time // time of the next attempt; zero unless pending
 }
 
-// Settle returns the delivery after the result of the try with the fencing number claim. A failure
-// counts only for the newest try. A success always counts, because then the endpoint has the event.
-// jitter, in [0, 1), spreads the retries of tries that failed at the same time.
+// Settle returns the delivery after the result of the attempt with the fencing number claim. A failure
+// counts only for the newest attempt. A success always counts, because then the endpoint has the event.
+// jitter, in [0, 1), spreads the retries of attempts that failed at the same time.
 func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float64) Delivery {
 	switch {
 	case d.State == DeliveryDelivered, claim != d.Claims && !r.OK():
@@ -78,8 +78,8 @@ func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float6
 	return d
 }
 
-// Resend makes the delivery due at once and restarts its retry schedule, from any state. A try that is
-// still running does not count as a failure in the new schedule.
+// Resend makes the delivery due at once and restarts its retry schedule, from any state. The failure of
+// an attempt that is still running does not count in the new schedule.
 func (d Delivery) Resend(now time.Time) Delivery {
 	d.Claims++
 	d.State, d.Attempts, d.NextAt = DeliveryPending, 0, now
@@ -89,7 +89,7 @@ func (d Delivery) Resend(now time.Time) Delivery {
 // The reasons why an endpoint is disabled.
 const (
 	DisabledGone     = "gone"    // the endpoint returned 410
-	DisabledFailing  = "failing" // every try failed for the configured time
+	DisabledFailing  = "failing" // every attempt failed for the configured time
 	DisabledManually = "by_hand" // by an admin or by its caller
 )
 
@@ -99,8 +99,8 @@ type EndpointHealth struct {
 	FailingSince   time.Time // the first failure after the last success; zero = not failing
 }
 
-// AfterAttempt returns the health after the result of one try. It disables an endpoint that is gone, or whose
-// tries have all failed for the time disableAfter.
+// AfterAttempt returns the health after the result of one attempt. It disables an endpoint that is gone, or whose
+// attempts have all failed for the time disableAfter.
 func (h EndpointHealth) AfterAttempt(r PostResult, now time.Time, disableAfter time.Duration) EndpointHealth {
 	switch {
 	case r.OK():

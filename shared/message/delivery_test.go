@@ -16,12 +16,12 @@ var (
 
 func TestDeliveryFollowsSchedule(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
+	now := now
 	d := Delivery{NextAt: now}
 	var waited time.Duration
-	tries := 0
+	attempts := 0
 	for d.State == DeliveryPending {
-		tries++
+		attempts++
 		d.Claims++
 		d = d.Settle(d.Claims, serverError, now, 0.5)
 		if d.State == DeliveryPending {
@@ -30,7 +30,7 @@ func TestDeliveryFollowsSchedule(t *testing.T) {
 		}
 	}
 	require.Equal(t, DeliveryFailed, d.State)
-	require.Equal(t, 9, tries, "the first try and eight retries")
+	require.Equal(t, 9, attempts, "the first attempt and eight retries")
 	require.Greater(t, waited, 24*time.Hour)
 	require.True(t, d.NextAt.IsZero())
 
@@ -40,16 +40,14 @@ func TestDeliveryFollowsSchedule(t *testing.T) {
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	d := Delivery{Claims: 1}
 	require.Equal(t, time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Hour}, now, 0).NextAt.Sub(now))
 	require.Equal(t, 4*time.Second, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "the schedule is the minimum")
 	require.Equal(t, 24*time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
 }
 
-func TestRefusalIsFailureWhateverItsStatus(t *testing.T) {
+func TestRefusalIsFailureWithStatus200(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	d := Delivery{Claims: 1, NextAt: now}.Settle(1, robotRefuses, now, 0.5)
 	require.Equal(t, DeliveryPending, d.State)
 	require.Equal(t, int16(1), d.Attempts)
@@ -57,9 +55,8 @@ func TestRefusalIsFailureWhateverItsStatus(t *testing.T) {
 	require.Equal(t, EndpointHealth{FailingSince: now}, EndpointHealth{}.AfterAttempt(robotRefuses, now, time.Hour))
 }
 
-func TestStaleTryCannotFailDelivery(t *testing.T) {
+func TestStaleAttemptCannotFailDelivery(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	d := Delivery{Claims: 2, NextAt: now}
 	require.Equal(t, d, d.Settle(1, serverError, now, 0), "an older failure is ignored")
 	require.Equal(t, DeliveryDelivered, d.Settle(1, accepted, now, 0).State, "an older success counts")
@@ -73,7 +70,6 @@ func TestStaleTryCannotFailDelivery(t *testing.T) {
 
 func TestFailingEndpointIsDisabled(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	const disableAfter = 120 * time.Hour
 	require.Equal(t, DisabledGone, EndpointHealth{}.AfterAttempt(gone, now, disableAfter).DisabledReason)
 

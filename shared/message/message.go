@@ -26,10 +26,10 @@ const (
 	MaxError            = 500 // characters of LastError
 )
 
-// Message is everything that decides a message's next step. A zero time means none.
+// Message has the fields of a message that decide its next step. A zero time means none.
 type Message struct {
 	Kind             Kind
-	Confirm          bool  // finished by confirmations and not by its send
+	Confirm          bool  // finished by confirmations, not by a successful send
 	MaxSends         int16 // per epoch
 	ExpectedReceipts int16 // distinct consumers that must confirm; 1 without Confirm
 
@@ -56,16 +56,16 @@ func (m Message) State() string {
 func (s Status) String() string { return [...]string{"sending", "sent", "received"}[s] }
 
 // ParseStatus parses a name on the wire.
-func ParseStatus(word string) (Status, bool) {
+func ParseStatus(name string) (Status, bool) {
 	for s := Sending; s <= Received; s++ {
-		if s.String() == word {
+		if s.String() == name {
 			return s, true
 		}
 	}
 	return 0, false
 }
 
-// Final reports whether only a person can change the message now.
+// Final reports whether the message is finished or abandoned: it is not sent again automatically.
 func (m Message) Final() bool {
 	return m.Abandoned || m.Status == Received || m.Status == Sent && !m.Confirm
 }
@@ -73,10 +73,9 @@ func (m Message) Final() bool {
 // Stuck reports whether the message waits for an operator.
 func (m Message) Stuck() bool { return !m.Final() && m.Remaining == 0 }
 
-// MsgID identifies the next send of the message with this id and fingerprint: <id>.<fingerprint's
-// first 8 digits>.<epoch>.<send>. The broker deduplicates by it. The fingerprint separates another
-// message under the same id, which may have been published before it was known that it cannot be
-// saved.
+// MsgID is the id by which the broker deduplicates the next send: <id>.<first 8 hex digits of the
+// fingerprint>.<epoch>.<send>. Another message with the same id may have been published before its save
+// failed; its fingerprint is different, and so are its MsgIDs.
 func (m Message) MsgID(id string, fingerprint [16]byte) string {
 	return fmt.Sprintf("%s.%x.%d.%d", id, fingerprint[:4], m.Epoch, m.SendNo+1)
 }
@@ -86,12 +85,12 @@ type Outcome int8
 
 // The outcomes of a send.
 const (
-	Accepted    Outcome = iota // the broker stored it, now or before; the URL returned 2xx
+	Accepted    Outcome = iota // the broker stored it, now or earlier, or the URL returned 2xx
 	Refused                    // the broker or the receiver refused it
 	Unavailable                // no response, or temporarily unavailable: not the message's fault
 )
 
-// Scope is what is Unavailable.
+// Scope is what an Unavailable result affects.
 type Scope int8
 
 // The scopes of Unavailable.
@@ -116,8 +115,8 @@ const (
 	maxUnavailablePause = time.Minute
 )
 
-// StreamPause is the pause of a stream after so many failures in a row: 2 s, then doubled, up to a
-// minute.
+// StreamPause is the pause of a stream after this number of failures in a row: 2 s, then doubled, up to
+// a minute.
 func StreamPause(failures int) time.Duration {
 	pause := minUnavailablePause
 	for ; failures > 1 && pause < maxUnavailablePause; failures-- {
@@ -126,13 +125,13 @@ func StreamPause(failures int) time.Duration {
 	return min(pause, maxUnavailablePause)
 }
 
-// UnavailablePause is the pause of a message that is unavailable by itself (OneMessage) and has waited for
-// age: as long again, within 2 s to a minute.
+// UnavailablePause is the pause of a message after an Unavailable send with scope OneMessage: as long as
+// its age, but at least 2 s and at most a minute.
 func UnavailablePause(age time.Duration) time.Duration {
 	return min(max(age, minUnavailablePause), maxUnavailablePause)
 }
 
-// maxPause is the longest time between two sends; it bounds what a receiver's inbox must remember.
+// maxPause is the longest time between two sends. It bounds how long a receiver's inbox must keep an id.
 const maxPause = time.Hour
 
 // pauseAfter is the wait for the confirmation after the n-th send of an epoch, n >= 1, or before the
@@ -174,12 +173,11 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	return m
 }
 
-// SettlePost is Settle for a send that began when the message was as begun and held no lock. If the
-// message was settled otherwise meanwhile, the result counts only if it was Accepted, since the receiver
-// has the message then.
-func (m Message) SettlePost(begun Message, r Result, now time.Time, jitter float64) Message {
+// SettlePost is Settle for a POST that ran without a row lock; before is the message at its start. If the
+// message has changed since, the result counts only if it is Accepted: the receiver has the message then.
+func (m Message) SettlePost(before Message, r Result, now time.Time, jitter float64) Message {
 	switch {
-	case !m.Final() && m.Epoch == begun.Epoch && m.SendNo == begun.SendNo && m.NextAt.Equal(begun.NextAt):
+	case !m.Final() && m.Epoch == before.Epoch && m.SendNo == before.SendNo && m.NextAt.Equal(before.NextAt):
 		return m.Settle(r, now, jitter)
 	case r.Outcome != Accepted:
 		return m
@@ -219,7 +217,7 @@ func (m Message) Receive(consumer string, receipts int) Message {
 	return m
 }
 
-// Redrive restarts all sends at once with new MsgIDs. It is refused for a finished message.
+// Redrive makes the message due now, with all its sends and new MsgIDs. It is refused for a finished message.
 func (m Message) Redrive(now time.Time) (Message, error) {
 	if m.Final() && !m.Abandoned {
 		return m, errors.New("the message is " + m.State() + " and at its end; only one that is not can be redriven")

@@ -11,7 +11,7 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// fresh is a message that was just saved; change edits it.
+// fresh returns a message that was just saved, with the changes applied.
 func fresh(change ...func(*Message)) Message {
 	m := Message{Kind: Subject, Confirm: true, MaxSends: 5, ExpectedReceipts: 1, Remaining: 5, Epoch: 1, NextAt: now}
 	for _, c := range change {
@@ -23,12 +23,12 @@ func fresh(change ...func(*Message)) Message {
 var (
 	wasAccepted = Result{Outcome: Accepted}
 	refused     = Result{Outcome: Refused, Reason: "no stream"}
-	unavailable = Result{Outcome: Unavailable, Reason: "no more of this subject"}
-	full        = Result{Outcome: Unavailable, Reason: "the stream is full", Scope: OneStream}
-	nobody      = Result{Outcome: Unavailable, Reason: "no connection", Scope: AllStreams}
+	unavailable = Result{Outcome: Unavailable, Reason: "the subject is full"}
+	streamFull  = Result{Outcome: Unavailable, Reason: "the stream is full", Scope: OneStream}
+	noBroker    = Result{Outcome: Unavailable, Reason: "no connection", Scope: AllStreams}
 )
 
-var body = [16]byte{10, 11, 12, 13, 14} // a fingerprint
+var fingerprint = [16]byte{10, 11, 12, 13, 14}
 
 func TestFinalStatePerAddress(t *testing.T) {
 	t.Parallel()
@@ -38,11 +38,11 @@ func TestFinalStatePerAddress(t *testing.T) {
 		state   string
 		final   bool
 	}{
-		"a subject's waits for the confirmation":          {Subject, true, "sent", false},
-		"a subject's without confirmation ends as sent":   {Subject, false, "sent", true},
-		"a URL's 2xx is the confirmation":                 {URL, false, "received", true},
-		"a URL's that wants the explicit call waits":      {URL, true, "sent", false},
-		"a user's ends in the inbox and is not confirmed": {User, false, "sent", true},
+		"to a subject, confirmation required": {Subject, true, "sent", false},
+		"to a subject":                        {Subject, false, "sent", true},
+		"to a URL":                            {URL, false, "received", true},
+		"to a URL, confirmation required":     {URL, true, "sent", false},
+		"to a user":                           {User, false, "sent", true},
 	} {
 		m := fresh(func(m *Message) { m.Kind, m.Confirm = c.kind, c.confirm }).Settle(wasAccepted, now, 0.5)
 		require.Equal(t, c.state, m.State(), name)
@@ -57,7 +57,7 @@ func TestMessageFollowsSchedule(t *testing.T) {
 	for _, result := range []Result{wasAccepted, refused} {
 		m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 6, 6 })
 		for i, pause := range []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
-			require.Equal(t, fmt.Sprintf("x.0a0b0c0d.1.%d", i+1), m.MsgID("x", body))
+			require.Equal(t, fmt.Sprintf("x.0a0b0c0d.1.%d", i+1), m.MsgID("x", fingerprint))
 			require.Equal(t, now.Add(pause*8/10), m.Settle(result, now, 0).NextAt)
 			require.Less(t, m.Settle(result, now, 0.999).NextAt, now.Add(pause*12/10))
 			m = m.Settle(result, now, 0.5)
@@ -72,19 +72,19 @@ func TestMessageFollowsSchedule(t *testing.T) {
 	}
 }
 
-func TestUndeliverableSendIsNotCounted(t *testing.T) {
+func TestUnavailableSendIsNotCounted(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
 	for i := range 100 {
 		before := m
 		m = m.Settle(unavailable, now, float64(i)/100)
-		require.Equal(t, before.MsgID("x", body), m.MsgID("x", body))
+		require.Equal(t, before.MsgID("x", fingerprint), m.MsgID("x", fingerprint))
 		require.Equal(t, now.Add(2*time.Second), m.NextAt)
-		require.Equal(t, "no more of this subject", m.LastError)
+		require.Equal(t, "the subject is full", m.LastError)
 		m.LastError, m.NextAt = before.LastError, before.NextAt
 		require.Equal(t, before, m)
-		for _, r := range []Result{full, nobody} {
-			require.Equal(t, before, m.Settle(r, now.Add(time.Hour), 0.5), "it keeps its place and is not written")
+		for _, r := range []Result{streamFull, noBroker} {
+			require.Equal(t, before, m.Settle(r, now.Add(time.Hour), 0.5), "the message does not change")
 		}
 	}
 	m = m.Settle(wasAccepted, now, 0.5)
@@ -92,7 +92,7 @@ func TestUndeliverableSendIsNotCounted(t *testing.T) {
 	require.EqualValues(t, 1, m.SendNo)
 }
 
-func TestAwayPausesGrowToAMinute(t *testing.T) {
+func TestUnavailablePausesGrowToAMinute(t *testing.T) {
 	t.Parallel()
 	for failures, want := range []time.Duration{2, 2, 4, 8, 16, 32, 60, 60} {
 		require.Equal(t, want*time.Second, StreamPause(failures))
@@ -111,25 +111,25 @@ func TestConfirmationInAnyState(t *testing.T) {
 	abandoned, err := fresh().Abandon("ops")
 	require.NoError(t, err)
 	for name, m := range map[string]Message{
-		"before the broker's word": fresh(),
-		"after it":                 fresh().Settle(wasAccepted, now, 0.5),
-		"after it was abandoned":   abandoned,
-		"when it is stuck":         fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
-		"unasked":                  fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
+		"before the broker's response": fresh(),
+		"after the broker's response":  fresh().Settle(wasAccepted, now, 0.5),
+		"abandoned":                    abandoned,
+		"stuck":                        fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
+		"confirmation not required":    fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
 	} {
 		got := m.Receive("points", 1)
 		require.Equal(t, "received", got.State(), name)
 		require.Equal(t, "points", got.FinishedBy, name)
 		require.True(t, got.NextAt.IsZero(), name)
-		require.Equal(t, got, got.Receive("other", 2), "%s: a later one changes nothing", name)
+		require.Equal(t, got, got.Receive("other", 2), "%s: a later confirmation changes nothing", name)
 	}
 }
 
 func TestExpectedConfirmations(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.ExpectedReceipts = 3 }).Receive("a", 1)
-	require.Equal(t, Sent, m.Status, "who confirms has it, whatever the broker said")
-	require.False(t, m.NextAt.IsZero(), "the others still need it")
+	require.Equal(t, Sent, m.Status, "a consumer that confirms has the message, whatever the broker returned")
+	require.False(t, m.NextAt.IsZero(), "the message is sent again for the other consumers")
 	m = m.Receive("b", 2)
 	require.False(t, m.Final())
 	require.Equal(t, "received", m.Receive("c", 3).State())
@@ -143,7 +143,7 @@ func TestRedriveRestartsSchedule(t *testing.T) {
 	for name, m := range map[string]Message{"stuck": stuck, "abandoned": abandoned} {
 		got, err := m.Redrive(now)
 		require.NoError(t, err, name)
-		require.Equal(t, "x.0a0b0c0d.2.1", got.MsgID("x", body), name)
+		require.Equal(t, "x.0a0b0c0d.2.1", got.MsgID("x", fingerprint), name)
 		require.EqualValues(t, 1, got.Remaining, name)
 		require.Equal(t, now, got.NextAt, name)
 		require.Equal(t, "sent", got.State(), "%s: the status does not go back", name)
@@ -170,7 +170,7 @@ func TestFinishedMessageIsFinal(t *testing.T) {
 	require.Equal(t, once, twice)
 }
 
-// Whatever happens to a message in whatever order, the invariants hold.
+// The invariants hold after any sequence of steps.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -188,10 +188,10 @@ func TestInvariants(t *testing.T) {
 			before := m
 			switch step := random.IntN(10); {
 			case step < 6 && !m.NextAt.IsZero():
-				r := []Result{wasAccepted, refused, unavailable, full, nobody}[random.IntN(5)]
+				r := []Result{wasAccepted, refused, unavailable, streamFull, noBroker}[random.IntN(5)]
 				if r.Outcome != Unavailable {
-					require.False(t, counted[m.MsgID("x", body)], "a name is used for one send that counts")
-					counted[m.MsgID("x", body)] = true
+					require.False(t, counted[m.MsgID("x", fingerprint)], "a MsgID is used for at most one send that counts")
+					counted[m.MsgID("x", fingerprint)] = true
 				}
 				m = m.Settle(r, now, random.Float64())
 			case step == 6:
@@ -207,7 +207,7 @@ func TestInvariants(t *testing.T) {
 			require.GreaterOrEqual(t, m.Remaining, int16(0))
 			require.Equal(t, m.Final() || m.Remaining == 0, m.NextAt.IsZero())
 			require.False(t, m.Stuck() && m.Final())
-			require.False(t, before.Status == Received && m != before, "received is for ever")
+			require.False(t, before.Status == Received && m != before, "a received message never changes")
 		}
 	}
 }

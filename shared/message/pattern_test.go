@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParsePattern(t *testing.T) {
+func TestValidPattern(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"a", "msg.orders.paid", "*", ">", "msg.*.paid", "msg.orders.>", "*.*.>", "a:b/c.*", strings.Repeat("a", 255)} {
 		require.True(t, ValidPattern(good), good)
@@ -45,5 +45,5 @@ func TestPatternCovers(t *testing.T) {
 		require.Equal(t, c.covered, coveredBy([]string{"other", c.pattern}, c.subject), "%s of %s", c.subject, c.pattern)
 		require.True(t, ValidPattern(c.pattern))
 	}
-	require.False(t, coveredBy(nil, "msg"), "none is granted by default")
+	require.False(t, coveredBy(nil, "msg"), "without a pattern nothing is covered")
 }
