@@ -16,19 +16,19 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// An order service tells of each order that was stored, and of no other.
+// An order service sends a message for each order that it stored, and for no other.
 func Example() {
 	ctx := context.Background()
 	db, end := database(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")
 	defer end()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Println("asked:", r.Method, r.URL.Path)
+		fmt.Println("called:", r.Method, r.URL.Path)
 		_, _ = io.WriteString(w, `{"code":200,"message":"success","data":{"ack":"saved"}}`)
 	}))
 	defer sendonce.Close()
 
 	forwarder := outbox.NewForwarder(db, api.NewClient(sendonce.URL, "orders", "token"), slog.Default())
-	place := func(order int) error {
+	submit := func(order int) error {
 		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 			_, err := outbox.Put(ctx, tx, outbox.Message{
 				ExchangeName: "shop", RoutingKey: "order.paid", Type: "order.paid", Data: map[string]int{"order": order},
@@ -43,7 +43,7 @@ func Example() {
 		return err
 	}
 	for _, order := range []int{7, 7} {
-		if err := place(order); err != nil {
+		if err := submit(order); err != nil {
 			fmt.Println("rolled back: order", order, "exists")
 		}
 	}
@@ -51,12 +51,12 @@ func Example() {
 	fmt.Println("forwarded:", n, err)
 	// Output:
 	// rolled back: order 7 exists
-	// asked: POST /api/v1/messages
+	// called: POST /api/v1/messages
 	// forwarded: 1 <nil>
 }
 
-// database is a Postgres for the length of an example. Its tables are temporary
-// ones of its only connection.
+// database starts a Postgres for an example. Its tables are temporary, so they exist
+// for its only connection.
 func database(ctx context.Context, ddl ...string) (db *pgxpool.Pool, end func()) {
 	server, err := sandbox.StartPostgres(ctx, sandbox.Options{})
 	if err != nil {

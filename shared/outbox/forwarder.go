@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	batch         = 16 // rows of one transaction, sent in parallel
+	batchSize     = 16 // rows of one transaction, sent in parallel
 	pollEvery     = 5 * time.Second
 	settleTimeout = 5 * time.Second
-	maxWait       = time.Minute // the longest backoff, unless the service asks for more
+	maxWait       = time.Minute // the longest backoff, unless Retry-After is longer
 	maxReason     = 500         // characters of last_error
 )
 
@@ -55,7 +55,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 		wake, pause := f.wake, f.poll
 		if _, err := f.Drain(ctx); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "outbox: not forwarded", "error", err)
-			// New messages do not end an outage.
+			// A new message is no reason to try earlier: the service is unavailable.
 			wake = nil
 			var refused *api.Error
 			if errors.As(err, &refused) {
@@ -80,12 +80,12 @@ func (f *Forwarder) Run(ctx context.Context) {
 // not delay others.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
-		found, taken, err := f.pass(ctx)
-		n += taken
+		found, accepted, err := f.forwardBatch(ctx)
+		n += accepted
 		if err != nil {
 			return n, fmt.Errorf("outbox: forward: %w", err)
 		}
-		if found < batch {
+		if found < batchSize {
 			return n, nil
 		}
 	}
@@ -99,8 +99,8 @@ type row struct {
 	outcome
 }
 
-// pass is one transaction: lock, send, settle. The row locks keep other forwarders away.
-func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
+// forwardBatch runs one transaction: lock, send, settle. The row locks keep other forwarders away.
+func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err error) {
 	tx, err := f.db.Begin(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -118,19 +118,19 @@ func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 	posts.Wait()
 
 	// Store the outcomes even if ctx has ended.
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	if err := settle(ending, tx, rows); err != nil {
+	if err := settle(settleCtx, tx, rows); err != nil {
 		return 0, 0, err
 	}
-	if err := tx.Commit(ending); err != nil {
+	if err := tx.Commit(settleCtx); err != nil {
 		return 0, 0, fmt.Errorf("commit: %w", err)
 	}
-	taken, err = f.report(ctx, rows)
-	return len(rows), taken, err
+	accepted, err = f.report(ctx, rows)
+	return len(rows), accepted, err
 }
 
-// rollBack ends an uncommitted transaction, also after ctx has ended.
+// rollBack rolls an uncommitted transaction back, also after ctx has ended.
 func rollBack(ctx context.Context, tx pgx.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -142,23 +142,23 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 
 // report counts accepted messages, logs each that failed by itself, and returns the cause if the
 // service is unavailable.
-func (f *Forwarder) report(ctx context.Context, rows []row) (taken int, away error) {
+func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unavailable error) {
 	for _, r := range rows {
 		switch r.verdict {
 		case verdictAccepted:
-			taken++
+			accepted++
 		case verdictRefused:
 			f.log.ErrorContext(ctx, "outbox: message refused", "id", r.id, "error", r.err)
 		case verdictLater:
 			f.log.WarnContext(ctx, "outbox: message kept", "id", r.id, "tries", r.tries+1, "error", r.err)
 		case verdictUnavailable:
-			away = r.err
+			unavailable = r.err
 		}
 	}
-	return taken, away
+	return accepted, unavailable
 }
 
-// If the forwarder's host vanishes, its locks end before TCP notices.
+// If the forwarder's host fails, Postgres releases the row locks after 30 s: TCP detects the loss later.
 const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 const lockSQL = `
@@ -168,15 +168,15 @@ ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 func lock(ctx context.Context, tx pgx.Tx) ([]row, error) {
 	var found []row
-	both := &pgx.Batch{}
-	both.Queue(idleSQL)
-	both.Queue(lockSQL, batch).Query(func(rows pgx.Rows) (err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(idleSQL)
+	batch.Queue(lockSQL, batchSize).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
 			return r, c.Scan(&r.id, &r.body, &r.tries)
 		})
 		return err
 	})
-	if err := tx.SendBatch(ctx, both).Close(); err != nil {
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	return found, nil
@@ -184,7 +184,7 @@ func lock(ctx context.Context, tx pgx.Tx) ([]row, error) {
 
 const deleteSQL = `DELETE FROM message_outbox WHERE id = ANY ($1::text[]::uuid[])`
 
-// keepSQL uses clock_timestamp(), since now() is the time before the service was called.
+// keepSQL uses clock_timestamp(), since now() is the start of the transaction, before the service was called.
 const keepSQL = `
 UPDATE message_outbox o SET tries = o.tries + 1, last_error = k.reason, next_at = clock_timestamp() + k.wait,
 	refused_at = CASE WHEN k.refused THEN clock_timestamp() END
@@ -193,14 +193,14 @@ WHERE o.id = k.id::uuid`
 
 func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 	var (
-		taken, kept, reasons []string
-		refused              []bool
-		waits                []time.Duration
+		accepted, kept, reasons []string
+		refused                 []bool
+		waits                   []time.Duration
 	)
 	for _, r := range rows {
 		switch r.verdict {
 		case verdictAccepted:
-			taken = append(taken, r.id)
+			accepted = append(accepted, r.id)
 		case verdictStopped: // unchanged
 		default:
 			kept, reasons = append(kept, r.id), append(reasons, storable(r.err.Error()))
@@ -208,16 +208,16 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 			waits = append(waits, max(retry.Jitter(retry.Delay(time.Second, maxWait, r.tries+1)), r.retryAfter))
 		}
 	}
-	both := &pgx.Batch{}
-	both.Queue(deleteSQL, taken)
-	both.Queue(keepSQL, kept, reasons, refused, waits)
-	if err := tx.SendBatch(ctx, both).Close(); err != nil {
+	batch := &pgx.Batch{}
+	batch.Queue(deleteSQL, accepted)
+	batch.Queue(keepSQL, kept, reasons, refused, waits)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
 	return nil
 }
 
-// storable removes bytes that Postgres does not accept in text.
+// storable replaces bytes that Postgres does not accept in text, and cuts the text to maxReason characters.
 func storable(s string) string {
 	runes := []rune(strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?"))
 	return string(runes[:min(len(runes), maxReason)])

@@ -59,8 +59,8 @@ type request struct {
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
-// Put adds m to what is sent when tx commits, and returns its id in Sendonce (client_msg_id). An
-// invalid message leaves tx unchanged.
+// Put adds m to the outbox: it is sent if tx commits. Put returns the id of the message in Sendonce
+// (client_msg_id). An invalid message leaves tx unchanged.
 func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")
@@ -135,8 +135,8 @@ const retrySQL = `
 UPDATE message_outbox SET refused_at = NULL, next_at = now()
 WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NOT NULL`
 
-// Retry sends refused messages again, for example after a missing permission was granted, and returns
-// how many of ids were refused ones.
+// Retry makes refused messages due again, for example after a missing permission was granted, and
+// returns how many of ids were refused messages.
 func Retry(ctx context.Context, db *pgxpool.Pool, ids ...string) (n int64, err error) {
 	tag, err := db.Exec(ctx, retrySQL, ids)
 	if err != nil {

@@ -23,13 +23,13 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(forwarderDatabase) != "" {
-		forwardForEver()
+		runForwarderProcess()
 		return
 	}
 	sandbox.Main(m)
 }
 
-// database is a sending service's own: the outbox and a table of orders.
+// database creates the database of a sending service: the outbox and a table of orders.
 func database(t *testing.T) (*pgxpool.Pool, string) {
 	t.Helper()
 	url := sandbox.NewEmptyDatabase(t)
@@ -54,7 +54,7 @@ func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) int {
 	return n
 }
 
-// put commits n messages and gives their ids.
+// put commits n messages and returns their ids.
 func put(t *testing.T, db *pgxpool.Pool, n int) []string {
 	t.Helper()
 	var ids []string
@@ -71,26 +71,25 @@ func put(t *testing.T, db *pgxpool.Pool, n int) []string {
 	return ids
 }
 
-// ledger is a Sendonce service as far as a forwarder can tell: it keeps each
-// message once and counts how often it was asked.
-type ledger struct {
+// fakeService imitates a Sendonce service: it stores each message once and counts the POSTs.
+type fakeService struct {
 	*httptest.Server
-	mu    sync.Mutex
-	posts []string                    // client_msg_id of each POST
-	kept  map[string]string           // client_msg_id -> body
-	reply func(id string, n int) int  // the status of the n-th POST of id, 0 = take it; nil = take all
-	after func(w http.ResponseWriter) // called when a message is kept, before the response; nil = nothing
+	mu     sync.Mutex
+	posts  []string                    // client_msg_id of each POST
+	stored map[string]string           // client_msg_id -> body
+	reply  func(id string, n int) int  // the status of the n-th POST of id, 0 = store it; nil = store all
+	after  func(w http.ResponseWriter) // called before each response; nil = nothing
 }
 
-func newLedger(t *testing.T) *ledger {
+func newFakeService(t *testing.T) *fakeService {
 	t.Helper()
-	l := &ledger{kept: map[string]string{}}
-	l.Server = httptest.NewServer(l)
-	t.Cleanup(l.Close)
-	return l
+	s := &fakeService{stored: map[string]string{}}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
 }
 
-func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *fakeService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var raw json.RawMessage
 	var body struct {
 		ClientMsgID string `json:"client_msg_id"`
@@ -101,37 +100,37 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
 		return
 	}
-	status := l.keep(body.ClientMsgID, string(raw))
-	if l.after != nil {
-		l.after(w)
+	status := s.store(body.ClientMsgID, string(raw))
+	if s.after != nil {
+		s.after(w)
 	}
-	say(w, status)
+	respond(w, status)
 }
 
-func (l *ledger) keep(id, body string) (status int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.posts = append(l.posts, id)
-	if l.reply != nil {
+func (s *fakeService) store(id, body string) (status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.posts = append(s.posts, id)
+	if s.reply != nil {
 		n := 0
-		for _, p := range l.posts {
+		for _, p := range s.posts {
 			if p == id {
 				n++
 			}
 		}
-		if status := l.reply(id, n); status != 0 {
+		if status := s.reply(id, n); status != 0 {
 			return status
 		}
 	}
-	if before, ok := l.kept[id]; ok && before != body {
+	if before, ok := s.stored[id]; ok && before != body {
 		return http.StatusUnprocessableEntity
 	}
-	l.kept[id] = body
+	s.stored[id] = body
 	return http.StatusOK
 }
 
-// say responds as the service does.
-func say(w http.ResponseWriter, status int) {
+// respond writes a response as the service does.
+func respond(w http.ResponseWriter, status int) {
 	envelope := api.Envelope{Code: status, Message: "success"}
 	if status >= 300 {
 		envelope.Message, envelope.Error = "bad \x00 luck", "some_word"
@@ -140,23 +139,23 @@ func say(w http.ResponseWriter, status int) {
 	_ = json.NewEncoder(w).Encode(envelope)
 }
 
-func (l *ledger) asked() (posts, kept int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.posts), len(l.kept)
+func (s *fakeService) counts() (posts, stored int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.posts), len(s.stored)
 }
 
-func (l *ledger) forwarder(db *pgxpool.Pool) *Forwarder {
-	return NewForwarder(db, api.NewClient(l.URL, "order", "secret"), slog.New(slog.DiscardHandler))
+func (s *fakeService) forwarder(db *pgxpool.Pool) *Forwarder {
+	return NewForwarder(db, api.NewClient(s.URL, "order", "secret"), slog.New(slog.DiscardHandler))
 }
 
 func TestPut(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what is rolled back is never sent", func(t *testing.T) {
+	t.Run("a rolled back message is never sent", func(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
-		service := newLedger(t)
+		service := newFakeService(t)
 		tx, err := db.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "INSERT INTO orders VALUES (1)")
@@ -171,14 +170,14 @@ func TestPut(t *testing.T) {
 		n, err = service.forwarder(db).Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
-		posts, _ := service.asked()
+		posts, _ := service.counts()
 		require.Zero(t, posts)
 	})
 
-	t.Run("the request arrives as it was put", func(t *testing.T) {
+	t.Run("the request has all fields unchanged", func(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
-		service := newLedger(t)
+		service := newFakeService(t)
 		confirm := false
 		var id string
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
@@ -192,10 +191,10 @@ func TestPut(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, `{"client_msg_id":"`+id+`","from":"orders","exchange_name":"shop","routing_key":"order.paid","type":"paid",`+
 			`"sent_at":"2026-01-02T03:04:05Z","confirm":false,"max_sends":7,"expected_receipts":2,`+
-			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2},"ack":"saved"}`, service.kept[id])
+			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2},"ack":"saved"}`, service.stored[id])
 	})
 
-	t.Run("what cannot be sent is refused and leaves the transaction usable", func(t *testing.T) {
+	t.Run("an invalid message is rejected and leaves the transaction usable", func(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
@@ -228,7 +227,7 @@ func TestDDLIsIdempotent(t *testing.T) {
 func TestRefusedMessages(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
-	service := newLedger(t)
+	service := newFakeService(t)
 	ids := put(t, db, 40)
 	bad := []string{ids[3], ids[20]}
 	service.reply = func(id string, _ int) int {
@@ -239,7 +238,7 @@ func TestRefusedMessages(t *testing.T) {
 	}
 	n, err := service.forwarder(db).Drain(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 38, n, "the others go on")
+	require.Equal(t, 38, n, "all others are sent")
 
 	list, err := Refused(t.Context(), db, 10)
 	require.NoError(t, err)
@@ -254,8 +253,8 @@ func TestRefusedMessages(t *testing.T) {
 
 	_, err = service.forwarder(db).Drain(t.Context())
 	require.NoError(t, err)
-	posts, _ := service.asked()
-	require.Equal(t, 40, posts, "a refused message is not sent by itself again")
+	posts, _ := service.counts()
+	require.Equal(t, 40, posts, "a refused message is not sent again automatically")
 
 	service.reply = nil
 	n64, err := Retry(t.Context(), db, bad[0], newID())
@@ -267,14 +266,14 @@ func TestRefusedMessages(t *testing.T) {
 	require.Equal(t, 1, count(t, db, "message_outbox"))
 }
 
-// settled waits until cond holds.
-func settled(t *testing.T, cond func() bool) {
+// eventually waits until cond returns true.
+func eventually(t *testing.T, cond func() bool) {
 	t.Helper()
 	require.Eventually(t, cond, 20*time.Second, 5*time.Millisecond)
 }
 
-// running runs f until the test ends.
-func running(t *testing.T, f *Forwarder) {
+// runForwarder runs f until the test ends.
+func runForwarder(t *testing.T, f *Forwarder) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

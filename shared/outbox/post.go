@@ -26,7 +26,7 @@ const (
 	verdictStopped     verdict = iota // stopped before a response
 	verdictAccepted                   // the service has the message
 	verdictRefused                    // the service refuses this message
-	verdictLater                      // this message failed; others may not
+	verdictLater                      // this message failed; others may succeed
 	verdictUnavailable                // the service is unavailable for all messages
 )
 
@@ -40,7 +40,7 @@ type outcome struct {
 func post(ctx context.Context, service *api.Client, body string) outcome {
 	limited, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	status, header, raw, err := exchange(limited, service, body)
+	status, header, raw, err := roundTrip(limited, service, body)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return outcome{verdict: verdictStopped, err: err}
@@ -51,7 +51,7 @@ func post(ctx context.Context, service *api.Client, body string) outcome {
 	}
 }
 
-func exchange(ctx context.Context, service *api.Client, body string) (status int, header http.Header, raw []byte, err error) {
+func roundTrip(ctx context.Context, service *api.Client, body string) (status int, header http.Header, raw []byte, err error) {
 	url := strings.TrimSuffix(service.BaseURL, "/") + "/api/v1/messages"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -74,27 +74,27 @@ func exchange(ctx context.Context, service *api.Client, body string) (status int
 	return res.StatusCode, res.Header, raw, nil
 }
 
-// outcomeOf reads a response. One without the service's envelope came from a proxy and proves nothing, not
-// even with 200.
+// outcomeOf interprets a response. A response without the service's envelope came from a proxy and does not
+// prove that the message was accepted, even if its status is 200.
 func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	var envelope api.Envelope
-	own := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
-	if own && (status == http.StatusOK || status == http.StatusAccepted) {
+	fromService := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
+	if fromService && (status == http.StatusOK || status == http.StatusAccepted) {
 		return outcome{verdict: verdictAccepted}
 	}
 	refused := &api.Error{Status: status, Message: "not a response of the service"}
-	if own {
+	if fromService {
 		refused.Code, refused.Message, refused.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
 	refused.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
 	o := outcome{verdict: verdictUnavailable, err: refused, retryAfter: refused.RetryAfter}
-	if own {
+	if fromService {
 		o.verdict = verdictOf(status)
 	}
 	return o
 }
 
-// verdictOf refuses a message only for a status that is about the message. Wrong credentials (401) or
+// verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) or
 // a wrong address (404, 405) affect every message and are corrected in the settings.
 func verdictOf(status int) verdict {
 	switch status {

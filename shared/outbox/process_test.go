@@ -16,13 +16,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// With these set the test binary is a forwarder.
+// If these are set, the test binary runs a forwarder.
 const (
 	forwarderDatabase = "OUTBOX_TEST_DATABASE"
 	forwarderService  = "OUTBOX_TEST_SERVICE"
 )
 
-func forwardForEver() {
+func runForwarderProcess() {
 	db, err := pgxpool.New(context.Background(), os.Getenv(forwarderDatabase))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -41,13 +41,13 @@ func startForwarder(t *testing.T, database, service string) *sandbox.Process {
 func TestKilledForwarderSendsOnce(t *testing.T) {
 	t.Parallel()
 
-	t.Run("killed after the service took the message, before its response", func(t *testing.T) {
+	t.Run("killed after the service stored the message, before its response", func(t *testing.T) {
 		t.Parallel()
 		db, url := database(t)
-		service := newLedger(t)
+		service := newFakeService(t)
 		victims := make(chan *sandbox.Process, 1)
 		killed := make(chan error, 1)
-		var first sync.Once // the second forwarder lives
+		var first sync.Once // the second forwarder is not killed
 		service.after = func(http.ResponseWriter) {
 			first.Do(func() { killed <- (<-victims).Kill() })
 		}
@@ -57,10 +57,10 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		sentOnce(t, db, url, service, ids[0])
 	})
 
-	t.Run("killed between the response and the delete's commit", func(t *testing.T) {
+	t.Run("killed between the response and the commit of the delete", func(t *testing.T) {
 		t.Parallel()
 		db, url := database(t)
-		service := newLedger(t)
+		service := newFakeService(t)
 		exec(t, db, `CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END $$`)
 		exec(t, db, `CREATE TRIGGER hold BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION hold()`)
 		gate, err := db.Acquire(t.Context())
@@ -71,7 +71,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 
 		ids := put(t, db, 1)
 		victim := startForwarder(t, url, service.URL)
-		settled(t, func() bool {
+		eventually(t, func() bool {
 			return count(t, db, "pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'") == 1
 		})
 		require.NoError(t, victim.Kill())
@@ -81,15 +81,15 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 	})
 }
 
-// sentOnce starts a second forwarder and waits until it has done what the
-// first was killed at.
-func sentOnce(t *testing.T, db *pgxpool.Pool, url string, service *ledger, id string) {
+// sentOnce starts a second forwarder, waits until it has sent the message of the killed one, and checks
+// that the service stored the message once.
+func sentOnce(t *testing.T, db *pgxpool.Pool, url string, service *fakeService, id string) {
 	t.Helper()
 	require.Equal(t, 1, count(t, db, "message_outbox"))
 	startForwarder(t, url, service.URL)
-	settled(t, func() bool { return count(t, db, "message_outbox") == 0 })
+	eventually(t, func() bool { return count(t, db, "message_outbox") == 0 })
 	service.mu.Lock()
 	defer service.mu.Unlock()
-	require.Equal(t, []string{id, id}, service.posts, "asked again, under the same id")
-	require.Len(t, service.kept, 1)
+	require.Equal(t, []string{id, id}, service.posts, "posted again with the same id")
+	require.Len(t, service.stored, 1)
 }
