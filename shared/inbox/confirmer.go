@@ -33,8 +33,8 @@ type Confirmer struct {
 }
 
 // Confirm posts until the service has returned 204, with growing pauses and not before Retry-After. It
-// stops when ctx ends, after 20 seconds, or at a permanent error (a 4xx other than 408, 425 and 429).
-// Confirming twice is harmless.
+// stops when ctx ends, after 20 seconds, or at a permanent error (a status other than 5xx, 408, 425 and
+// 429). Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()

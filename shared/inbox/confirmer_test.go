@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// service returns one status after the other, the last one always, and
-// counts the calls.
+// service starts a fake service that returns the statuses in order, then the last one forever, and counts
+// the calls.
 func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	t.Helper()
 	var calls atomic.Int32
@@ -31,7 +31,7 @@ func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	return &Confirmer{BaseURL: server.URL + "/", User: "points", Password: "secret", Consumer: "points", HTTP: server.Client()}, &calls
 }
 
-func TestConfirmRetriesUntilKnown(t *testing.T) {
+func TestConfirmRetriesTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	c, calls := service(t, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent)
 	require.NoError(t, c.Confirm(t.Context(), "m/1"))

@@ -26,8 +26,8 @@ const (
 	// maxSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
 	// min, then 1 h each, plus a fifth for jitter.
 	maxSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
-	// redriveMargin is how long the last send stays in its stream, which is an operator's time for a
-	// redrive.
+	// redriveMargin is the time that an operator has for a redrive: the last send stays in its stream for
+	// so long.
 	redriveMargin = 7 * 24 * time.Hour
 
 	// MinKeep is the shortest time for which Prune keeps a row. A younger message may still be sent

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// database is a receiving service's own: the inbox and a table of effects.
+// database creates the database of a receiving service: the inbox and a table of effects.
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), sandbox.NewEmptyDatabase(t))
@@ -57,7 +57,7 @@ func effectOf(tx pgx.Tx, id string) func(context.Context) error {
 func TestOnce(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a duplicate has no effect and is no error", func(t *testing.T) {
+	t.Run("a duplicate has no effect and returns no error", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		for _, want := range []bool{true, false, false} {
@@ -70,7 +70,7 @@ func TestOnce(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "effects"))
 	})
 
-	t.Run("each consumer acts for itself", func(t *testing.T) {
+	t.Run("each consumer processes the message", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		for _, consumer := range []string{"points", "stock"} {
@@ -83,7 +83,7 @@ func TestOnce(t *testing.T) {
 		require.Equal(t, 2, count(t, db, "effects"))
 	})
 
-	t.Run("a failed effect leaves nothing, even when the caller commits", func(t *testing.T) {
+	t.Run("a failed effect stores nothing, even if the caller commits", func(t *testing.T) {
 		t.Parallel()
 		db, broken := database(t), errors.New("no such account")
 		tx := begin(t, db)
@@ -97,7 +97,7 @@ func TestOnce(t *testing.T) {
 		require.Zero(t, count(t, db, "effects"))
 	})
 
-	t.Run("an effect that ends with its context leaves nothing, in a savepoint too", func(t *testing.T) {
+	t.Run("a cancelled effect in a savepoint stores nothing", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		outer := begin(t, db)
@@ -113,7 +113,7 @@ func TestOnce(t *testing.T) {
 		require.Zero(t, count(t, db, "message_inbox"))
 	})
 
-	t.Run("an error is never taken for a duplicate", func(t *testing.T) {
+	t.Run("an error is not a duplicate", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		for name, id := range map[string]string{"an empty id": "", "an id that Postgres cannot store": "a\x00b"} {
@@ -133,8 +133,8 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 		end    func(ctx context.Context, first pgx.Tx) error
 		second bool
 	}{
-		"and is one when the first commits":      {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
-		"and acts when the first is rolled back": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, true},
+		"no effect if the first commits":     {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
+		"effect if the first is rolled back": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	const fill = "INSERT INTO message_inbox SELECT $1, i::text, now() - $2::interval FROM generate_series(1, $3::int) i"
 
-	t.Run("nothing is forgotten that may be sent again", func(t *testing.T) {
+	t.Run("a row whose message may be sent again cannot be pruned", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		exec(t, db, fill, "points", 10*365*24*time.Hour, 1)
@@ -183,7 +183,7 @@ func TestPrune(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "message_inbox"))
 	})
 
-	t.Run("what is older goes, in batches, of one consumer", func(t *testing.T) {
+	t.Run("older rows of one consumer are deleted in batches", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		exec(t, db, fill, "points", MinKeep+time.Hour, 2*pruneBatch+1)
@@ -196,7 +196,7 @@ func TestPrune(t *testing.T) {
 		require.Equal(t, 2, count(t, db, "message_inbox"))
 	})
 
-	t.Run("rows that others hold are left, not waited for", func(t *testing.T) {
+	t.Run("locked rows are skipped", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		exec(t, db, fill, "points", MinKeep+time.Hour, 3)

@@ -27,7 +27,7 @@ type Message struct {
 	Data   []byte
 }
 
-// Receiver handles a message completely: transaction, Once, commit, confirmation. Its methods are safe
+// Receiver does all steps for a message: transaction, Once, commit, confirmation. Its methods are safe
 // for concurrent use; its fields must not change meanwhile.
 type Receiver struct {
 	DB       *pgxpool.Pool
@@ -36,16 +36,16 @@ type Receiver struct {
 	// Effect processes the message. It writes through tx and must not end it.
 	Effect func(ctx context.Context, tx pgx.Tx, m Message) error
 
-	// Confirm reports the committed effect to the sender, as Confirmer does. nil = a nil error of
-	// Receive, or a 2xx of ServeHTTP, is the confirmation.
+	// Confirm reports the committed effect to the sender, as Confirmer does. If it is nil, the nil error
+	// of Receive or the 2xx of ServeHTTP is the confirmation.
 	Confirm func(ctx context.Context, messageID string) error
 
 	Log *slog.Logger // for errors of ServeHTTP; nil = slog.Default()
 }
 
 // Receive returns nil once the effect is committed, now or by an earlier call, and confirmed; first
-// reports whether this call did it. After an error the message must be delivered again: the effect may
-// be committed.
+// reports whether this call ran the effect. After an error the message must be delivered again, although
+// the effect may be committed.
 func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
 	err = pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) (err error) {
 		first, err = Once(ctx, tx, r.Consumer, m.ID, func(ctx context.Context) error { return r.Effect(ctx, tx, m) })

@@ -37,12 +37,12 @@ func deliver(h http.Handler, id, data string) int {
 func TestReceiver(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a crash between commit and confirmation is made good by the next delivery", func(t *testing.T) {
+	t.Run("a failed confirmation is repeated by the next delivery", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
-		away, confirmed := true, []string{}
+		unavailable, confirmed := true, []string{}
 		r := receiver(db, func(_ context.Context, id string) error {
-			if away {
+			if unavailable {
 				return errors.New("connection refused")
 			}
 			confirmed = append(confirmed, id)
@@ -52,7 +52,7 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "effects"))
 		require.Empty(t, confirmed)
 
-		away = false
+		unavailable = false
 		require.Equal(t, http.StatusNoContent, deliver(r, "m1", "10 points"))
 		require.Equal(t, []string{"m1"}, confirmed)
 		require.Equal(t, 1, count(t, db, "effects"))
@@ -74,7 +74,7 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, []string{"m1", "m1"}, confirmed)
 	})
 
-	t.Run("confirmed is only what others can read", func(t *testing.T) {
+	t.Run("the effect is committed before the confirmation", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		r := receiver(db, func(context.Context, string) error {
@@ -84,10 +84,10 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, deliver(r, "m1", "10 points"))
 	})
 
-	t.Run("a failed effect is neither kept nor confirmed, and tried again", func(t *testing.T) {
+	t.Run("a failed effect is rolled back, not confirmed and retried", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
-		r := receiver(db, func(context.Context, string) error { return errors.New("must not be asked") })
+		r := receiver(db, func(context.Context, string) error { return errors.New("must not be called") })
 		r.Effect = func(context.Context, pgx.Tx, Message) error { return errors.New("no such account") }
 		require.Equal(t, http.StatusInternalServerError, deliver(r, "m1", "10 points"))
 		require.Zero(t, count(t, db, "message_inbox"))
@@ -96,7 +96,7 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "effects"))
 	})
 
-	t.Run("ten deliveries at once act once and all get 204", func(t *testing.T) {
+	t.Run("ten concurrent deliveries have one effect and return 204", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		r := receiver(db, nil)
@@ -112,7 +112,7 @@ func TestReceiver(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "effects"))
 	})
 
-	t.Run("the effect sees the message", func(t *testing.T) {
+	t.Run("the effect receives the message", func(t *testing.T) {
 		t.Parallel()
 		r := receiver(database(t), nil)
 		var got Message
@@ -140,6 +140,7 @@ func TestReceiverRejectsInvalidMessages(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, w.Code)
 }
 
+// cutOff is a body whose connection is lost.
 type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
