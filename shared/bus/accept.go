@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	acceptTimeout   = 2 * time.Second // its caller has an alternative
+	acceptTimeout   = 2 * time.Second // short: the caller has an alternative
 	replicationPoll = 10 * time.Millisecond
 
 	FingerprintHeader = "Fp"
@@ -76,38 +76,38 @@ type Accepted struct {
 
 // Accept stores a message unless its subject has one already. A nil error means that the stream has a
 // message for the subject: this one, or that of an earlier call (Replayed), whose fingerprint the
-// caller must compare. ErrUnavailable: the broker did not reply or is full; the message may be stored
-// all the same, so the same call may be repeated. ErrRefused: repeating does not help. It takes 2 s at
-// most.
+// caller must compare. ErrUnavailable means that the broker did not reply or is full; the message may be
+// stored nevertheless, and the call may be repeated. ErrRefused means that repeating does not help. Accept
+// takes 2 s at most.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	l, err := b.connection(ctx)
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return Accepted{}, unavailable(err)
 	}
-	if !l.isStrict {
+	if !conn.isStrict {
 		return Accepted{}, ErrOldServer
 	}
-	ctx, unbind := l.UntilLost(ctx)
+	ctx, unbind := conn.UntilLost(ctx)
 	defer unbind()
-	ack, err := l.accept(ctx, a)
+	ack, err := conn.accept(ctx, a)
 	var api *jetstream.APIError
 	switch {
 	case err == nil:
 		return Accepted{Seq: ack.Sequence, Fingerprint: a.Fingerprint}, nil
 	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
-		return b.firstAccepted(ctx, l, a.Subject, api)
+		return b.firstAccepted(ctx, conn, a.Subject, api)
 	case isNoReply(err):
-		return Accepted{}, b.classifyNoReply(ctx, l, a.Subject, err, false)
+		return Accepted{}, b.classifyNoReply(ctx, conn, a.Subject, err, false)
 	}
 	return Accepted{}, classify(err)
 }
 
-// accept publishes without a Nats-Msg-Id. The subject is the id, and deduplication has no time window.
-func (l *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
+// accept publishes without a Nats-Msg-Id: the stream deduplicates by the subject, without a time window.
+func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
 	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, AcceptPrefix) {
-		return nil, refused(fmt.Errorf("%q is no subject to accept a message at", a.Subject))
+		return nil, refused(fmt.Errorf("%q is not a subject of accepted messages", a.Subject))
 	}
 	header, err := encodeHeaders(a.Event)
 	if err != nil {
@@ -116,22 +116,22 @@ func (l *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAc
 	header.Set(FingerprintHeader, a.Fingerprint)
 	ctx, cancel := reserveLookUpTime(ctx)
 	defer cancel()
-	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()},
-		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(l.acceptStream))
+	return conn.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()},
+		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(conn.acceptStream))
 }
 
 // firstAccepted returns the message that already has the subject. If there is none, the stream is
 // full, or the first message is not replicated yet.
-func (b *Bus) firstAccepted(ctx context.Context, l *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
-	underWay := strings.Contains(cause.Description, "per subject") // only an optimization: if wrong it costs time or an ErrUnavailable
+func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
+	replicating := strings.Contains(cause.Description, perSubjectText) // only an optimization: if it is wrong, it costs time or an ErrUnavailable
 	for {
-		m, err := b.lastStored(ctx, l, subject)
+		m, err := b.lastStored(ctx, conn, subject)
 		switch {
 		case err != nil:
 			return Accepted{}, unavailable(fmt.Errorf("%w; get %s: %w", cause, subject, err))
 		case m != nil:
 			return Accepted{Seq: m.Seq, Replayed: true, Fingerprint: m.Fingerprint, Event: &m.Event}, nil
-		case !underWay:
+		case !replicating:
 			return Accepted{}, unavailable(cause)
 		}
 		select {
@@ -151,21 +151,21 @@ type AcceptedMessage struct {
 }
 
 // LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if the
-// stream has none: it was never accepted, or was removed by Forget. ErrUnavailable if that is unknown.
-// It takes 2 s at most, and equally long for ids that exist and ids that do not.
+// stream has none: it was never accepted, or was removed by Forget. It returns ErrUnavailable if that is
+// unknown. It takes 2 s at most, and equally long for known and unknown ids.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	l, err := b.connection(ctx)
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	if !publishable(id) || strings.Contains(id, ".") {
-		return nil, refused(fmt.Errorf("%q is no id of an accepted message", id))
+		return nil, refused(fmt.Errorf("%q is not an id of an accepted message", id))
 	}
-	ctx, unbind := l.UntilLost(ctx)
+	ctx, unbind := conn.UntilLost(ctx)
 	defer unbind()
-	m, err := b.lastStored(ctx, l, AcceptPrefix+"*."+id)
+	m, err := b.lastStored(ctx, conn, AcceptPrefix+"*."+id)
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("look up %s: %w", id, err))
 	}
@@ -174,17 +174,17 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 
 // lastStored returns the newest message of a subject. It reads from the leader, since a replica that
 // lags behind would report an accepted message as missing.
-func (b *Bus) lastStored(ctx context.Context, l *Connection, subject string) (*AcceptedMessage, error) {
+func (b *Bus) lastStored(ctx context.Context, conn *Connection, subject string) (*AcceptedMessage, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
 		return nil, err
 	}
-	return b.readFromLeader(ctx, l, request)
+	return b.readFromLeader(ctx, conn, request)
 }
 
 // readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.
-func (b *Bus) readFromLeader(ctx context.Context, l *Connection, request []byte) (*AcceptedMessage, error) {
-	resp, err := l.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
+func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request []byte) (*AcceptedMessage, error) {
+	resp, err := conn.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func parseLeaderReply(reply []byte) (*AcceptedMessage, error) {
 	return newAcceptedMessage(found.Message.Seq, found.Message.Time, header, found.Message.Data)
 }
 
-// errNotEvent: the stored message was not written by Accept.
+// errNotEvent means that a stored message was not written by Accept.
 var errNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {

@@ -17,12 +17,12 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// anybody is a sender.
-const anybody = "shop"
+// testSender is the sender of all accepted messages.
+const testSender = "shop"
 
 func acceptance(t *testing.T, id, text string) Acceptance {
 	t.Helper()
-	return Acceptance{Subject: AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
+	return Acceptance{Subject: AcceptSubject(testSender, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
 }
 
 func acceptAll(t *testing.T, b *Bus, from, to int) {
@@ -83,7 +83,7 @@ func TestLookUpOfUnknownID(t *testing.T) {
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	_, err = b.LookUp(t.Context(), "1")
-	require.ErrorIs(t, err, ErrUnavailable, "it is unknown what a removed stream held")
+	require.ErrorIs(t, err, ErrUnavailable, "it is unknown what a removed stream contained")
 }
 
 func TestAcceptReadsFromLeader(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.Nil(t, none)
 	again, err := b.Accept(t.Context(), acceptance(t, "1", strings.Repeat("x", 200)))
 	require.NoError(t, err)
-	require.True(t, again.Replayed, "a full stream still knows what it has")
+	require.True(t, again.Replayed, "a full stream still detects repeats")
 
 	require.NoError(t, b.Forget(t.Context(), entries(1)))
 	_, err = b.Accept(t.Context(), acceptance(t, "new", "x"))
@@ -148,7 +148,7 @@ func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	require.EqualValues(t, 20, broker.Info(broker.JS(), StreamAccepted).State.Msgs)
 }
 
-// raceToAccept has 24 callers accept the same id with fingerprints of their own.
+// raceToAccept lets 24 callers accept the same id at once, each with its own fingerprint.
 func raceToAccept(t *testing.T, b *Bus, rounds int) {
 	t.Helper()
 	for round := range rounds {
@@ -184,15 +184,15 @@ func TestAcceptRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	for what, a := range map[string]Acceptance{
+	for name, a := range map[string]Acceptance{
 		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
-		"no event":          {Subject: AcceptSubject(anybody, "1"), Event: cloudevents.NewEvent()},
+		"an empty event":    {Subject: AcceptSubject(testSender, "1"), Event: cloudevents.NewEvent()},
 		"a wildcard":        {Subject: "acc.0.*", Event: bustest.Event("1")},
-		"elsewhere":         {Subject: "msg.1", Event: bustest.Event("1")},
-		"an id with blanks": {Subject: AcceptSubject(anybody, "a b"), Event: bustest.Event("1")},
+		"another subject":   {Subject: "msg.1", Event: bustest.Event("1")},
+		"an id with blanks": {Subject: AcceptSubject(testSender, "a b"), Event: bustest.Event("1")},
 	} {
 		_, err := b.Accept(t.Context(), a)
-		require.ErrorIs(t, err, ErrRefused, what)
+		require.ErrorIs(t, err, ErrRefused, name)
 	}
 	found, err := b.LookUp(t.Context(), "1")
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestAcceptTimesOut(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, nc := newBus(t, broker.URL()), broker.Conn()
-	_, err := nc.Subscribe("acc.>", func(*nats.Msg) {}) // somebody listens and says nothing
+	_, err := nc.Subscribe("acc.>", func(*nats.Msg) {}) // a subscriber that does not reply
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	began := time.Now()
@@ -235,10 +235,10 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	_, err := broker.JS().Publish(t.Context(), "acc.0.junk", []byte("no event"))
 	require.NoError(t, err)
 	require.NoError(t, b.Forget(t.Context(), entries(2, 3, 7, 99)))
-	require.NoError(t, b.Forget(t.Context(), entries(2)), "forgotten before")
+	require.NoError(t, b.Forget(t.Context(), entries(2)), "a second Forget is no error")
 	found, err := b.AcceptedAt(t.Context(), []uint64{1, 2, 6, 7, 8, 99})
 	require.NoError(t, err)
-	require.Len(t, found, 2, "neither what is gone nor what is no event")
+	require.Len(t, found, 2, "without removed messages and without messages that are not events")
 	for i, id := range []string{"1", "6"} {
 		require.Equal(t, id, found[i].Event.ID())
 		require.Equal(t, id, strconv.FormatUint(found[i].Seq, 10))
@@ -250,7 +250,7 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	require.Nil(t, none)
 	again, err := b.Accept(t.Context(), acceptance(t, "2", "x"))
 	require.NoError(t, err)
-	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "what is forgotten may come again")
+	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "after Forget the id is accepted again")
 
 	broker.Stop()
 	_, err = b.AcceptedAt(t.Context(), []uint64{1})
@@ -262,17 +262,17 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
-	asked := func() AcceptState {
+	stateNow := func() AcceptState {
 		state, err := b.AcceptState(t.Context())
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), state.Created, time.Minute)
 		state.Created = time.Time{}
 		return state
 	}
-	require.Equal(t, AcceptState{MaxBytes: 256 * mib, Pending: map[string]uint64{}}, asked())
+	require.Equal(t, AcceptState{MaxBytes: 256 * mib, Pending: map[string]uint64{}}, stateNow())
 
 	acceptAll(t, b, 1, 5)
-	require.Zero(t, asked().SavedTo, "without consumers")
+	require.Zero(t, stateNow().SavedTo, "without consumers")
 	consumer := func(shards int) jetstream.Consumer {
 		c, err := js.CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
 			Durable: ShardDurable("save", 0, shards), FilterSubjects: AcceptFilters(0, shards), AckPolicy: jetstream.AckAllPolicy,
@@ -284,16 +284,16 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	consumer(2)
 	batch, err := c.Fetch(3)
 	require.NoError(t, err)
-	var taken []jetstream.Msg
+	var fetched []jetstream.Msg
 	for m := range batch.Messages() {
-		taken = append(taken, m)
+		fetched = append(fetched, m)
 	}
-	require.Len(t, taken, 3)
-	require.NoError(t, taken[1].DoubleAck(t.Context()))
-	require.NoError(t, taken[2].Nak())
-	state := asked()
-	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "waiting and on the way back; of another number of shards nothing")
-	require.EqualValues(t, 2, state.SavedTo, "one acknowledgement settles what was before")
+	require.Len(t, fetched, 3)
+	require.NoError(t, fetched[1].DoubleAck(t.Context()))
+	require.NoError(t, fetched[2].Nak())
+	state := stateNow()
+	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "two are not delivered and one is returned; consumers of another number of shards do not count")
+	require.EqualValues(t, 2, state.SavedTo, "an acknowledgement covers earlier messages")
 	require.EqualValues(t, 5, state.Messages)
 	require.EqualValues(t, 5, state.LastSeq)
 	require.Positive(t, state.Bytes)
@@ -303,9 +303,9 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	for m := range batch.Messages() {
 		require.NoError(t, m.DoubleAck(t.Context()))
 	}
-	bustest.Eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
-	require.EqualValues(t, 5, asked().SavedTo)
-	require.EqualValues(t, 5, asked().Messages, "and still there to recognise repeats")
+	bustest.Eventually(t, func() bool { return stateNow().Pending["save-1-of-1"] == 0 }, "all acknowledged")
+	require.EqualValues(t, 5, stateNow().SavedTo)
+	require.EqualValues(t, 5, stateNow().Messages, "saved messages stay, to detect repeats")
 }
 
 func TestShardsAreStable(t *testing.T) {
@@ -335,25 +335,25 @@ func TestShardsAreStable(t *testing.T) {
 	}
 }
 
-// Before 2.12 every user could delete what is not saved yet.
+// With servers before 2.12 every user could delete accepted messages that are not saved.
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
-	l, err := b.connection(bustest.Within(t, bustest.Soon))
+	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	l.isStrict = strictRequests.supportedBy("2.11.9")
+	conn.isStrict = strictRequests.supportedBy("2.11.9")
 	_, err = b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.ErrorIs(t, err, ErrOldServer)
-	require.ErrorIs(t, err, ErrUnavailable, "it may be saved at once")
-	gives, err := b.Durability(bustest.Within(t, bustest.Soon), "")
+	require.ErrorIs(t, err, ErrUnavailable, "the caller may save the message at once")
+	level, err := b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.ErrorIs(t, err, ErrOldServer)
-	require.Zero(t, gives)
+	require.Zero(t, level)
 	m, err := b.LookUp(bustest.Within(t, bustest.Soon), "a")
 	require.NoError(t, err)
-	require.NotNil(t, m, "what was accepted is found")
+	require.NotNil(t, m, "accepted messages are still found")
 }
 
 func TestAcceptStreamName(t *testing.T) {
@@ -374,7 +374,7 @@ func TestAcceptStreamName(t *testing.T) {
 	}
 }
 
-// entries returns messages whose ids are their sequence numbers.
+// entries returns entries whose ids are their sequence numbers.
 func entries(seqs ...uint64) (all []AcceptedEntry) {
 	for _, seq := range seqs {
 		all = append(all, AcceptedEntry{ID: strconv.FormatUint(seq, 10), Seq: seq})

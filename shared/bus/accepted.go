@@ -18,10 +18,10 @@ const forgetConcurrency = 16
 // AcceptedAt returns the messages with these sequence numbers, in their order, without those that no
 // longer exist. ErrUnavailable if they cannot be read.
 func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (found []AcceptedMessage, err error) {
-	err = b.withAcceptStream(ctx, func(ctx context.Context, l *Connection, _ jetstream.Stream) error {
+	err = b.withAcceptStream(ctx, func(ctx context.Context, conn *Connection, _ jetstream.Stream) error {
 		for _, seq := range seqs {
 			// Read from the leader: another replica may lag behind.
-			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(seq, 10)+`}`))
+			m, err := b.readFromLeader(ctx, conn, []byte(`{"seq":`+strconv.FormatUint(seq, 10)+`}`))
 			switch {
 			case errors.Is(err, errNotEvent):
 				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err)
@@ -43,8 +43,8 @@ type AcceptedEntry struct {
 }
 
 // Forget deletes these messages; missing ones are no error. Afterwards their subjects accept messages
-// again, so call it only for saved messages that nobody may repeat any more. A consumer that has not
-// received them yet never will.
+// again, so call it only for saved messages whose submissions can no longer be repeated. A consumer that
+// has not received them yet never will.
 func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(entries))
@@ -67,10 +67,10 @@ func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	})
 }
 
-// forget matches the id too, because in a stream that was created again the sequence number may be
-// another message's.
-func forget(ctx context.Context, s jetstream.Stream, p AcceptedEntry) error {
-	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
+// forget matches the id too, because in a stream that was created again another message may have the
+// sequence number.
+func forget(ctx context.Context, s jetstream.Stream, e AcceptedEntry) error {
+	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+e.ID), jetstream.WithPurgeSequence(e.Seq+1))
 }
 
 // StoredMessage is one message of the stream of accepted messages.
@@ -80,8 +80,8 @@ type StoredMessage struct {
 	Message *AcceptedMessage // nil if it was not written by Accept
 }
 
-// OldestAccepted returns, oldest first, up to limit of the messages with a sequence number up to last
-// that are older than age. ErrUnavailable if they cannot be read.
+// OldestAccepted returns the oldest messages, at most limit, whose sequence number is at most last and that
+// are older than age. It returns ErrUnavailable if they cannot be read.
 func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration, limit int) (oldest []StoredMessage, err error) {
 	before := b.cfg.ago(age)
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
@@ -127,36 +127,36 @@ type AcceptState struct {
 	FirstSeq uint64
 	LastSeq  uint64
 
-	// By the durables of Config.AcceptShards.
-	Pending map[string]uint64 // unacknowledged messages by durable, those in work included
-	SavedTo uint64            // function save has acknowledged everything up to here; 0 while one of its durables is missing
+	// Only of the consumers for Config.AcceptShards:
+	Pending map[string]uint64 // by durable: messages that are not acknowledged, delivered or not
+	SavedTo uint64            // the function save has acknowledged everything up to here; 0 while one of its durables is missing
 }
 
 // AcceptState returns the state of the stream of accepted messages; ErrUnavailable if it cannot be
 // read.
 func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
-		has := s.CachedInfo()
+		info := s.CachedInfo()
 		state = AcceptState{
-			Created: has.Created, Messages: has.State.Msgs, Bytes: has.State.Bytes, MaxBytes: has.Config.MaxBytes,
-			FirstSeq: has.State.FirstSeq, LastSeq: has.State.LastSeq, Pending: map[string]uint64{}, SavedTo: has.State.LastSeq,
+			Created: info.Created, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
+			FirstSeq: info.State.FirstSeq, LastSeq: info.State.LastSeq, Pending: map[string]uint64{}, SavedTo: info.State.LastSeq,
 		}
-		saving, ours := 0, shardsSuffix(b.cfg.acceptShards())
+		savers, suffix := 0, shardsSuffix(b.cfg.acceptShards())
 		consumers := s.ListConsumers(ctx)
 		for c := range consumers.Info() {
-			if !strings.HasSuffix(c.Config.Durable, ours) {
+			if !strings.HasSuffix(c.Config.Durable, suffix) {
 				continue
 			}
-			left := c.NumPending + uint64(c.NumAckPending) // the latter includes redeliveries
-			state.Pending[c.Config.Durable] = left
+			pending := c.NumPending + uint64(c.NumAckPending) // the latter includes redeliveries
+			state.Pending[c.Config.Durable] = pending
 			if strings.HasPrefix(c.Config.Durable, saveDurablePrefix) {
-				saving++
-				if left > 0 {
+				savers++
+				if pending > 0 {
 					state.SavedTo = min(state.SavedTo, c.AckFloor.Stream)
 				}
 			}
 		}
-		if saving < b.cfg.acceptShards() {
+		if savers < b.cfg.acceptShards() {
 			state.SavedTo = 0
 		}
 		if err := consumers.Err(); err != nil {
@@ -167,20 +167,20 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	return state, err
 }
 
-// withAcceptStream calls do with the stream, freshly looked up, until the connection is lost. Its
-// error is ErrUnavailable.
-func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, l *Connection, s jetstream.Stream) error) error {
-	l, err := b.connection(ctx)
+// withAcceptStream looks the stream up and calls do with it. The context of do ends when the connection is
+// lost. Each error is an ErrUnavailable.
+func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, conn *Connection, s jetstream.Stream) error) error {
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
-	ctx, unbind := l.UntilLost(ctx)
+	ctx, unbind := conn.UntilLost(ctx)
 	defer unbind()
-	s, err := l.js.Stream(ctx, b.cfg.acceptStream())
+	s, err := conn.js.Stream(ctx, b.cfg.acceptStream())
 	if err != nil {
 		return unavailable(fmt.Errorf("stream %s: %w", b.cfg.acceptStream(), err))
 	}
-	if err := do(ctx, l, s); err != nil {
+	if err := do(ctx, conn, s); err != nil {
 		return unavailable(err)
 	}
 	return nil

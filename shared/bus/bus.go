@@ -36,16 +36,16 @@ type Bus struct {
 	nc         *nats.Conn           // the newest; replaced when the client library closes it permanently
 	current    *Connection          // nil while disconnected
 	connected  chan struct{}        // closed and replaced by each new connection
-	pending    map[string]int       // by subject: things that became due since its last wake-up
+	pending    map[string]int       // by subject: the sum of n of Wake since the last wake-up that was sent
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	oldServer  bool                 // logged that the server has no message schedules
 
 	inboxesMu sync.Mutex
-	inboxes   map[inboxOn]*inboxSubscription // those with followers
+	inboxes   map[inboxKey]*inboxSubscription // only inboxes with followers
 }
 
-// Open makes a Bus without network access. The first use connects; lost connections are made again
+// Open returns a Bus without network access. The first use connects; lost connections are re-established
 // until Close. Without a URL it returns a nil *Bus.
 func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	if cfg.URL == "" {
@@ -58,7 +58,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 		cfg: cfg, log: log,
 		attempted: make(chan struct{}), connected: make(chan struct{}),
 		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
-		inboxes: map[inboxOn]*inboxSubscription{},
+		inboxes: map[inboxKey]*inboxSubscription{},
 	}
 	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })
 	b.closing, b.beginClosing = context.WithCancel(context.Background())
@@ -67,7 +67,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 }
 
 // Dropped counts the wake-ups and schedules since Open that could not be sent at once. They are sent
-// after the next connect, unless Close comes first.
+// after the next connect, unless Close is called before it.
 func (b *Bus) Dropped() uint64 {
 	if b == nil {
 		return 0
@@ -76,7 +76,7 @@ func (b *Bus) Dropped() uint64 {
 }
 
 // Close sends pending wake-ups, ends the subscriptions and closes the connection. It takes a few
-// seconds at most; calls after it do nothing.
+// seconds at most; a second Close does nothing.
 func (b *Bus) Close() {
 	if b == nil {
 		return

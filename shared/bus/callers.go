@@ -11,8 +11,8 @@ import (
 const subjectCallers = "notify.callers"
 
 // NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the
-// server has received the message or ctx ends. What cannot be sent counts as dropped and is sent after
-// the next connect.
+// server has received the message or ctx ends. A message that cannot be sent counts as dropped and is sent
+// after the next connect.
 func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	if b == nil {
 		return

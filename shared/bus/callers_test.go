@@ -9,15 +9,15 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// following collects what a process learns of callers.
-type following struct {
+// callerChanges collects the notifications of changed callers.
+type callerChanges struct {
 	mu         sync.Mutex
 	names      []string
 	subscribed int
 }
 
-func followCallers(b *Bus) *following {
-	f := &following{}
+func followCallers(b *Bus) *callerChanges {
+	f := &callerChanges{}
 	b.OnCaller(func(name string) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -30,7 +30,7 @@ func followCallers(b *Bus) *following {
 	return f
 }
 
-func (f *following) has(names, subscribed int) func() bool {
+func (f *callerChanges) has(names, subscribed int) func() bool {
 	return func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -46,25 +46,24 @@ func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 	bustest.Eventually(t, self.has(0, 1), "subscribed")
 	bustest.Eventually(t, other.has(0, 1), "subscribed")
 	here.NotifyCaller(bustest.Within(t, bustest.Soon), "ann")
-	bustest.Eventually(t, self.has(1, 1), "the process itself")
-	bustest.Eventually(t, other.has(1, 1), "another one")
+	bustest.Eventually(t, self.has(1, 1), "the sending process is notified")
+	bustest.Eventually(t, other.has(1, 1), "another process is notified")
 	require.Equal(t, []string{"ann"}, other.names)
 
 	server.Stop()
-	away := bustest.Within(t, dialTimeout)
-	here.NotifyCaller(away, "bob")
+	here.NotifyCaller(bustest.Within(t, dialTimeout), "bob")
 	require.NotZero(t, here.Dropped())
 	server.Start(server.Dir)
 	bustest.Eventually(t, func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return other.subscribed == 2
-	}, "it knows that it may have missed some")
+	}, "subscribed is called again")
 	bustest.Eventually(t, func() bool {
 		self.mu.Lock()
 		defer self.mu.Unlock()
 		return len(self.names) == 2 && self.names[1] == "bob"
-	}, "what could not be sent is sent later")
+	}, "the unsent notification is sent after the reconnect")
 }
 
 func TestNotifyCallerWithoutNATS(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// newCluster returns three servers, and a Bus that has created its streams with three copies.
+// newCluster returns three servers, and a Bus that has created its streams with three replicas.
 func newCluster(t *testing.T) (sandbox.NATSCluster, *Bus) {
 	t.Helper()
 	c := sandbox.NewNATSCluster(t, 3)
@@ -35,7 +35,7 @@ func TestClusterAcceptsOnce(t *testing.T) {
 		require.NoError(t, err)
 		found, err := b.LookUp(bustest.Within(t, bustest.Soon), strconv.Itoa(i))
 		require.NoError(t, err)
-		require.NotNil(t, found, "no replica may say that it was never accepted")
+		require.NotNil(t, found, "no replica may report it as missing")
 		require.Equal(t, accepted.Seq, found.Seq)
 	}
 	state, err := b.AcceptState(t.Context())
@@ -55,18 +55,18 @@ func TestPublishToStreamWithoutLeader(t *testing.T) {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	var gone, there string // streams of one server each
+	var lost, running string // streams with one replica, on different servers
 	var victim *sandbox.NATSServer
-	for i := 0; victim == nil || there == ""; i++ {
+	for i := 0; victim == nil || running == ""; i++ {
 		name := "ONE" + strconv.Itoa(i)
 		s, err := js.CreateStream(bustest.Within(t, bustest.Soon), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, Replicas: 1})
 		require.NoError(t, err)
 		leader := s.CachedInfo().Cluster.Leader
 		at := c[slices.IndexFunc(c, func(s *sandbox.NATSServer) bool { return s.Name == leader })]
 		if victim == nil && leader != nc.ConnectedServerName() {
-			gone, victim = name, at
+			lost, victim = name, at
 		} else if at != victim {
-			there = name
+			running = name
 		}
 	}
 	victim.Kill()
@@ -74,9 +74,9 @@ func TestPublishToStreamWithoutLeader(t *testing.T) {
 	require.Eventually(t, func() bool {
 		id++
 		errs := b.Publish(bustest.Within(t, 2*time.Second), []Message{
-			{Subject: gone + ".a", Event: bustest.Event(strconv.Itoa(id))}, {Subject: gone + ".b", Event: bustest.Event(strconv.Itoa(id))},
-			{Subject: there + ".a", Event: bustest.Event(strconv.Itoa(id))},
+			{Subject: lost + ".a", Event: bustest.Event(strconv.Itoa(id))}, {Subject: lost + ".b", Event: bustest.Event(strconv.Itoa(id))},
+			{Subject: running + ".a", Event: bustest.Event(strconv.Itoa(id))},
 		})
 		return errors.Is(errs[0], ErrStreamUnavailable) && errors.Is(errs[1], ErrStreamUnavailable) && errs[2] == nil
-	}, 3*bustest.Soon, bustest.Poll, "one stream is away, and the other goes on")
+	}, 3*bustest.Soon, bustest.Poll, "only the stream of the killed server is unavailable")
 }

@@ -30,7 +30,7 @@ type Connection struct {
 	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
 }
 
-// start begins connecting, once.
+// start starts connect, once.
 func (b *Bus) start() {
 	b.dial.Do(func() {
 		if !b.spawn(b.connect) {
@@ -48,12 +48,12 @@ func (b *Bus) connect() {
 		if err == nil {
 			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.attempted // closed by the connect handler, which runs in the order of events
+				<-b.attempted // the connect handler closes it; it runs in another goroutine
 			}
 			return
 		}
 		b.markAttempted()
-		b.log.Error("connect to NATS", "error", err)
+		b.log.Error("cannot connect to NATS", "error", err)
 		if !b.pause(10 * redialWait) {
 			return
 		}
@@ -91,7 +91,7 @@ func (b *Bus) setConn(nc *nats.Conn) {
 }
 
 func (b *Bus) options() []nats.Option {
-	raise := func(nc *nats.Conn) {
+	connected := func(nc *nats.Conn) {
 		b.setConn(nc)
 		b.onConnect(nc)
 		b.markAttempted()
@@ -109,8 +109,8 @@ func (b *Bus) options() []nats.Option {
 		nats.FlusherTimeout(writeTimeout),
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(2),
-		nats.ConnectHandler(raise),
-		nats.ReconnectHandler(raise),
+		nats.ConnectHandler(connected),
+		nats.ReconnectHandler(connected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onDisconnect(err) }),
 		nats.ClosedHandler(b.onClosed),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.onAsyncError(err) }),
@@ -130,30 +130,30 @@ func (b *Bus) options() []nats.Option {
 func (b *Bus) onConnect(nc *nats.Conn) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		b.log.Error("connect to NATS", "error", err)
+		b.log.Error("cannot connect to NATS", "error", err)
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &Connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
-	l.ctx, l.end = context.WithCancel(b.closing)
+	conn := &Connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	conn.ctx, conn.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS reconnects a user when its permissions change
-	b.install(l)
+	b.install(conn)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
 	b.resendUnsent()
 }
 
-func (b *Bus) install(l *Connection) {
+func (b *Bus) install(conn *Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.current != nil {
 		b.current.end()
 	}
-	b.current = l
+	b.current = conn
 	close(b.connected)
 	b.connected = make(chan struct{})
-	if !l.hasSchedules && !b.oldServer {
+	if !conn.hasSchedules && !b.oldServer {
 		b.oldServer = true
-		b.log.Warn(fmt.Sprintf("this NATS has no message schedules (%s or later has): what falls due waits for the safety tick", schedules))
+		b.log.Warn(fmt.Sprintf("this NATS server is older than %s and has no message schedules: due work waits for the safety tick", schedules))
 	}
 }
 
@@ -171,7 +171,7 @@ func (b *Bus) onDisconnect(err error) {
 	}
 }
 
-// ErrNotConnected: there is no connection to NATS now.
+// ErrNotConnected means that there is no connection to NATS now.
 var ErrNotConnected = errors.New("not connected to NATS")
 
 // connection returns the current connection. It waits only for the first attempt to connect, so that a
@@ -199,13 +199,13 @@ func (b *Bus) AwaitConnection(ctx context.Context) (*Connection, error) {
 	b.start()
 	for {
 		b.mu.Lock()
-		up, raised := b.current, b.connected
+		current, connected := b.current, b.connected
 		b.mu.Unlock()
-		if up != nil {
-			return up, nil
+		if current != nil {
+			return current, nil
 		}
 		select {
-		case <-raised:
+		case <-connected:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-b.closing.Done():
@@ -222,29 +222,29 @@ func (b *Bus) Connected() bool {
 }
 
 // JetStream returns the API of NATS over this connection.
-func (l *Connection) JetStream() jetstream.JetStream { return l.js }
+func (conn *Connection) JetStream() jetstream.JetStream { return conn.js }
 
 // Lost reports whether the connection has ended.
-func (l *Connection) Lost() bool { return l.ctx.Err() != nil }
+func (conn *Connection) Lost() bool { return conn.ctx.Err() != nil }
 
 // CheckPriorityGroups returns an error if the server is too old for ordered batches.
-func (l *Connection) CheckPriorityGroups() error {
-	if l.hasPriorityGroups {
+func (conn *Connection) CheckPriorityGroups() error {
+	if conn.hasPriorityGroups {
 		return nil
 	}
-	return fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
+	return fmt.Errorf("this NATS server cannot keep the order of batches: use %s or later", priorityGroups)
 }
 
 // Strict reports whether messages may be accepted before they are saved; see ErrOldServer.
-func (l *Connection) Strict() bool { return l.isStrict }
+func (conn *Connection) Strict() bool { return conn.isStrict }
 
 // nats returns the client connection.
-func (l *Connection) nats() *nats.Conn { return l.js.Conn() }
+func (conn *Connection) nats() *nats.Conn { return conn.js.Conn() }
 
 // UntilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
 // after that.
-func (l *Connection) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+func (conn *Connection) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.ctx, cancel)
+	stop := context.AfterFunc(conn.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// errDenied: the permissions of this NATS user do not include a subject.
-var errDenied = errors.New("the permissions of this user of NATS do not include the subject")
+var errDenied = errors.New("the permissions of this NATS user do not include the subject")
 
 // deniedLimit bounds the memory: the newest 4000 to 8000 denied subjects are kept, since callers
 // choose some of them. It is several times the size of one Publish, so a Publish always sees its own
@@ -26,7 +25,7 @@ const deniedLimit = 4000
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	previous map[string]bool // the deniedLimit subjects before those
+	previous map[string]bool // the deniedLimit subjects before them
 	changed  chan struct{}   // closed and replaced by each new denial
 
 	total uint64         // since Open, subscriptions included
@@ -46,7 +45,7 @@ func (b *Bus) Denied() uint64 {
 // onAsyncError handles errors that the server reports outside of replies.
 func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
-		b.log.Warn("NATS", "error", err)
+		b.log.Warn("NATS reported an error", "error", err)
 		return
 	}
 	b.denied.mu.Lock()
@@ -54,7 +53,7 @@ func (b *Bus) onAsyncError(err error) {
 	unlogged, log := b.denied.lines.Next()
 	b.denied.mu.Unlock()
 	if log {
-		b.log.Warn("NATS", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // it names the subject
+		b.log.Warn("NATS reported an error", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // masked: the error contains the subject
 	}
 	b.denied.add(err)
 }

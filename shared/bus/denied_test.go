@@ -12,12 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// NATS denies a publication beside the request, which it leaves without a response.
-// However many of a caller are denied, those of its neighbours are published
-// meanwhile.
+// NATS does not reply to a denied publication, it only reports an asynchronous error. Many denied messages
+// of one caller do not delay the messages of others.
 func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	for name, subject := range map[string]func(n int) string{
 		"to one subject":                         func(int) string { return "zz.same" },
 		"to many subjects":                       func(n int) string { return fmt.Sprintf("zz.%d", n) },
@@ -41,17 +40,16 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 				require.NoError(t, errs[size])
 				require.NoError(t, errs[size+1])
 			}
-			require.Less(t, time.Since(began), bustest.Soon, "none waits until the time of its batch is over")
-			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "and nothing of them is kept")
+			require.Less(t, time.Since(began), bustest.Soon, "no batch waits until its deadline")
+			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "no subscription is left")
 		})
 	}
 }
 
-// Callers choose subjects. The log of a function has one line a minute about those
-// that NATS denies, whatever their number.
+// Callers choose subjects, so denials are logged at most once a minute, whatever their number.
 func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
-	g, lines := newGuarded(t), &sandbox.LogBuffer{}
+	g, lines := newSecuredBroker(t), &sandbox.LogBuffer{}
 	relay := newBusLogging(t, g.url("relay"), lines)
 	deny := func(n int) {
 		batch := make([]Message, n)

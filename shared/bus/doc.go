@@ -2,20 +2,20 @@
 // publishing, wake-ups, schedules, followers of inboxes, and the users of NATS. Package
 // trigger posts what is published to functions. It knows neither tasks nor SQL.
 //
-// Postgres holds the truth. Everything here is a wake-up or a copy of a row, except
-// accepted messages that are not saved yet, which are only in ACCEPTED, and events that are
-// not recorded yet: from EVENTS alone is known that their webhooks are due. While NATS is
-// unavailable, wake-ups are kept for later, Publish returns ErrUnavailable, and polling
-// keeps the main job going. A nil *Bus behaves like that permanently.
+// Postgres is the source of truth. Everything here is a wake-up or a copy of a row, with two
+// exceptions: accepted messages that are not saved yet are only in ACCEPTED, and only EVENTS
+// has the information that the webhooks of events that are not recorded yet are due. While
+// NATS is unavailable, wake-ups are kept for later, Publish returns ErrUnavailable, and tasks
+// are still processed by polling. A nil *Bus behaves like that permanently.
 //
 // # Streams
 //
-//	WAKE         wake.*, sched.>  which function has something to do, and when it will
-//	EVENTS       evt.>            what became of tasks; and when messages were delivered before they were saved
+//	WAKE         wake.*, sched.>  wake-ups of functions, and their schedules
+//	EVENTS       evt.>            results of tasks, and deliveries of messages that are not saved yet
 //	MESSAGES     msg.>            reliable messages to subjects
 //	USERS        inbox.>          reliable messages to users
 //	DEADLETTERS  dlq.>            events that a function refused
-//	ACCEPTED     acc.>            messages whose senders got the response that they will be saved
+//	ACCEPTED     acc.>            messages whose senders were promised that they will be saved
 //
 // All but WAKE and ACCEPTED deduplicate by Nats-Msg-Id. After a restart a stream knows
 // only the ids of messages that it still has. So the streams keep acknowledged messages
@@ -27,19 +27,19 @@
 //
 //   - EVENTS: recorded events are removed an hour after publication, 15 minutes after
 //     it once the stream is half full, and at once when it is three quarters full or has
-//     refused an event. It is also checked whenever events have filled a sixteenth.
-//   - MESSAGES: finished messages (confirmed by all who must, or given up) are removed
+//     refused an event. It is also trimmed whenever a sixteenth of it was filled.
+//   - MESSAGES: finished messages (confirmed by all expected consumers, or given up) are removed
 //     after an hour, 15 minutes once the stream is half full and 2 minutes once it is
 //     nine tenths full. A message without confirmation also stays until every consumer
 //     of the stream has acknowledged it; without consumers until the stream is half full.
-//     Unfinished messages stay until the age limit; each re-send is another copy. Once the
-//     stream is half full only the newest copy that a trim reads stays.
+//     Unfinished messages stay until the age limit; each send is another copy. Once the
+//     stream is half full, a trim keeps only the newest copy that it has read.
 //   - USERS: each user has a maximum number of messages; a new one evicts the oldest.
 //     While more than half of the stream is used, senders above their fair share lose the
 //     oldest messages of their largest inboxes, but none of the last day; when nearly
 //     full none of the last 15 minutes, and if that is not enough none of the last 30 s.
 //     So neither one flooded inbox nor a sender that floods many shortens the inboxes of
-//     others. A user is informed about messages removed unread (GapError): the last
+//     others. Followers report the removal of unread messages (GapError): the last
 //     removed sequence number of each user is stored 3 s before the removal, and a
 //     follower that reads old messages queries it every 2 s.
 //
@@ -48,18 +48,18 @@
 // are removed by one purge, others one by one, so an unconfirmed message does not keep
 // others in the stream.
 //
-// WAKE keeps one message per subject: a hundred wake-ups that were not handled yet are
-// one. wake.queue.* reaches the processes that run now; only wake.queue.wechat is stored
+// WAKE keeps one message per subject, however many wake-ups were not handled yet.
+// wake.queue.* reaches the processes that run now; only wake.queue.wechat is stored
 // too, since a function sends the tasks of that queue. notify.callers, which carries the
-// name of a changed caller, is not stored either.
+// name of a changed caller, is not stored.
 //
-// ACCEPTED stores one message per subject and refuses the next one without any time
-// window: the subject is the id. Only Forget frees it.
+// ACCEPTED stores one message per subject, which is the id. It refuses another message of the
+// subject, without any time window, until Forget removes the first.
 //
 // Ensure creates missing streams and updates existing ones to the settings, including
-// limits that were set by hand. It removes sources, mirrors, republishing and subject
+// limits that an operator has set. It removes sources, mirrors, republishing and subject
 // transforms, with a warning. Only added subjects and a higher number of replicas stay.
-// What NATS refuses to change (storage, a size without room) is logged once with a
+// A field that NATS refuses to change (storage, a size without room) is logged once with a
 // remedy, and the stream is used as it is. A smaller size never removes messages from a
 // stream that refuses when full; it is applied once the stream is at most half of it.
 // A lower age removes older messages.
@@ -89,9 +89,8 @@
 //     refuse them, unless their settings say strict: false. With older ones nothing is
 //     accepted before it is saved.
 //
-// deliver may purge EVENTS, MESSAGES and USERS, and save the stream of accepted messages:
-// that is their work. The trigger may create, change and read streams, and is trusted with
-// all of them.
+// deliver may purge EVENTS, MESSAGES and USERS, and save may purge the stream of accepted
+// messages: that is their work. The trigger may create, change and read all streams.
 //
 // NATS does not reply to a denied request. The Bus detects the denial by the asynchronous
 // error: another stream's subject is refused, one of ours is unavailable until the
@@ -99,8 +98,8 @@
 //
 // # Publishing
 //
-// There are three outcomes: stored; refused, when repeating does not help; unavailable,
-// when it may. A message without a reply is refused only if no stream has its subject.
+// There are three outcomes: stored; refused, if repeating does not help; unavailable, if
+// it may help. A message without a reply is refused only if no stream has its subject.
 // ErrUnavailable has a scope: ErrSubjectUnavailable is one subject at its own limit,
 // ErrStreamUnavailable one stream that is full, has no leader or does not reply, and any
 // other ErrUnavailable the broker. Other subjects and streams need not wait.
@@ -119,19 +118,19 @@
 // # Time
 //
 // A due time becomes one message schedule per time bucket, published by the process
-// that writes the due time. NATS fires it, so no process of ours must stay awake. Publishing the same
-// bucket again replaces it. Buckets are a second within a minute, ten seconds within an
+// that writes the due time. NATS fires it, so no process of ours must stay awake. Publishing the
+// same bucket again replaces it. Buckets are a second within a minute, ten seconds within an
 // hour, a minute within a day and an hour within 31 days; later times are not scheduled.
 // So a subject has at most 2,614 schedules, and WAKE has room for several times that: it
 // never evicts a schedule or a wake-up.
 //
-// The clocks of NATS, the functions and Postgres may differ. An early wake-up finds
-// nothing due, and its schedule is gone: the woken function calls WakeAgainAt, which
+// The clocks of NATS, the functions and Postgres may differ. After an early wake-up nothing
+// is due yet, and the schedule has been removed: the woken function calls WakeAgainAt, which
 // always publishes. For the same reason, and because a schedule may be lost, a process
 // relies on a schedule for half of the time left, and five minutes at most.
 //
-// Wake-ups that could not be sent are sent after the next connect. For processes that are
-// gone by then, the trigger wakes every function with a safety tick on each connect.
+// Wake-ups that could not be sent are sent after the next connect. If their process has ended
+// by then, they are lost: so the trigger wakes every function with a safety tick on each connect.
 // Safety ticks cover all other losses. Every trigger publishes every tick under the same
 // message id, so one is stored. Ticks are not stored in advance, where they could be
 // evicted, and without a trigger nothing would deliver them.

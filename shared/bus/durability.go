@@ -18,7 +18,7 @@ import (
 // a stream in memory.
 type Durability uint8
 
-// The levels of a stream. DurableHost and DurableReplicated do not cover each other. The operator must
+// The levels of a stream. Neither DurableHost nor DurableReplicated covers the other. The operator must
 // place replicas on different hosts.
 const (
 	DurableProcess        Durability = 1                               // the death of any process
@@ -48,10 +48,10 @@ func (d Durability) String() string {
 // Covers reports whether d survives everything that least survives.
 func (d Durability) Covers(least Durability) bool { return d&least == least }
 
-// parseDurability reads a name of the API.
-func parseDurability(word string) (Durability, error) {
-	for d, name := range durabilityNames {
-		if name == word {
+// parseDurability is the inverse of String.
+func parseDurability(name string) (Durability, error) {
+	for d, known := range durabilityNames {
+		if known == name {
 			return d, nil
 		}
 	}
@@ -59,60 +59,60 @@ func parseDurability(word string) (Durability, error) {
 }
 
 // Decode reads a setting; "" leaves the zero value.
-func (d *Durability) Decode(word string) (err error) {
-	if word != "" {
-		*d, err = parseDurability(word)
+func (d *Durability) Decode(name string) (err error) {
+	if name != "" {
+		*d, err = parseDurability(name)
 	}
 	return err
 }
 
 // Durability returns what the stream of accepted messages survives. monitors are the monitoring URLs
-// of NATS servers, separated by commas, such as http://host:8222. A power loss counts as survived only
-// if each server with a replica reports sync_interval: always there. With an ErrUnavailable the stream
-// may survive more than is returned.
+// of NATS servers, separated by commas, such as http://host:8222. DurableHost is returned only if each
+// server with a replica reports sync_interval: always there. With an ErrUnavailable the stream may survive
+// more than is returned.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	has, err := b.acceptInfo(ctx)
+	info, err := b.acceptInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return 0, unavailable(errStreamMissing(b.cfg.acceptStream()))
 	case err != nil:
 		return 0, err
 	}
-	if has.Config.Storage != jetstream.FileStorage {
+	if info.Config.Storage != jetstream.FileStorage {
 		return 0, nil
 	}
-	gives := DurableProcess
-	if has.Config.Replicas >= quorumReplicas {
-		gives = DurableReplicated
+	level := DurableProcess
+	if info.Config.Replicas >= quorumReplicas {
+		level = DurableReplicated
 	}
-	if monitors == "" || has.Config.PersistMode == jetstream.AsyncPersistMode {
-		return gives, nil
+	if monitors == "" || info.Config.PersistMode == jetstream.AsyncPersistMode {
+		return level, nil
 	}
-	keepers, err := replicasOf(has)
+	replicas, err := replicasOf(info)
 	if err != nil {
-		return gives, unavailable(err)
+		return level, unavailable(err)
 	}
 	syncs, err := syncingServers(ctx, monitors)
 	switch {
-	case !slices.ContainsFunc(keepers, func(name string) bool { return !syncs[name] }):
-		return gives | DurableHost, nil
+	case !slices.ContainsFunc(replicas, func(name string) bool { return !syncs[name] }):
+		return level | DurableHost, nil
 	case err != nil:
-		return gives, unavailable(err)
+		return level, unavailable(err)
 	}
-	return gives, nil
+	return level, nil
 }
 
-func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {
-	err = b.withAcceptStream(ctx, func(_ context.Context, l *Connection, s jetstream.Stream) error {
-		if !l.isStrict {
+func (b *Bus) acceptInfo(ctx context.Context) (info *jetstream.StreamInfo, err error) {
+	err = b.withAcceptStream(ctx, func(_ context.Context, conn *Connection, s jetstream.Stream) error {
+		if !conn.isStrict {
 			return ErrOldServer
 		}
-		has = s.CachedInfo()
+		info = s.CachedInfo()
 		return nil
 	})
-	return has, err
+	return info, err
 }
 
 // replicasOf returns the names of the servers with a replica of a stream.
@@ -120,11 +120,11 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	if s.Cluster == nil || s.Cluster.Leader == "" {
 		return nil, fmt.Errorf("stream %s has no leader", s.Config.Name)
 	}
-	keepers := []string{s.Cluster.Leader}
+	replicas := []string{s.Cluster.Leader}
 	for _, peer := range s.Cluster.Replicas {
-		keepers = append(keepers, peer.Name)
+		replicas = append(replicas, peer.Name)
 	}
-	return keepers, nil
+	return replicas, nil
 }
 
 // syncingServers returns the names of the servers that report that they sync every write.
@@ -153,10 +153,10 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 	return names, failed
 }
 
-// readMonitor returns the name of the server at monitor if it syncs every write, else "". Before 2.15
-// a server did not sync when it compacted.
+// readMonitor returns the name of the server at monitor if it syncs every write, else "". Servers before
+// 2.15 do not sync when they compact.
 func readMonitor(ctx context.Context, monitor string) (string, error) {
-	// Only /varz has the server's name, which must be that of a replica.
+	// Only /varz has the server's name, which Durability compares with the names of the replicas.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
 	if err != nil {
 		return "", err
@@ -166,7 +166,7 @@ func readMonitor(ctx context.Context, monitor string) (string, error) {
 		return "", err
 	}
 	defer res.Body.Close()
-	var says struct {
+	var vars struct {
 		Name      string `json:"server_name"`
 		Version   string `json:"version"`
 		JetStream struct {
@@ -178,11 +178,11 @@ func readMonitor(ctx context.Context, monitor string) (string, error) {
 	if res.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("GET %s returned %s", req.URL.Redacted(), res.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&says); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&vars); err != nil {
 		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)
 	}
-	if !says.JetStream.Config.SyncAlways || !syncedCompaction.supportedBy(says.Version) {
+	if !vars.JetStream.Config.SyncAlways || !syncedCompaction.supportedBy(vars.Version) {
 		return "", nil
 	}
-	return says.Name, nil
+	return vars.Name, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// monitored is a server whose monitoring page is open; it gives both its URLs.
-func monitored(t *testing.T, syncs bool) (url, monitor string) {
+// startMonitored starts a server with a monitoring page and returns both URLs.
+func startMonitored(t *testing.T, syncs bool) (url, monitor string) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: server.RANDOM_PORT,
@@ -29,8 +29,8 @@ func monitored(t *testing.T, syncs bool) (url, monitor string) {
 	return s.ClientURL(), "http://" + s.MonitorAddr().String()
 }
 
-// monitorSaying is a monitoring page of somebody else's.
-func monitorSaying(t *testing.T, status int, page string) string {
+// fakeMonitor serves a page like a monitoring page.
+func fakeMonitor(t *testing.T, status int, page string) string {
 	t.Helper()
 	f := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -48,10 +48,10 @@ func TestDurabilityCovers(t *testing.T) {
 		"replicated":      {"process", "replicated"},
 		"replicated-host": {"process", "host", "replicated", "replicated-host"},
 	}
-	for word, covered := range covers {
-		d, err := parseDurability(word)
+	for name, covered := range covers {
+		d, err := parseDurability(name)
 		require.NoError(t, err)
-		require.Equal(t, word, d.String())
+		require.Equal(t, name, d.String())
 		var all []string
 		for _, other := range []string{"process", "host", "replicated", "replicated-host"} {
 			var least Durability
@@ -60,7 +60,7 @@ func TestDurabilityCovers(t *testing.T) {
 				all = append(all, other)
 			}
 		}
-		require.Equal(t, covered, all, word)
+		require.Equal(t, covered, all, name)
 		require.False(t, Durability(0).Covers(d))
 	}
 	require.Equal(t, "nothing", Durability(0).String())
@@ -76,35 +76,35 @@ func TestDurabilityCovers(t *testing.T) {
 func TestDurableHostNeedsSyncAlways(t *testing.T) {
 	t.Parallel()
 	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
-		url, monitor := monitored(t, syncs)
+		url, monitor := startMonitored(t, syncs)
 		b := newBus(t, url)
 		require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitor+"/")
+		level, err := b.Durability(bustest.Within(t, bustest.Soon), monitor+"/")
 		require.NoError(t, err)
-		require.Equal(t, want, gives)
-		gives, err = b.Durability(bustest.Within(t, bustest.Soon), "")
+		require.Equal(t, want, level)
+		level, err = b.Durability(bustest.Within(t, bustest.Soon), "")
 		require.NoError(t, err)
-		require.Equal(t, DurableProcess, gives, "no monitor")
+		require.Equal(t, DurableProcess, level, "no monitor")
 	}
 }
 
 func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	t.Parallel()
-	url, own := monitored(t, false)
-	_, other := monitored(t, true)
+	url, own := startMonitored(t, false)
+	_, other := startMonitored(t, true)
 	b := newBus(t, url)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	gives, err := b.Durability(bustest.Within(t, bustest.Soon), own+", "+other)
+	level, err := b.Durability(bustest.Within(t, bustest.Soon), own+", "+other)
 	require.NoError(t, err)
-	require.Equal(t, DurableProcess, gives)
+	require.Equal(t, DurableProcess, level)
 
-	url, _ = monitored(t, true)
+	url, _ = startMonitored(t, true)
 	b = newBus(t, url)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	name := l.js.Conn().ConnectedServerName()
-	for what, c := range map[string]struct {
+	serverName := conn.js.Conn().ConnectedServerName()
+	for name, c := range map[string]struct {
 		status int
 		page   string
 		known  bool
@@ -116,73 +116,73 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 		"no page":    {404, ``, false, DurableProcess},
 		"no JSON":    {200, `<html>`, false, DurableProcess},
 	} {
-		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitorSaying(t, c.status, strings.ReplaceAll(c.page, "NAME", name)))
-		require.Equal(t, c.want, gives, what)
+		level, err := b.Durability(bustest.Within(t, bustest.Soon), fakeMonitor(t, c.status, strings.ReplaceAll(c.page, "NAME", serverName)))
+		require.Equal(t, c.want, level, name)
 		if c.known {
-			require.NoError(t, err, what)
+			require.NoError(t, err, name)
 		} else {
-			require.ErrorIs(t, err, ErrUnavailable, what)
+			require.ErrorIs(t, err, ErrUnavailable, name)
 		}
 	}
 }
 
 func TestDurabilityOfMemoryStream(t *testing.T) {
 	t.Parallel()
-	for what, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		change func(*jetstream.StreamConfig)
 		want   Durability
 	}{
-		"in memory":       {func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, 0},
-		"written at ease": {func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, DurableProcess},
+		"in memory":    {func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, 0},
+		"async writes": {func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, DurableProcess},
 	} {
-		url, monitor := monitored(t, true)
+		url, monitor := startMonitored(t, true)
 		b := newBus(t, url)
 		config := streamConfigs(&b.cfg, true)[1]
 		require.Equal(t, StreamAccepted, config.Name)
 		c.change(&config)
-		l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+		conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
-		_, err = l.js.CreateStream(t.Context(), config)
-		require.NoError(t, err, what)
-		gives, err := b.Durability(bustest.Within(t, bustest.Soon), monitor)
+		_, err = conn.js.CreateStream(t.Context(), config)
+		require.NoError(t, err, name)
+		level, err := b.Durability(bustest.Within(t, bustest.Soon), monitor)
 		require.NoError(t, err)
-		require.Equal(t, c.want, gives, what)
+		require.Equal(t, c.want, level, name)
 	}
 }
 
 func TestDurabilityWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
-	gives, err := none.Durability(t.Context(), "")
+	level, err := none.Durability(t.Context(), "")
 	require.ErrorIs(t, err, ErrUnavailable)
-	require.Zero(t, gives)
+	require.Zero(t, level)
 
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	gives, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
+	level, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
-	require.Equal(t, DurableProcess, gives)
+	require.Equal(t, DurableProcess, level)
 	broker.Stop()
-	gives, err = b.Durability(bustest.Within(t, bustest.Soon), "")
+	level, err = b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.ErrorIs(t, err, ErrUnavailable)
-	require.Zero(t, gives)
+	require.Zero(t, level)
 }
 
 func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t)
-	gives, err := b.Durability(bustest.Within(t, bustest.Soon), "")
+	level, err := b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.NoError(t, err)
-	require.Equal(t, DurableReplicated, gives)
+	require.Equal(t, DurableReplicated, level)
 	var monitors []string
 	for _, s := range c {
-		monitors = append(monitors, monitorSaying(t, 200, `{"server_name":"`+s.Name+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
+		monitors = append(monitors, fakeMonitor(t, 200, `{"server_name":"`+s.Name+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
 	}
-	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors[:2], ","))
+	level, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors[:2], ","))
 	require.NoError(t, err)
-	require.Equal(t, DurableReplicated, gives, "no monitor of the third")
-	gives, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors, ","))
+	require.Equal(t, DurableReplicated, level, "the third server has no monitor")
+	level, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors, ","))
 	require.NoError(t, err)
-	require.Equal(t, DurableReplicatedHost, gives)
+	require.Equal(t, DurableReplicatedHost, level)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Difference is one setting of a stream or consumer that differs from the wanted one.
+// Difference is one field of a stream or consumer whose value is not the wanted one.
 type Difference struct {
 	Stream         string // or stream/durable
 	Field          string // its name in the nats command line tool
@@ -39,7 +39,7 @@ func (e *MismatchError) Error() string {
 			lines[i] += ": " + d.Remedy
 		}
 	}
-	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
+	return "NATS differs from the settings and was not changed:\n  " + strings.Join(lines, "\n  ")
 }
 
 // Reasons why a stream cannot be created.
@@ -79,13 +79,13 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
 	}
-	l, err := b.connection(ctx)
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return fmt.Errorf("ensure streams: %w", err)
 	}
 	var errs []error
-	for _, wants := range streamConfigs(&b.cfg, l.hasSchedules) {
-		errs = append(errs, b.ensureStream(ctx, l, wants))
+	for _, wanted := range streamConfigs(&b.cfg, conn.hasSchedules) {
+		errs = append(errs, b.ensureStream(ctx, conn, wanted))
 	}
 	return errors.Join(errs...)
 }
@@ -100,10 +100,10 @@ func (b *Bus) StreamNames() []string {
 }
 
 // EnsureStream is Ensure for one stream.
-func (b *Bus) EnsureStream(ctx context.Context, l *Connection, name string) error {
-	all := streamConfigs(&b.cfg, l.hasSchedules)
+func (b *Bus) EnsureStream(ctx context.Context, conn *Connection, name string) error {
+	all := streamConfigs(&b.cfg, conn.hasSchedules)
 	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
-		return b.ensureStream(ctx, l, all[i])
+		return b.ensureStream(ctx, conn, all[i])
 	}
 	return nil
 }
@@ -117,8 +117,8 @@ func errStreamMissing(stream string) error {
 // streamOf returns the name of our stream that stores subject, or "".
 func (b *Bus) streamOf(subject string) string {
 	for _, s := range streamConfigs(&b.cfg, false) {
-		for _, taken := range s.Subjects {
-			if taken == subject || strings.HasPrefix(subject, strings.TrimRight(taken, "*>")) {
+		for _, pattern := range s.Subjects {
+			if pattern == subject || strings.HasPrefix(subject, strings.TrimRight(pattern, "*>")) {
 				return s.Name
 			}
 		}
@@ -126,36 +126,36 @@ func (b *Bus) streamOf(subject string) string {
 	return ""
 }
 
-func (b *Bus) ensureStream(ctx context.Context, l *Connection, wants jetstream.StreamConfig) error {
-	s, err := b.getOrCreateStream(ctx, l, wants)
+func (b *Bus) ensureStream(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) error {
+	s, err := b.getOrCreateStream(ctx, conn, wanted)
 	if err != nil {
 		return err
 	}
-	has := s.CachedInfo()
-	return b.updateStream(ctx, l.js, has.Config, wants, has.State.Bytes)
+	info := s.CachedInfo()
+	return b.updateStream(ctx, conn.js, info.Config, wanted, info.State.Bytes)
 }
 
 // getOrCreateStream returns an existing stream unchanged.
-func (b *Bus) getOrCreateStream(ctx context.Context, l *Connection, wants jetstream.StreamConfig) (jetstream.Stream, error) {
-	s, err := l.js.Stream(ctx, wants.Name)
+func (b *Bus) getOrCreateStream(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) (jetstream.Stream, error) {
+	s, err := conn.js.Stream(ctx, wanted.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = l.js.CreateStream(ctx, wants)
+		s, err = conn.js.CreateStream(ctx, wanted)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process created it meanwhile
-			s, err = l.js.Stream(ctx, wants.Name)
+			s, err = conn.js.Stream(ctx, wanted.Name)
 		case err != nil:
-			return nil, b.streamError(ctx, l, wants, err)
+			return nil, b.streamError(ctx, conn, wanted, err)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ensure stream %s: %w", wants.Name, err)
+		return nil, fmt.Errorf("ensure stream %s: %w", wanted.Name, err)
 	}
 	return s, nil
 }
 
 // streamError adds the remedy to an error of creating a stream.
-func (b *Bus) streamError(ctx context.Context, l *Connection, wants jetstream.StreamConfig, cause error) error {
-	e := &StreamError{Stream: wants.Name, Reason: ReasonOther, Cause: cause}
+func (b *Bus) streamError(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig, cause error) error {
+	e := &StreamError{Stream: wanted.Name, Reason: ReasonOther, Cause: cause}
 	var api *jetstream.APIError
 	if !errors.As(cause, &api) {
 		return e
@@ -163,10 +163,10 @@ func (b *Bus) streamError(ctx context.Context, l *Connection, wants jetstream.St
 	switch api.ErrorCode {
 	case codeNoStorage, codeNoResources, codeNoPeers:
 		e.Reason = ReasonNoRoom
-		e.Remedy = fmt.Sprintf("it reserves %d MiB: %s", wants.MaxBytes/mib, b.cfg.sizeRemedy(wants.Name))
+		e.Remedy = fmt.Sprintf("it reserves %d MiB: %s", wanted.MaxBytes/mib, b.cfg.sizeRemedy(wanted.Name))
 	case codeOverlap:
 		e.Reason = ReasonSubjectsTaken
-		e.Remedy = b.subjectsRemedy(ctx, l, wants)
+		e.Remedy = b.subjectsRemedy(ctx, conn, wanted)
 	}
 	return e
 }
@@ -206,18 +206,18 @@ func (c *Config) fieldRemedy(stream, field string) string {
 	case field == "num_replicas":
 		return "run as many NATS servers in a cluster, or lower SENDONCE_NATS_REPLICAS"
 	case stream == StreamWake:
-		return "'nats stream rm WAKE', at any time: it holds only hints, and is made again"
+		return "'nats stream rm WAKE', at any time: it has only wake-ups, and the trigger creates it again"
 	case stream == c.acceptStream():
-		return fmt.Sprintf("set TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %s': it is made again", stream)
+		return fmt.Sprintf("set TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %s': the trigger creates it again", stream)
 	}
-	return fmt.Sprintf("when nobody needs what it holds any more, 'nats stream rm %s': it is made again", stream)
+	return fmt.Sprintf("when its messages are not needed any more, 'nats stream rm %s': the trigger creates it again", stream)
 }
 
 // subjectsRemedy returns how to free the subjects that another stream has.
-func (b *Bus) subjectsRemedy(ctx context.Context, l *Connection, wants jetstream.StreamConfig) string {
+func (b *Bus) subjectsRemedy(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) string {
 	owners := map[string]bool{}
-	for _, subject := range wants.Subjects {
-		for name := range l.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject)).Name() {
+	for _, subject := range wanted.Subjects {
+		for name := range conn.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject)).Name() {
 			owners[name] = true
 		}
 	}
@@ -225,58 +225,58 @@ func (b *Bus) subjectsRemedy(ctx context.Context, l *Connection, wants jetstream
 		return "" // the list is not available
 	}
 	names := strings.Join(slices.Sorted(maps.Keys(owners)), " and ")
-	if wants.Name != b.cfg.acceptStream() {
+	if wanted.Name != b.cfg.acceptStream() {
 		return fmt.Sprintf("its subjects %s are those of the stream %s: give that stream other subjects (nats stream edit) or remove it (nats stream rm)",
-			strings.Join(wants.Subjects, ", "), names)
+			strings.Join(wanted.Subjects, ", "), names)
 	}
 	return fmt.Sprintf("the stream %[1]s has its subjects, and may hold accepted messages that are not saved: "+
-		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wants.Name)
+		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wanted.Name)
 }
 
 // updateStream changes all fields that differ at once or, if NATS refuses that, each field that it
-// accepts. held is the number of bytes in the stream. A stream with DiscardNew is not shrunk below
-// twice that, since it would refuse messages at once.
-func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig, held uint64) error {
-	var left []Difference
-	smaller := has.MaxBytes <= 0 || wants.MaxBytes < has.MaxBytes
-	if wants.Discard == jetstream.DiscardNew && smaller && wants.MaxBytes < 2*int64(held) {
-		left = append(left, Difference{Stream: wants.Name, Field: "max_bytes", Actual: fmt.Sprint(has.MaxBytes), Wanted: fmt.Sprint(wants.MaxBytes),
-			Refused: fmt.Sprintf("it holds %d bytes: the next trigger that starts makes it smaller if it holds half of the wanted size or less", held)})
-		wants.MaxBytes = has.MaxBytes
+// accepts. stored is the number of bytes in the stream. A stream with DiscardNew is not shrunk below
+// twice that, since it would soon refuse messages.
+func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, wanted jetstream.StreamConfig, stored uint64) error {
+	var remaining []Difference
+	smaller := actual.MaxBytes <= 0 || wanted.MaxBytes < actual.MaxBytes
+	if wanted.Discard == jetstream.DiscardNew && smaller && wanted.MaxBytes < 2*int64(stored) {
+		remaining = append(remaining, Difference{Stream: wanted.Name, Field: "max_bytes", Actual: fmt.Sprint(actual.MaxBytes), Wanted: fmt.Sprint(wanted.MaxBytes),
+			Refused: fmt.Sprintf("it holds %d bytes: the next trigger that starts makes it smaller if it holds half of the wanted size or less", stored)})
+		wanted.MaxBytes = actual.MaxBytes
 	}
-	wants.Subjects = mergeSubjects(has.Subjects, wants.Subjects)
-	wants.Replicas = max(wants.Replicas, has.Replicas)
-	wants.AllowMsgSchedules = wants.AllowMsgSchedules || has.AllowMsgSchedules
-	differ := diffFields(streamFields, &has, &wants)
+	wanted.Subjects = mergeSubjects(actual.Subjects, wanted.Subjects)
+	wanted.Replicas = max(wanted.Replicas, actual.Replicas)
+	wanted.AllowMsgSchedules = wanted.AllowMsgSchedules || actual.AllowMsgSchedules
+	differing := diffFields(streamFields, &actual, &wanted)
 	refusals := map[string]string{}
-	for groups := [][]streamField{differ}; len(differ) > 0; groups = slices.Collect(slices.Chunk(differ, 1)) {
-		before := len(differ)
+	for groups := [][]streamField{differing}; len(differing) > 0; groups = slices.Collect(slices.Chunk(differing, 1)) {
+		before := len(differing)
 		for _, fields := range groups {
-			refusal, err := b.updateFields(ctx, js, &has, &wants, fields)
+			refusal, err := b.updateFields(ctx, js, &actual, &wanted, fields)
 			if err != nil {
-				return fmt.Errorf("change stream %s: %w", wants.Name, err)
+				return fmt.Errorf("change stream %s: %w", wanted.Name, err)
 			}
 			for _, f := range fields {
 				refusals[f.name] = refusal
 			}
 		}
 		// A refused field may be accepted after another one has changed.
-		if differ = diffFields(differ, &has, &wants); len(groups) == before && len(differ) == before {
+		if differing = diffFields(differing, &actual, &wanted); len(groups) == before && len(differing) == before {
 			break
 		}
 	}
-	for _, f := range differ {
-		left = append(left, Difference{Stream: wants.Name, Field: f.name, Actual: f.text(&has), Wanted: f.text(&wants),
-			Refused: "NATS does not change it: " + refusals[f.name], Remedy: b.cfg.fieldRemedy(wants.Name, f.name)})
+	for _, f := range differing {
+		remaining = append(remaining, Difference{Stream: wanted.Name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted),
+			Refused: "NATS does not change it: " + refusals[f.name], Remedy: b.cfg.fieldRemedy(wanted.Name, f.name)})
 	}
-	return mismatch(left)
+	return mismatch(remaining)
 }
 
 // updateFields changes some fields together. It returns the refusal of NATS; an error is temporary.
-func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wants *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
-	next := *has
+func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
+	next := *actual
 	for _, f := range fields {
-		f.copy(&next, wants)
+		f.copy(&next, wanted)
 	}
 	_, err = js.UpdateStream(ctx, next)
 	var api *jetstream.APIError
@@ -288,25 +288,24 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wan
 	}
 	for _, f := range fields {
 		level := slog.LevelInfo
-		if f.text(wants) == none { // a source, mirror or republish was removed
+		if f.text(wanted) == none { // a source, mirror or republish was removed
 			level = slog.LevelWarn
 		}
-		b.log.Log(ctx, level, "changed a stream as the settings ask for", "stream", wants.Name, "field", f.name, "from", f.text(has), "to", f.text(wants))
+		b.log.Log(ctx, level, "changed a stream to match the settings", "stream", wanted.Name, "field", f.name, "from", f.text(actual), "to", f.text(wanted))
 	}
-	*has = next
+	*actual = next
 	return "", nil
 }
 
-// mergeSubjects returns has and the missing subjects of wants, without those that a wildcard of wants
-// covers.
-func mergeSubjects(has, wants []string) []string {
-	all := slices.DeleteFunc(slices.Clone(has), func(s string) bool {
-		return !slices.Contains(wants, s) && slices.ContainsFunc(wants, func(w string) bool {
+// mergeSubjects returns the union of both, without actual subjects that a wildcard of wanted covers.
+func mergeSubjects(actual, wanted []string) []string {
+	all := slices.DeleteFunc(slices.Clone(actual), func(s string) bool {
+		return !slices.Contains(wanted, s) && slices.ContainsFunc(wanted, func(w string) bool {
 			prefix, open := strings.CutSuffix(w, ">")
 			return open && strings.HasPrefix(s, prefix)
 		})
 	})
-	for _, w := range wants {
+	for _, w := range wanted {
 		if !slices.Contains(all, w) {
 			all = append(all, w)
 		}
@@ -316,19 +315,19 @@ func mergeSubjects(has, wants []string) []string {
 
 // EnsureConsumer creates a durable consumer. If it exists and differs, it is returned with a
 // *MismatchError.
-func (l *Connection) EnsureConsumer(ctx context.Context, stream string, wants jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	name := stream + "/" + wants.Durable
-	c, err := l.js.Consumer(ctx, stream, wants.Durable)
+func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wanted jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	name := stream + "/" + wanted.Durable
+	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		c, err = l.js.CreateConsumer(ctx, stream, wants)
+		c, err = conn.js.CreateConsumer(ctx, stream, wanted)
 		if errors.Is(err, jetstream.ErrConsumerExists) {
-			c, err = l.js.Consumer(ctx, stream, wants.Durable)
+			c, err = conn.js.Consumer(ctx, stream, wanted.Durable)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
 	}
-	return c, mismatch(compare(name, consumerFields(c.CachedInfo().Config), consumerFields(wants)))
+	return c, mismatch(compare(name, consumerFields(c.CachedInfo().Config), consumerFields(wanted)))
 }
 
 func mismatch(differences []Difference) error {
@@ -343,11 +342,11 @@ type field struct {
 	value any
 }
 
-func compare(name string, has, wants []field) []Difference {
+func compare(name string, actual, wanted []field) []Difference {
 	var differences []Difference
-	for i, w := range wants {
-		if h, w := fmt.Sprint(has[i].value), fmt.Sprint(w.value); h != w {
-			differences = append(differences, Difference{Stream: name, Field: wants[i].name, Actual: h, Wanted: w})
+	for i, w := range wanted {
+		if h, w := fmt.Sprint(actual[i].value), fmt.Sprint(w.value); h != w {
+			differences = append(differences, Difference{Stream: name, Field: wanted[i].name, Actual: h, Wanted: w})
 		}
 	}
 	return differences
@@ -382,8 +381,8 @@ func (f streamField) copy(to, from *jetstream.StreamConfig) {
 }
 
 // diffFields returns the fields in which two streams differ.
-func diffFields(fields []streamField, has, wants *jetstream.StreamConfig) []streamField {
-	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(has) == f.text(wants) })
+func diffFields(fields []streamField, actual, wanted *jetstream.StreamConfig) []streamField {
+	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(actual) == f.text(wanted) })
 }
 
 var streamFields = []streamField{
@@ -399,7 +398,7 @@ var streamFields = []streamField{
 	{"num_replicas", func(c *jetstream.StreamConfig) any { return &c.Replicas }},
 	{"allow_direct", func(c *jetstream.StreamConfig) any { return &c.AllowDirect }},
 	{"allow_msg_schedules", func(c *jetstream.StreamConfig) any { return &c.AllowMsgSchedules }},
-	// Always unset.
+	// Our streams never have these.
 	{"sources", func(c *jetstream.StreamConfig) any { return &c.Sources }},
 	{"mirror", func(c *jetstream.StreamConfig) any { return &c.Mirror }},
 	{"republish", func(c *jetstream.StreamConfig) any { return &c.RePublish }},

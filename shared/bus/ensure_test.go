@@ -18,10 +18,10 @@ func TestEnsureCreatesStreams(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	js := broker.JS()
-	var copies sync.WaitGroup
+	var processes sync.WaitGroup
 	for range 4 {
 		b := newBus(t, broker.URL())
-		copies.Go(func() {
+		processes.Go(func() {
 			for range 2 {
 				if err := b.Ensure(bustest.Within(t, bustest.Soon)); err != nil {
 					t.Error(err)
@@ -29,7 +29,7 @@ func TestEnsureCreatesStreams(t *testing.T) {
 			}
 		})
 	}
-	copies.Wait()
+	processes.Wait()
 	names := map[string]bool{}
 	for name := range js.StreamNames(t.Context()).Name() {
 		names[name] = true
@@ -50,7 +50,7 @@ func TestEnsureUpdatesStreams(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, b.Ensure(t.Context()))
-	wanted.Subjects = []string{"evt.>", "more.>"} // what somebody added stays
+	wanted.Subjects = []string{"evt.>", "more.>"} // subjects added by an operator stay
 	require.Equal(t, wanted, broker.Info(js, StreamEvents).Config)
 }
 
@@ -107,16 +107,16 @@ func TestEnsureReportsRefusedChanges(t *testing.T) {
 	require.Contains(t, d.Refused, "can not change storage type")
 	d.Refused = ""
 	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Actual: "Memory", Wanted: "File",
-		Remedy: "when nobody needs what it holds any more, 'nats stream rm EVENTS': it is made again"}, d)
+		Remedy: "when its messages are not needed any more, 'nats stream rm EVENTS': the trigger creates it again"}, d)
 	has := broker.Info(js, StreamEvents).Config
 	require.Equal(t, []string{"evt.>"}, has.Subjects)
 	require.EqualValues(t, 128*mib, has.MaxBytes)
 	require.Equal(t, jetstream.DiscardNew, has.Discard)
-	broker.Info(js, StreamWake) // the others are there
+	broker.Info(js, StreamWake) // the other streams exist
 	broker.Info(js, StreamAccepted)
 }
 
-// A server older than 2.12 makes WAKE without message schedules.
+// On a server older than 2.12 WAKE was created without message schedules.
 func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -137,7 +137,7 @@ func TestStreamsFitOneGigabyte(t *testing.T) {
 	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
 }
 
-func TestEnsureGoesOnAfterStreamWithoutRoom(t *testing.T) {
+func TestEnsureContinuesAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})
 	js, b := broker.JS(), newBus(t, broker.URL())
@@ -185,16 +185,16 @@ func TestEnsureAddsNewSubjects(t *testing.T) {
 	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.Info(js, StreamWake).Config.Subjects)
 }
 
-// An older version let others make a stream that is missing.
+// Another user of NATS has created the streams with sources, a mirror and republishing.
 func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
 	js, b := broker.JS(), newBusLogging(t, broker.URL(), log)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	made := broker.Info(js, StreamAccepted).Config
+	wanted := broker.Info(js, StreamAccepted).Config
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
-	other := made
+	other := wanted
 	other.Sources = []*jetstream.StreamSource{{Name: StreamUsers}, {Name: StreamMessages}}
 	other.RePublish = &jetstream.RePublish{Source: "acc.9.>", Destination: "evt.>"}
 	other.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "acc.8.>", Destination: "acc.7.>"}
@@ -207,15 +207,15 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	require.Equal(t, made, broker.Info(js, StreamAccepted).Config)
+	require.Equal(t, wanted, broker.Info(js, StreamAccepted).Config)
 	mirrored := broker.Info(js, StreamMessages).Config
 	require.Nil(t, mirrored.Mirror)
 	require.Equal(t, []string{"msg.>"}, mirrored.Subjects)
 	publishAll(t, b, Message{Subject: "msg.orders.paid", Event: bustest.Event("m")})
 	kept, err := b.LookUp(bustest.Within(t, bustest.Soon), "before")
 	require.NoError(t, err)
-	require.NotNil(t, kept, "what was accepted stays")
+	require.NotNil(t, kept, "accepted messages stay")
 	for _, field := range []string{"sources", "republish", "subject_transform"} {
-		require.Regexp(t, `level=WARN msg="changed a stream as the settings ask for" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, log.String())
+		require.Regexp(t, `level=WARN msg="changed a stream to match the settings" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, log.String())
 	}
 }

@@ -86,9 +86,9 @@ func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, erro
 }
 
 // Attributes returns the headers of a message that belong to its event, as HTTP headers of an event in
-// binary mode with lower-case names. What NATS allows in headers and HTTP does not is dropped.
+// binary mode with lower-case names. Headers and control characters that HTTP does not allow are removed.
 func Attributes(h nats.Header) map[string]string {
-	found := make(map[string]string, len(h)+2) // room for those that the delivery adds
+	found := make(map[string]string, len(h)+2) // + 2: the trigger adds attributes
 	for name, values := range h {
 		name = strings.ToLower(name)
 		if len(values) > 0 && (name == contentType || isAttribute(name)) {
@@ -98,7 +98,7 @@ func Attributes(h nats.Header) map[string]string {
 	return found
 }
 
-// dropControls is for strings.Map.
+// dropControls removes control characters in strings.Map.
 func dropControls(r rune) rune {
 	if unicode.IsControl(r) {
 		return -1

@@ -17,19 +17,18 @@ const (
 	failedPoll  = 2 * time.Second // after a failed read
 )
 
-// FollowedMessage is one event for a user.
+// FollowedMessage is one event to a user.
 type FollowedMessage struct {
 	Seq     uint64 // its sequence number, to continue after
 	Event   cloudevents.Event
-	Release func() // must be called when the message was handled; it releases the ReadLimit
+	Release func() // must be called after the message was handled; it releases the ReadLimit
 }
 
 // ReadLimit blocks until a follower may read. done releases it.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
 // GapError reports missing messages: they were removed or expired, or the stream was created again.
-// For messages removed in the middle it is returned after those that are left. The follower continues
-// after the gap.
+// If messages are left between removed ones, the follower returns them first. It continues after the gap.
 type GapError struct {
 	After uint64 // complete up to here
 	Next  uint64 // continues here
@@ -38,17 +37,17 @@ type GapError struct {
 // Error names both ends of the gap.
 func (e *GapError) Error() string {
 	if e.Next <= e.After {
-		return fmt.Sprintf("the stream has not reached %d: it was made anew, and is read from %d on", e.After, e.Next)
+		return fmt.Sprintf("the stream has not reached %d: it was created again, and is read from %d on", e.After, e.Next)
 	}
-	return fmt.Sprintf("what came after %d and before %d is no longer kept", e.After, e.Next)
+	return fmt.Sprintf("messages after %d and before %d were removed", e.After, e.Next)
 }
 
 // Follower reads the events of one user in stream order. It must not be used concurrently.
 //
 // It has no consumer, so the server keeps no state for it and nothing is created again after an
 // outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
-// subscription to the same subject, which it shares with the other followers of the user in this
-// process, wakes it; until the message is stored it polls with growing pauses.
+// subscription to the same subject wakes it. All followers of the user in this process share that
+// subscription. Until the message is stored, the follower polls with growing pauses.
 type Follower struct {
 	bus     *Bus
 	subject string
@@ -57,9 +56,9 @@ type Follower struct {
 
 	removed       func(context.Context) (uint64, error) // see Follow
 	limit         ReadLimit
-	completeTo    uint64    // nothing before is missing, or the gap was returned
-	removedTo     uint64    // messages of the user were removed up to here, as far as known
-	gapReported   bool      // removed failed and a gap was returned for it
+	completeTo    uint64    // up to here nothing is missing, or the gap was returned
+	removedTo     uint64    // last known result of removed
+	gapReported   bool      // removed failed, and a gap was returned because of it
 	checkAfter    time.Time // when removed must be called again
 	headroom      int64     // messages that may arrive after arrivedBefore before an unread one can be evicted
 	arrivedBefore int64     // inbox.arrived() at that time
@@ -72,28 +71,28 @@ type Follower struct {
 	failing bool          // a failure was logged
 }
 
-// Follow reads what is published to a user after a sequence number (0 = everything that is kept, nil =
-// only new messages). removed returns up to which sequence number TrimUsers has removed messages of
-// this user; it is called at the start and every two seconds while older messages are read. limit
-// bounds parallel reads; it is held until the Release of a message. The caller must call Close.
-// ErrUnavailable if NATS cannot be reached.
-func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn ReadLimit) (*Follower, error) {
-	l, err := b.connection(ctx)
+// Follow reads the messages to a user after a sequence number (0 = all that are kept, nil = only new ones).
+// removed returns up to which sequence number TrimUsers has removed messages of this user; it is called at
+// the start and every two seconds while older messages are read. limit bounds parallel reads; it is held
+// until the Release of a message. The caller must call Close. Follow returns ErrUnavailable if NATS cannot
+// be reached.
+func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	f := &Follower{bus: b, subject: UserSubject(user), wakeUps: make(chan struct{}, 1), removed: removed, limit: turn}
+	f := &Follower{bus: b, subject: UserSubject(user), wakeUps: make(chan struct{}, 1), removed: removed, limit: limit}
 	if after != nil {
 		f.next, f.completeTo = *after+1, *after
 	}
-	done, err := turn(ctx)
+	done, err := limit(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := l.withTimeout(ctx, readTimeout)
+	ctx, cancel := conn.withTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := f.resume(ctx, l); err != nil {
+	if err := f.resume(ctx, conn); err != nil {
 		f.Close()
 		return nil, unavailable(err)
 	}
@@ -116,11 +115,11 @@ func (f *Follower) After() uint64 { return f.next - 1 }
 // Other errors: ctx ended or the Bus was closed.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
-		l, err := f.bus.AwaitConnection(ctx)
+		conn, err := f.bus.AwaitConnection(ctx)
 		if err != nil {
 			return FollowedMessage{}, err
 		}
-		m, err := f.readLimited(ctx, l)
+		m, err := f.readLimited(ctx, conn)
 		if err == nil && m != nil {
 			return *m, nil
 		}
@@ -133,13 +132,13 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 		case f.bus.closing.Err() != nil:
 			return FollowedMessage{}, ErrNotConnected
 		}
-		f.afterRead(l, err)
-		f.awaitNext(ctx, l)
+		f.afterRead(conn, err)
+		f.awaitNext(ctx, conn)
 	}
 }
 
-// readLimited calls read within the limit, which a returned message keeps.
-func (f *Follower) readLimited(ctx context.Context, l *Connection) (m *FollowedMessage, err error) {
+// readLimited calls read within the limit. A returned message releases the limit by its Release.
+func (f *Follower) readLimited(ctx context.Context, conn *Connection) (m *FollowedMessage, err error) {
 	done, err := f.limit(ctx)
 	if err != nil {
 		return nil, err
@@ -149,18 +148,18 @@ func (f *Follower) readLimited(ctx context.Context, l *Connection) (m *FollowedM
 			done()
 		}
 	}()
-	if m, err = f.read(ctx, l); m != nil {
+	if m, err = f.read(ctx, conn); m != nil {
 		m.Release = done
 	}
 	return m, err
 }
 
 // read returns the next event; nil if there is none yet.
-func (f *Follower) read(ctx context.Context, l *Connection) (*FollowedMessage, error) {
-	ctx, cancel := l.withTimeout(ctx, readTimeout)
+func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage, error) {
+	ctx, cancel := conn.withTimeout(ctx, readTimeout)
 	defer cancel()
-	if f.readOn != l {
-		if err := f.resume(ctx, l); err != nil {
+	if f.readOn != conn {
+		if err := f.resume(ctx, conn); err != nil {
 			return nil, err
 		}
 	}
@@ -171,12 +170,12 @@ func (f *Follower) read(ctx context.Context, l *Connection) (*FollowedMessage, e
 	for {
 		at, arrived := time.Now(), f.inbox.arrived()
 		raw, err := f.stream.GetMsg(ctx, f.next, jetstream.WithGetMsgSubject(f.subject))
-		none := errors.Is(err, jetstream.ErrMsgNotFound)
-		if err != nil && !none {
+		noMessage := errors.Is(err, jetstream.ErrMsgNotFound)
+		if err != nil && !noMessage {
 			return nil, fmt.Errorf("read %s: %w", f.subject, err)
 		}
 		var next uint64
-		if !none {
+		if !noMessage {
 			next = raw.Sequence
 		}
 		gap, err := f.findGap(ctx, next)
@@ -186,7 +185,7 @@ func (f *Follower) read(ctx context.Context, l *Connection) (*FollowedMessage, e
 		if gap != nil {
 			return nil, gap
 		}
-		if none {
+		if noMessage {
 			f.markComplete(at, arrived)
 			return nil, nil
 		}
@@ -202,27 +201,27 @@ func (f *Follower) read(ctx context.Context, l *Connection) (*FollowedMessage, e
 	}
 }
 
-// resume finds the position on a new connection. The stream may be another one, or shorter: at its
-// beginning, or after a crash at its end.
-func (f *Follower) resume(ctx context.Context, l *Connection) error {
+// resume finds the position on a new connection. The stream may be another one, its beginning may be
+// removed, and after a crash its end may be lost.
+func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
-	if f.inbox == nil || f.inbox.on.nc != l.nats() {
+	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
 		f.Close()
-		joined, err := f.bus.joinInbox(f, l.nats())
+		joined, err := f.bus.joinInbox(f, conn.nats())
 		if err != nil {
 			return err
 		}
 		f.inbox = joined
 	}
 	at, arrived := time.Now(), f.inbox.arrived()
-	s, err := l.js.Stream(ctx, StreamUsers)
+	s, err := conn.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return errStreamMissing(StreamUsers)
 	}
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 	}
-	f.readOn, f.stream, f.poll = l, s, firstPoll
+	f.readOn, f.stream, f.poll = conn, s, firstPoll
 	state := s.CachedInfo().State
 	first := max(state.FirstSeq, 1)
 	f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
@@ -237,22 +236,22 @@ func (f *Follower) resume(ctx context.Context, l *Connection) error {
 }
 
 const (
-	// youngestKept is how long after a read that found nothing new no message since can have been
+	// youngestKept is the time after a read that found no message in which no newer message can have been
 	// trimmed. It is less than usersKeptLeast.
 	youngestKept = 20 * time.Second
 	// removedValid is how long a result of removed is valid. It is less than trimNotice.
 	removedValid = 2 * time.Second
 )
 
-// findGap returns the gap if unread messages of the user were removed. next is the first one that is
-// left, or 0 if everything was read. TrimUsers reports the last sequence number it removes of an
-// inbox, so the gap is returned after that. A message into a full inbox evicts the oldest one, which
-// was unread unless an older one is left.
+// findGap returns the gap if unread messages of the user were removed. next is the first unread message
+// that is left, or 0 if there is none. TrimUsers reports only the last sequence number that it removes of
+// an inbox, so the gap is returned after the messages before that. A message to a full inbox evicts the
+// oldest one: unread messages were evicted if no message before f.next is left.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
-	if asked := time.Now(); f.removed != nil && asked.After(f.checkAfter) {
+	if now := time.Now(); f.removed != nil && now.After(f.checkAfter) {
 		to, err := f.removed(ctx)
 		if err != nil && next == 0 {
-			return nil, fmt.Errorf("read what was removed of %s: %w", f.subject, err)
+			return nil, fmt.Errorf("read the last removed sequence number of %s: %w", f.subject, err)
 		}
 		if err != nil && !f.gapReported {
 			f.gapReported = true
@@ -261,7 +260,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		if err == nil {
 			f.removedTo, f.gapReported = to, false
 		}
-		f.checkAfter = asked.Add(removedValid)
+		f.checkAfter = now.Add(removedValid)
 	}
 	if f.removedTo > f.completeTo && next > f.removedTo {
 		return f.skipTo(next), nil
@@ -306,9 +305,9 @@ func (f *Follower) skipTo(next uint64) *GapError {
 	return gap
 }
 
-// markComplete records that everything was read at a time, with the number of arrivals then. Half an
-// inbox may arrive before an unread message can be evicted; the other half covers messages that have
-// not arrived yet.
+// markComplete records that everything was read at a time, with the number of arrivals at that time. No
+// unread message can be evicted before half an inbox has arrived; the other half covers messages that are
+// stored and have not arrived yet.
 func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.completeTo, f.checkAfter = f.next-1, at.Add(youngestKept)
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
@@ -316,11 +315,11 @@ func (f *Follower) markComplete(at time.Time, arrived int64) {
 
 // afterRead handles a read that failed or found nothing (err is nil). After a failure the stream is
 // looked up again.
-func (f *Follower) afterRead(l *Connection, err error) {
+func (f *Follower) afterRead(conn *Connection, err error) {
 	switch {
 	case err == nil:
 		f.failing = false
-	case l.ctx.Err() != nil: // not a failure of the read
+	case conn.ctx.Err() != nil: // not a failure of the read
 		f.readOn = nil
 	default:
 		if !f.failing {
@@ -332,7 +331,7 @@ func (f *Follower) afterRead(l *Connection, err error) {
 }
 
 // awaitNext waits until the next read.
-func (f *Follower) awaitNext(ctx context.Context, l *Connection) {
+func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
 	pause := time.NewTimer(f.poll)
 	defer pause.Stop()
 	select {
@@ -340,14 +339,14 @@ func (f *Follower) awaitNext(ctx context.Context, l *Connection) {
 		f.poll = firstPoll
 	case <-pause.C:
 		f.poll = min(2*f.poll, maxPoll)
-	case <-l.ctx.Done():
+	case <-conn.ctx.Done():
 	case <-ctx.Done():
 	}
 }
 
 // withTimeout bounds ctx by the connection and by d.
-func (l *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func (conn *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, expire := context.WithTimeout(ctx, d)
-	ctx, cancel := l.UntilLost(ctx)
+	ctx, cancel := conn.UntilLost(ctx)
 	return ctx, func() { cancel(); expire() }
 }

@@ -10,36 +10,36 @@ import (
 )
 
 // inboxSubscription is the subscription to one inbox that all its followers in this process share.
-// NATS sends a message once for each subscription, with its body, so one for each follower would let a
-// user with many streams fill the connection.
+// NATS sends a message, with its body, once for each subscription. With one subscription for each
+// follower, a user with many followers could fill the connection.
 type inboxSubscription struct {
-	on  inboxOn
+	key inboxKey
 	sub *nats.Subscription
 
 	mu        sync.Mutex
 	followers map[*Follower]struct{}
 }
 
-// inboxOn is an inbox, by its subject, on one client connection.
-type inboxOn struct {
+// inboxKey identifies an inbox, by its subject, on one client connection.
+type inboxKey struct {
 	nc      *nats.Conn
 	subject string
 }
 
-// joinInbox adds f to the followers of its inbox. The first one subscribes. When it returns, the
-// subscription was sent before whatever f sends next on this connection.
+// joinInbox adds f to the followers of its inbox. The first one subscribes. The server receives the
+// subscription before any request that f sends afterwards on this connection.
 func (b *Bus) joinInbox(f *Follower, nc *nats.Conn) (*inboxSubscription, error) {
 	b.inboxesMu.Lock()
 	defer b.inboxesMu.Unlock()
-	on := inboxOn{nc, f.subject}
-	s := b.inboxes[on]
+	key := inboxKey{nc, f.subject}
+	s := b.inboxes[key]
 	if s == nil {
-		s = &inboxSubscription{on: on, followers: map[*Follower]struct{}{}}
+		s = &inboxSubscription{key: key, followers: map[*Follower]struct{}{}}
 		var err error
-		if s.sub, err = nc.Subscribe(on.subject, s.wake); err != nil {
-			return nil, fmt.Errorf("subscribe to %s: %w", on.subject, err)
+		if s.sub, err = nc.Subscribe(key.subject, s.wake); err != nil {
+			return nil, fmt.Errorf("subscribe to %s: %w", key.subject, err)
 		}
-		b.inboxes[on] = s
+		b.inboxes[key] = s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,14 +53,14 @@ func (b *Bus) leaveInbox(f *Follower, s *inboxSubscription) {
 	defer b.inboxesMu.Unlock()
 	s.mu.Lock()
 	delete(s.followers, f)
-	left := len(s.followers)
+	remaining := len(s.followers)
 	s.mu.Unlock()
-	if left > 0 {
+	if remaining > 0 {
 		return
 	}
-	delete(b.inboxes, s.on)
+	delete(b.inboxes, s.key)
 	if err := s.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		b.log.Warn("stop following", "subject", s.on.subject, "error", err)
+		b.log.Warn("stop following", "subject", s.key.subject, "error", err)
 	}
 }
 
@@ -76,12 +76,12 @@ func (s *inboxSubscription) wake(*nats.Msg) {
 	}
 }
 
-// arrived returns how many messages the subscription has received. Only the difference between two
-// results of one subscription has a meaning.
+// arrived returns how many messages the subscription has received. Use only the difference between two
+// results of one subscription.
 func (s *inboxSubscription) arrived() int64 {
 	delivered, err := s.sub.Delivered()
-	waiting, _, also := s.sub.Pending()
-	if err != nil || also != nil {
+	waiting, _, pendingErr := s.sub.Pending()
+	if err != nil || pendingErr != nil {
 		return math.MaxInt64 // the connection is closing
 	}
 	return delivered + int64(waiting)

@@ -19,12 +19,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// freely is a turn that is not waited for.
-func freely(context.Context) (func(), error) { return func() {}, nil }
+// noLimit is a ReadLimit that never blocks.
+func noLimit(context.Context) (func(), error) { return func() {}, nil }
 
 func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 	t.Helper()
-	f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, nil, freely)
+	f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, nil, noLimit)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -41,8 +41,8 @@ func toUser(user, id string) Message {
 	return Message{Subject: UserSubject(user), Event: e}
 }
 
-// reads takes n events and gives their ids.
-func reads(t *testing.T, f *Follower, n int) (ids []string) {
+// readIDs reads n events and returns their ids.
+func readIDs(t *testing.T, f *Follower, n int) (ids []string) {
 	t.Helper()
 	for range n {
 		m, err := f.Next(bustest.Within(t, bustest.Soon))
@@ -53,8 +53,8 @@ func reads(t *testing.T, f *Follower, n int) (ids []string) {
 	return ids
 }
 
-// readsNothing says that all was read that is there.
-func readsNothing(t *testing.T, f *Follower) {
+// requireNothingToRead checks that there is no unread event.
+func requireNothingToRead(t *testing.T, f *Follower) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -69,21 +69,21 @@ func TestFollowReadsInOrder(t *testing.T) {
 	old := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
 	fresh := follow(t, b, "ann", nil)
-	require.EqualValues(t, 3, fresh.After(), "a follower that is cut off before its first event can go on too")
+	require.EqualValues(t, 3, fresh.After(), "a follower without events has a position to continue from")
 	publishAll(t, b, toUser("ann", "4"))
 
 	m, err := old.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	want := toUser("ann", "1").Event
 	require.Equal(t, want.String(), m.Event.String(), "as it was published")
-	require.Equal(t, []string{"4"}, reads(t, old, 1))
-	require.Equal(t, []string{"4"}, reads(t, fresh, 1))
-	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann.b", seq(0)), 1))
-	require.Equal(t, []string{"4"}, reads(t, follow(t, b, "ann", seq(1)), 1), "it goes on where another ended")
-	readsNothing(t, follow(t, b, "ann", seq(4)))
+	require.Equal(t, []string{"4"}, readIDs(t, old, 1))
+	require.Equal(t, []string{"4"}, readIDs(t, fresh, 1))
+	require.Equal(t, []string{"3"}, readIDs(t, follow(t, b, "ann.b", seq(0)), 1))
+	require.Equal(t, []string{"4"}, readIDs(t, follow(t, b, "ann", seq(1)), 1), "it continues where another follower ended")
+	requireNothingToRead(t, follow(t, b, "ann", seq(4)))
 }
 
-// A caller that replays its inbox over many streams waits for itself alone.
+// A caller that replays its inbox over many streams delays only itself.
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const streams, events = 10, 20
@@ -96,7 +96,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	publishAll(t, b, messages...)
 	var waiting, reading, most atomic.Int64
 	free := make(chan struct{}, 2)
-	turn := func(context.Context) (func(), error) {
+	limit := func(context.Context) (func(), error) {
 		waiting.Add(1)
 		free <- struct{}{}
 		waiting.Add(-1)
@@ -105,13 +105,13 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	}
 	var followers []*Follower
 	for range streams {
-		f, err := b.Follow(bustest.Within(t, bustest.Soon), "mallory", seq(0), nil, turn)
+		f, err := b.Follow(bustest.Within(t, bustest.Soon), "mallory", seq(0), nil, limit)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		followers = append(followers, f)
 	}
 	free <- struct{}{}
-	free <- struct{}{} // the turns of streams that last
+	free <- struct{}{} // both slots are in use
 	var replays sync.WaitGroup
 	for _, f := range followers {
 		replays.Go(func() {
@@ -126,14 +126,14 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 		})
 	}
 	require.Eventually(t, func() bool { return waiting.Load() == streams }, bustest.Soon, time.Millisecond)
-	require.Len(t, reads(t, follow(t, b, "ann", seq(0)), events), events, "others do not wait")
+	require.Len(t, readIDs(t, follow(t, b, "ann", seq(0)), events), events, "other users do not wait")
 	require.EqualValues(t, streams, waiting.Load())
 	<-free
 	<-free
 	replays.Wait()
 	require.LessOrEqual(t, most.Load(), int64(cap(free)))
-	readsNothing(t, followers[0])
-	require.Zero(t, reading.Load(), "a follower that waits holds no slot")
+	requireNothingToRead(t, followers[0])
+	require.Zero(t, reading.Load(), "a waiting follower holds no slot")
 }
 
 func TestFollowersShareOneConnection(t *testing.T) {
@@ -149,7 +149,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	got := make([][]string, users)
 	var all sync.WaitGroup
 	for u, f := range followers {
-		all.Go(func() { got[u] = reads(t, f, each) })
+		all.Go(func() { got[u] = readIDs(t, f, each) })
 	}
 	for n := range each {
 		messages := make([]Message, users)
@@ -166,7 +166,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	for _, f := range followers {
 		f.Close()
 	}
-	// What is left is the connection's own, for replies.
+	// The remaining subscription is for replies.
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 
@@ -202,7 +202,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 		publishAll(t, sender, large(fmt.Sprint("l", n)))
 	}
 	require.NoError(t, b.nc.Flush())
-	require.Less(t, b.nc.Stats().InBytes-received, uint64((sent+1)*size), "once, not for each stream")
+	require.Less(t, b.nc.Stats().InBytes-received, uint64((sent+1)*size), "each message is received once, not once for each follower")
 	for _, f := range followers {
 		bustest.Eventually(t, func() bool { return len(f.wakeUps) == 1 }, "woken")
 	}
@@ -212,7 +212,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 		t.Helper()
 		var all sync.WaitGroup
 		for _, f := range followers {
-			f.poll = maxPoll // only a wake-up is in time
+			f.poll = maxPoll // too late for this test without a wake-up
 			all.Go(func() {
 				for range n {
 					if _, err := f.Next(bustest.Within(t, bustest.Soon)); err != nil {
@@ -227,7 +227,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	readAll(followers, sent)
 	publishAll(t, sender, toUser("mallory", "woken"), toUser("ann", "1"))
 	readAll(followers, 1)
-	require.Equal(t, []string{"1"}, reads(t, ann, 1))
+	require.Equal(t, []string{"1"}, readIDs(t, ann, 1))
 
 	for _, f := range followers[2:] {
 		f.Close()
@@ -241,13 +241,13 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	b.mu.Lock()
 	nc := b.nc
 	b.mu.Unlock()
-	nc.Close() // for good: the bus makes another one
+	nc.Close() // permanently: the bus replaces it
 	publishAll(t, sender, toUser("mallory", "replaced"), toUser("ann", "2"))
 	readAll(followers, 1)
-	require.Equal(t, []string{"2"}, reads(t, ann, 1))
+	require.Equal(t, []string{"2"}, readIDs(t, ann, 1))
 	subscriptions("mallory", 1)
 	broker.Stop()
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "the disconnect is noticed")
 	broker.Start(broker.Dir)
 	bustest.Eventually(t, func() bool {
 		return errors.Join(sender.Publish(t.Context(), []Message{toUser("mallory", "again")})...) == nil
@@ -260,9 +260,9 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	followers[1].Close()
 	subscriptions("mallory", 0)
 	subscriptions("ann", 1)
-	require.Len(t, b.inboxes, 1, "nothing is kept of those that ended")
+	require.Len(t, b.inboxes, 1, "no subscription of closed followers is left")
 	publishAll(t, sender, toUser("ann", "3"))
-	require.Equal(t, []string{"3"}, reads(t, ann, 1), "the followers of another user go on")
+	require.Equal(t, []string{"3"}, readIDs(t, ann, 1), "followers of another user still read")
 }
 
 func TestIdleFollowerPollsLess(t *testing.T) {
@@ -272,8 +272,8 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	nc := broker.Conn()
-	asked := make(chan struct{}, 1000)
-	_, err := nc.Subscribe("$JS.API.STREAM.MSG.GET."+StreamUsers, func(*nats.Msg) { asked <- struct{}{} })
+	requests := make(chan struct{}, 1000)
+	_, err := nc.Subscribe("$JS.API.STREAM.MSG.GET."+StreamUsers, func(*nats.Msg) { requests <- struct{}{} })
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -281,10 +281,10 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 	_, err = f.Next(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, nc.Flush())
-	require.LessOrEqual(t, len(asked), 11, "after 1, 2, 4, ... ms")
+	require.LessOrEqual(t, len(requests), 11, "polls after 1, 2, 4, ... ms")
 	f.poll = maxPoll
 	publishAll(t, b, toUser("ann", "1"))
-	require.Equal(t, []string{"1"}, reads(t, f, 1), "which does not make it slow")
+	require.Equal(t, []string{"1"}, readIDs(t, f, 1), "a wake-up ends the poll interval")
 }
 
 func TestFollowSurvivesRestart(t *testing.T) {
@@ -294,15 +294,15 @@ func TestFollowSurvivesRestart(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
-	require.Equal(t, []string{"1"}, reads(t, f, 1))
+	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
 	broker.Stop()
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
-	readsNothing(t, f)
-	_, err := b.Follow(t.Context(), "ann", nil, nil, freely)
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "the disconnect is noticed")
+	requireNothingToRead(t, f)
+	_, err := b.Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
 
 	read := make(chan []string, 1)
-	go func() { read <- reads(t, f, 3) }()
+	go func() { read <- readIDs(t, f, 3) }()
 	broker.Start(broker.Dir)
 	for _, id := range []string{"3", "4"} {
 		bustest.Eventually(t, func() bool { return errors.Join(other.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
@@ -317,33 +317,33 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
-	require.Equal(t, []string{"1"}, reads(t, f, 1))
+	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
 	js := broker.JS()
 	stream, err := js.Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
 
 	late := follow(t, b, "ann", seq(1))
-	require.EqualValues(t, 2, late.After(), "a follower that continues from here does not get the gap again")
+	require.EqualValues(t, 2, late.After(), "a follower that continues from here does not return the gap again")
 	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	var gap *GapError
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
-	require.EqualError(t, err, "what came after 1 and before 3 is no longer kept")
-	require.Equal(t, []string{"3"}, reads(t, late, 1))
-	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann", seq(0)), 1), "a reader of what is kept misses nothing")
-	require.Equal(t, []string{"3"}, reads(t, f, 1))
+	require.EqualError(t, err, "messages after 1 and before 3 were removed")
+	require.Equal(t, []string{"3"}, readIDs(t, late, 1))
+	require.Equal(t, []string{"3"}, readIDs(t, follow(t, b, "ann", seq(0)), 1), "reading from the beginning of the stream has no gap")
+	require.Equal(t, []string{"3"}, readIDs(t, f, 1))
 
-	// A server that comes back without its data.
+	// The server is restarted without its data.
 	broker.Stop()
 	broker.Start(t.TempDir())
 	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
 	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 3, Next: 1}, gap)
-	require.EqualError(t, err, "the stream has not reached 3: it was made anew, and is read from 1 on")
+	require.EqualError(t, err, "the stream has not reached 3: it was created again, and is read from 1 on")
 	publishAll(t, b, toUser("ann", "4"))
-	require.Equal(t, []string{"4"}, reads(t, late, 1))
+	require.Equal(t, []string{"4"}, readIDs(t, late, 1))
 }
 
 func TestFollowSkipsInvalidMessages(t *testing.T) {
@@ -359,7 +359,7 @@ func TestFollowSkipsInvalidMessages(t *testing.T) {
 		require.NoError(t, err)
 	}
 	publishAll(t, b, toUser("ann", "4"))
-	require.Equal(t, []string{"4"}, reads(t, f, 1))
+	require.Equal(t, []string{"4"}, readIDs(t, f, 1))
 	b.Close()
 	require.Equal(t, 3, strings.Count(log.String(), "skipped a message that is not an event"), log.String())
 }
@@ -367,9 +367,9 @@ func TestFollowSkipsInvalidMessages(t *testing.T) {
 func TestFollowWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
-	_, err := none.Follow(t.Context(), "ann", nil, nil, freely)
+	_, err := none.Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, freely)
+	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
 
 	b := newBus(t, bustest.NewBroker(t).URL())
@@ -381,5 +381,5 @@ func TestFollowWithoutNATS(t *testing.T) {
 		ended <- err
 	}()
 	b.Close()
-	require.ErrorIs(t, <-ended, ErrNotConnected, "the end of the bus is the end of its followers")
+	require.ErrorIs(t, <-ended, ErrNotConnected, "Close of the bus ends its followers")
 }

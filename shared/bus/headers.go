@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// headersPrefix is followed by a stream's name. One of the triggers replies to a request there with
-// the headers of the stream's messages. Functions cannot read them: the reply to a fetch may be empty,
-// and at a reply subject such as $JS.API.STREAM.DELETE.X it would be a valid request.
+// headersPrefix is followed by a stream's name. One of the triggers replies to a request to this subject
+// with the headers of the stream's messages. Functions may not fetch them themselves: the reply to a fetch
+// may be empty, and sent to a reply subject such as $JS.API.STREAM.DELETE.X it would be a valid request.
 const headersPrefix = "$SENDONCE.HEADERS."
 
 const (
@@ -24,22 +24,22 @@ const (
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
 	headersFetches   = 20  // of one request; the next request continues
-	headersBacklog   = 16  // requests that wait for one trigger; others time out
-	headersMax       = 512 // bytes of a header that are sent; longer ones are sent empty
+	headersBacklog   = 16  // requests that wait in one trigger; more time out
+	headersMax       = 512 // bytes of a header value; longer values are sent as empty
 	headersPart      = 8   // a page is at most this part of the server's max_payload: JSON may escape each byte by six
-	headersSize      = 100 // bytes that a message's numbers and names take in JSON, roughly
+	headersSize      = 100 // estimated bytes of a message's numbers and field names in JSON
 	headersIdle      = 10 * time.Second
 	headersRestart   = 10 * time.Second    // after a failed subscription
 	headersConsumer  = "sendonce-headers-" // name prefix of the consumer that reads headers
 )
 
-// headersOf are the streams whose headers may be requested: those that deliver trims by them.
-var headersOf = []string{StreamMessages, StreamUsers}
+// headerStreams are the streams whose headers may be requested: deliver trims them by their headers.
+var headerStreams = []string{StreamMessages, StreamUsers}
 
 // headersRequest requests headers of the messages of a stream.
 type headersRequest struct {
 	From uint64 `json:"from"` // sequence number of the first
-	// Until ends the reply after a page with a message that is younger; zero = none is.
+	// Until ends the reply after a page with a message younger than Until; zero = no end.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -48,11 +48,11 @@ type headersPage struct {
 	Number   int             `json:"number"` // from 0
 	Messages []messageHeader `json:"messages,omitempty"`
 	Last     bool            `json:"last,omitempty"` // of this reply
-	More     bool            `json:"more,omitempty"` // in the last page: another request continues after it
+	More     bool            `json:"more,omitempty"` // in the last page: another request is needed for the rest
 	Error    string          `json:"error,omitempty"`
 }
 
-// messageHeader is what a trim needs of a message. Strings of more than headersMax bytes are empty.
+// messageHeader has the headers of a message that a trim needs. Values of more than headersMax bytes are empty.
 type messageHeader struct {
 	Seq     uint64    `json:"seq"`
 	At      time.Time `json:"at"`
@@ -63,11 +63,11 @@ type messageHeader struct {
 	Size    int64     `json:"size,omitempty"` // of the data
 }
 
-// readHeaders calls do with the messages of a stream, page by page, until do returns false, there are no
-// more, or one is younger than until (zero = none is). The trigger reads them.
-func (l *Connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
+// readHeaders requests the headers of a stream's messages from the trigger and calls do with each page,
+// until do returns false, there are no more messages, or one is younger than until (zero = no limit).
+func (conn *Connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
 	for {
-		next, err := l.readHeadersFrom(ctx, stream, headersRequest{From: from, Until: until}, do)
+		next, err := conn.readHeadersFrom(ctx, stream, headersRequest{From: from, Until: until}, do)
 		if err != nil || next == 0 {
 			return err
 		}
@@ -75,19 +75,19 @@ func (l *Connection) readHeaders(ctx context.Context, stream string, from uint64
 	}
 }
 
-// readHeadersFrom sends one request. It returns where the next one continues; 0 = nowhere.
-func (l *Connection) readHeadersFrom(ctx context.Context, stream string, wants headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
-	body, err := json.Marshal(wants)
+// readHeadersFrom sends one request. It returns the sequence number for the next request; 0 = no more messages.
+func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, request headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return 0, err
 	}
-	reply := l.nats().NewInbox()
-	sub, err := l.nats().SubscribeSync(reply)
+	reply := conn.nats().NewInbox()
+	sub, err := conn.nats().SubscribeSync(reply)
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is lost, and the subscription with it
-	if err := l.nats().PublishRequest(headersPrefix+stream, reply, body); err != nil {
+	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection, and with it the subscription, is lost
+	if err := conn.nats().PublishRequest(headersPrefix+stream, reply, body); err != nil {
 		return 0, unavailable(err)
 	}
 	for n := 0; ; n++ {
@@ -96,7 +96,7 @@ func (l *Connection) readHeadersFrom(ctx context.Context, stream string, wants h
 		case err != nil:
 			return 0, unavailable(fmt.Errorf("headers of %s: %w", stream, err))
 		case page.Number != n:
-			// Purging up to a later message would remove the unseen ones too.
+			// Purging up to a later message would remove the messages of the lost page too.
 			return 0, unavailable(fmt.Errorf("headers of %s: page %d was lost", stream, n))
 		}
 		if len(page.Messages) > 0 {
@@ -119,7 +119,7 @@ func nextPage(ctx context.Context, sub *nats.Subscription) (page headersPage, er
 	defer cancel()
 	m, err := sub.NextMsgWithContext(ctx)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return page, errors.New("no trigger is connected that reads them")
+		return page, errors.New("no trigger is connected to read them")
 	}
 	if err != nil {
 		return page, err
@@ -133,25 +133,25 @@ func nextPage(ctx context.Context, sub *nats.Subscription) (page headersPage, er
 	return page, nil
 }
 
-// ServeHeaders replies to requests for headers until ctx ends, one at a time. It is the trigger's.
+// ServeHeaders replies to requests for headers until ctx ends, one at a time. Only the trigger calls it.
 func (b *Bus) ServeHeaders(ctx context.Context) { b.serveHeaders(ctx, headersFetches) }
 
 func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 	logged := ""
 	for ctx.Err() == nil {
-		l, err := b.AwaitConnection(ctx)
+		conn, err := b.AwaitConnection(ctx)
 		if err != nil {
 			return
 		}
-		linked, unbind := l.UntilLost(ctx)
-		if err := l.serveHeaders(linked, fetches); linked.Err() == nil {
+		connCtx, unbind := conn.UntilLost(ctx)
+		if err := conn.serveHeaders(connCtx, fetches); connCtx.Err() == nil {
 			if err.Error() != logged {
 				logged = err.Error()
-				b.log.Error("requests for headers of messages get no reply, so streams are not trimmed", "error", err)
+				b.log.Error("cannot reply to requests for message headers, so streams are not trimmed", "error", err)
 			}
 			select {
 			case <-time.After(headersRestart):
-			case <-linked.Done():
+			case <-connCtx.Done():
 			}
 		}
 		unbind()
@@ -159,40 +159,40 @@ func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 }
 
 // serveHeaders replies to requests until ctx ends or the subscription fails.
-func (l *Connection) serveHeaders(ctx context.Context, fetches int) error {
-	sub, err := l.nats().QueueSubscribeSync(headersPrefix+"*", UserTrigger)
+func (conn *Connection) serveHeaders(ctx context.Context, fetches int) error {
+	sub, err := conn.nats().QueueSubscribeSync(headersPrefix+"*", UserTrigger)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is lost, and the subscription with it
+	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection, and with it the subscription, is lost
 	if err := sub.SetPendingLimits(headersBacklog, -1); err != nil {
 		return err
 	}
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		switch {
-		case errors.Is(err, nats.ErrSlowConsumer): // more than the backlog; the others time out
+		case errors.Is(err, nats.ErrSlowConsumer): // more than headersBacklog requests; the others time out
 		case err != nil:
 			return err
 		default:
-			l.replyWithHeaders(ctx, m, fetches)
+			conn.replyWithHeaders(ctx, m, fetches)
 		}
 	}
 }
 
-// replyWithHeaders replies to one request. It publishes to reply subjects only: with this connection's
-// rights, anything else could be a request.
-func (l *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetches int) {
+// replyWithHeaders replies to one request. It publishes to reply subjects only: with the trigger's
+// permissions, a message to another subject could be a request.
+func (conn *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetches int) {
 	stream := strings.TrimPrefix(m.Subject, headersPrefix)
-	var wants headersRequest
-	if !slices.Contains(headersOf, stream) || !strings.HasPrefix(m.Reply, replyRoot) || json.Unmarshal(m.Data, &wants) != nil {
+	var request headersRequest
+	if !slices.Contains(headerStreams, stream) || !strings.HasPrefix(m.Reply, replyRoot) || json.Unmarshal(m.Data, &request) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, headersTimeout)
 	defer cancel()
-	reply := &headersReply{publish: func(body []byte) error { return l.nats().Publish(m.Reply, body) }, maxSize: int(l.nats().MaxPayload()) / headersPart}
-	if err := l.listHeaders(ctx, stream, wants, fetches, reply); err != nil {
-		_ = reply.send(headersPage{Error: err.Error(), Last: true}) // the other side times out without it
+	reply := &headersReply{publish: func(body []byte) error { return conn.nats().Publish(m.Reply, body) }, maxSize: int(conn.nats().MaxPayload()) / headersPart}
+	if err := conn.listHeaders(ctx, stream, request, fetches, reply); err != nil {
+		_ = reply.send(headersPage{Error: err.Error(), Last: true}) // if it is lost, the requester times out
 	}
 }
 
@@ -205,42 +205,42 @@ type headersReply struct {
 	size    int
 }
 
-func (a *headersReply) add(m messageHeader) error {
+func (r *headersReply) add(m messageHeader) error {
 	size := headersSize + len(m.Subject) + len(m.ID) + len(m.Source) + len(m.MsgID)
-	if len(a.page.Messages) > 0 && a.size+size > a.maxSize {
-		if err := a.flush(); err != nil {
+	if len(r.page.Messages) > 0 && r.size+size > r.maxSize {
+		if err := r.flush(); err != nil {
 			return err
 		}
 	}
-	a.page.Messages, a.size = append(a.page.Messages, m), a.size+size
+	r.page.Messages, r.size = append(r.page.Messages, m), r.size+size
 	return nil
 }
 
-func (a *headersReply) flush() error {
-	page := a.page
-	a.page, a.size = headersPage{}, 0
-	return a.send(page)
+func (r *headersReply) flush() error {
+	page := r.page
+	r.page, r.size = headersPage{}, 0
+	return r.send(page)
 }
 
-func (a *headersReply) send(page headersPage) error {
-	page.Number = a.sent
-	a.sent++
+func (r *headersReply) send(page headersPage) error {
+	page.Number = r.sent
+	r.sent++
 	body, err := json.Marshal(page)
 	if err != nil {
 		return err
 	}
-	return a.publish(body)
+	return r.publish(body)
 }
 
-// listHeaders reads with a consumer of its own.
-func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, reply *headersReply) error {
-	s, err := l.js.Stream(ctx, stream)
+// listHeaders adds the headers to the reply. It reads them with a temporary consumer.
+func (conn *Connection) listHeaders(ctx context.Context, stream string, request headersRequest, fetches int, reply *headersReply) error {
+	s, err := conn.js.Stream(ctx, stream)
 	if err != nil {
 		return err
 	}
 	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Name:          headersConsumer + fmt.Sprintf("%x", time.Now().UnixNano()),
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(wants.From, 1),
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(request.From, 1),
 		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: headersIdle,
 	})
 	if err != nil {
@@ -260,11 +260,11 @@ func (l *Connection) listHeaders(ctx context.Context, stream string, wants heade
 				return err
 			}
 			if read++; meta.Sequence.Consumer != read {
-				// A trim would take the unseen message for one that is gone.
+				// A trim would regard the missing message as removed.
 				return fmt.Errorf("a message of %s was lost in transit", stream)
 			}
 			pending = meta.NumPending
-			young = young || !wants.Until.IsZero() && meta.Timestamp.After(wants.Until)
+			young = young || !request.Until.IsZero() && meta.Timestamp.After(request.Until)
 			if err := reply.add(headerOf(m, meta)); err != nil {
 				return err
 			}
@@ -272,7 +272,7 @@ func (l *Connection) listHeaders(ctx context.Context, stream string, wants heade
 		if err := batch.Error(); err != nil {
 			return err
 		}
-		if read == before { // what was pending is gone
+		if read == before { // the pending messages were removed meanwhile
 			pending = 0
 		}
 	}

@@ -21,26 +21,26 @@ func serveHeaders(t *testing.T, b, client *Bus) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.serveHeaders(ctx, 1) }()
 	t.Cleanup(func() { stop(); <-ended })
-	l, err := client.connection(bustest.Within(t, bustest.Soon))
+	conn, err := client.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	bustest.Eventually(t, func() bool {
-		m, err := l.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), bustest.Soon)
+		m, err := conn.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), bustest.Soon)
 		return err == nil && len(m.Data) > 0
-	}, "it replies")
+	}, "the trigger replies")
 }
 
-// The trigger replies to deliver with its own rights, so it must not publish to any other subject.
+// The trigger replies to deliver with its own permissions, so it must publish only to reply subjects.
 func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	deliver := g.bus("deliver")
 	deliver.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
-	_, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, judged(nil))
+	_, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, statesOf(nil))
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorContains(t, err, "no trigger")
 	serveHeaders(t, g.bus(UserTrigger), deliver)
 
-	wantKept, lastWake := g.kept(), func() uint64 {
+	want, lastWake := g.messageCounts(), func() uint64 {
 		s, err := g.operator.Stream(t.Context(), StreamWake)
 		require.NoError(t, err)
 		return s.CachedInfo().State.LastSeq
@@ -58,16 +58,16 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	long := reliableMessage(strings.Repeat("1", headersMax+1), "msg.orders.paid")
 	long.MsgID = "long"
 	publishAll(t, g.bus("relay"), reliableMessage("r", "msg.orders.paid"), long)
-	trimmed, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, judged(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
+	trimmed, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, statesOf(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
-	wantKept[StreamMessages]++
-	require.Equal(t, wantKept, g.kept())
+	want[StreamMessages]++
+	require.Equal(t, want, g.messageCounts())
 	require.Equal(t, before, lastWake())
 
-	l, err := deliver.connection(bustest.Within(t, bustest.Soon))
+	conn, err := deliver.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	in, err := readInboxes(bustest.Within(t, bustest.Soon), l, 1)
+	in, err := readInboxes(bustest.Within(t, bustest.Soon), conn, 1)
 	require.NoError(t, err)
 	require.Len(t, in.entries, 1)
 	require.Equal(t, "ann", in.user[0])
@@ -77,14 +77,14 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 func TestHeadersAreSplitIntoPages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := inAnHour(t, broker.URL())
+	b := newBusInAnHour(t, broker.URL())
 	var messages []Message
 	subject := "msg." + strings.Repeat("x", 1000)
 	for i := range 300 {
 		messages = append(messages, reliableMessage(fmt.Sprint(i), subject))
 	}
 	publishAll(t, b, messages...)
-	l, err := b.connection(bustest.Within(t, bustest.Soon))
+	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	pages, next := 0, uint64(1)
 	read := func(messages []messageHeader) (bool, error) {
@@ -95,17 +95,17 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 		pages++
 		return true, nil
 	}
-	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
+	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
 	require.EqualValues(t, 301, next)
 	require.Equal(t, 3, pages)
 
 	pages, next = 0, 1
-	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
+	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
 	require.EqualValues(t, 301, next, "it stops after the fetch that has a younger message")
 	stream, err := broker.JS().Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
 	next = 300
-	require.NoError(t, l.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
+	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
 	require.EqualValues(t, 301, next)
 }

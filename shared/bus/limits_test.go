@@ -15,8 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// subscribeUnread subscribes over a connection that reads nothing more.
-func (g *guarded) subscribeUnread(user, subject string) {
+// subscribeUnread subscribes over a connection that does not read its messages.
+func (g *securedBroker) subscribeUnread(user, subject string) {
 	g.t.Helper()
 	u, err := url.Parse(g.server.URL())
 	require.NoError(g.t, err)
@@ -33,7 +33,7 @@ func (g *guarded) subscribeUnread(user, subject string) {
 	}
 }
 
-// slowClients receives the log of the server when it drops a client for what waits for it.
+// slowClients receives the log lines about clients that the server has closed because of MaxPending.
 type slowClients chan string
 
 func (c slowClients) Write(line []byte) (int, error) {
@@ -45,9 +45,9 @@ func (c slowClients) Write(line []byte) (int, error) {
 
 func TestUnreadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	options, slow := guardedOptions(t.TempDir()), make(slowClients, 10)
+	options, slow := securedOptions(t.TempDir()), make(slowClients, 10)
 	options.Log = slow
-	g := &guarded{t: t, server: sandbox.NATSIn(t, options)}
+	g := &securedBroker{t: t, server: sandbox.NATSIn(t, options)}
 	subject := QueueSubject("q")
 	g.subscribeUnread("claim", subject)
 	reader := g.attacker("claim").nc
@@ -57,10 +57,10 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 
 	publisher, body := g.attacker("submit").nc, bytes.Repeat([]byte("x"), 900_000)
 	for sent := 0; len(slow) == 0; sent += len(body) {
-		require.Less(t, sent, 50_000_000, "the server keeps little for the connection that is not read")
+		require.Less(t, sent, 50_000_000, "the server must close the unread connection at MaxPending")
 		require.NoError(t, publisher.Publish(subject, body))
 		_, err := read.NextMsg(bustest.Soon)
-		require.NoError(t, err, "the connection that is read gets each message")
+		require.NoError(t, err, "the reading connection receives each message")
 	}
 	require.Contains(t, <-slow, "user:claim")
 	require.True(t, reader.IsConnected())
@@ -68,7 +68,7 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 
 func TestConnectionsOfOneAccountAreLimited(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, "points")
+	g := newSecuredBroker(t, "points")
 	connect := func(user string) error {
 		nc, err := nats.Connect(g.url(user))
 		if err == nil {
@@ -80,7 +80,7 @@ func TestConnectionsOfOneAccountAreLimited(t *testing.T) {
 		require.NoError(t, connect("points"))
 	}
 	require.ErrorContains(t, connect("points"), "maximum account active connections exceeded")
-	require.NoError(t, connect("submit"), "others still connect")
+	require.NoError(t, connect("submit"), "users of another account still connect")
 
 	var err error
 	for opened := 0; err == nil; opened++ {

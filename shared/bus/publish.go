@@ -16,11 +16,11 @@ import (
 )
 
 var (
-	// ErrRefused: publishing the same message again would not help. No stream stores its subject, it
+	// ErrRefused means that publishing the same message again would not help. No stream stores its subject, it
 	// is too large, or it is not a valid event.
 	ErrRefused = errors.New("the broker refused the message")
-	// ErrUnavailable: the broker did not reply or could not store the message now. It may have stored
-	// it all the same, so publish it again with the same MsgID.
+	// ErrUnavailable means that the broker did not reply or could not store the message now. It may have
+	// stored it nevertheless, so publish it again with the same MsgID.
 	ErrUnavailable = errors.New("the broker is unavailable")
 	// ErrOldServer is an ErrUnavailable of a server on which a message that is not saved is not safe.
 	ErrOldServer = fmt.Errorf("%w: messages are accepted before they are saved only with nats-server %s or later", ErrUnavailable, strictRequests)
@@ -47,14 +47,13 @@ const publishTimeout = 5 * time.Second
 // ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A bad message does not delay others.
 //
 // Messages to one stream are stored in their order. If the connection is lost, the remaining messages
-// are not sent, not even over the next connection. There are two exceptions, in which a later message
-// may be stored without an earlier one: room is made in a full stream meanwhile, or a cluster moves
-// the stream to another server.
+// are not sent, not even over the next connection. In two cases a later message may be stored without an
+// earlier one: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
 	}
-	l, err := b.connection(ctx)
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return slices.Repeat([]error{unavailable(err)}, len(messages))
 	}
@@ -63,12 +62,12 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		ctx, cancel = context.WithTimeout(ctx, publishTimeout)
 		defer cancel()
 	}
-	publisher, err := l.newPublisher(len(messages))
+	publisher, err := conn.newPublisher(len(messages))
 	if err != nil {
 		return slices.Repeat([]error{unavailable(err)}, len(messages))
 	}
 	defer publisher.CleanupPublisher()
-	futures, errs := b.sendAll(l, publisher, messages)
+	futures, errs := b.sendAll(conn, publisher, messages)
 	waiting, cancel := reserveLookUpTime(ctx)
 	defer cancel()
 	silent, replied := map[int]error{}, false
@@ -91,7 +90,7 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	for _, i := range slices.Sorted(maps.Keys(silent)) {
 		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
 		if verdicts[name] == nil {
-			verdicts[name] = b.classifyNoReply(ctx, l, messages[i].Subject, silent[i], replied)
+			verdicts[name] = b.classifyNoReply(ctx, conn, messages[i].Subject, silent[i], replied)
 			replied = replied || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamUnavailable)
 		}
 		errs[i] = verdicts[name]
@@ -106,20 +105,20 @@ func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // newPublisher returns a publisher for n messages over this connection. It is not shared, because
-// messages that are never acknowledged, such as denied ones, keep their place among the pending ones.
+// messages that are never acknowledged, such as denied ones, stay pending.
 // The caller must clean it up.
-func (l *Connection) newPublisher(n int) (jetstream.JetStream, error) {
-	return jetstream.New(l.nats(), jetstream.WithPublishAsyncMaxPending(n))
+func (conn *Connection) newPublisher(n int) (jetstream.JetStream, error) {
+	return jetstream.New(conn.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
 // sendAll sends the messages in order over this connection only. After one that cannot be sent it
 // stops. Subjects that NATS has denied before are skipped.
-func (b *Bus) sendAll(l *Connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
+func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
 		denied, _ := b.denied.contains(messages[i].Subject)
 		switch {
-		case l.ctx.Err() != nil:
+		case conn.ctx.Err() != nil:
 			errs[i] = unavailable(ErrNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
@@ -148,7 +147,7 @@ func (b *Bus) deniedError(subject string) error {
 
 func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
-		return nil, refused(fmt.Errorf("%.100q is no subject to publish to", m.Subject))
+		return nil, refused(fmt.Errorf("%.100q is not a subject to publish to", m.Subject))
 	}
 	header, err := encodeHeaders(m.Event)
 	if err != nil {
@@ -179,7 +178,7 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 		case <-ctx.Done():
 		}
 		select {
-		case <-f.Ok(): // acknowledged while we waited for another
+		case <-f.Ok(): // acknowledged while we waited for another message
 			return nil
 		default:
 			return ctx.Err()
@@ -187,18 +186,18 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 	}
 }
 
-// isNoReply reports whether no stream replied: nothing subscribes to the subject, or only something
-// that does not acknowledge.
+// isNoReply reports whether no stream replied: the subject has no subscriber, or only one that does not
+// acknowledge.
 func isNoReply(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// classifyNoReply looks the subject up to choose the error. No stream has it: refused. Its stream
-// exists, is one of ours that is missing, or cannot be looked up while others replied: that stream is
-// unavailable. Otherwise the broker is.
-func (b *Bus) classifyNoReply(ctx context.Context, l *Connection, subject string, cause error, othersReplied bool) error {
-	_, err := l.js.StreamNameBySubject(ctx, subject)
+// classifyNoReply looks the subject up to choose the error. It returns ErrRefused if no stream has the
+// subject; ErrStreamUnavailable if its stream exists, is one of ours that is missing, or cannot be looked
+// up although other streams replied; and ErrUnavailable otherwise.
+func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject string, cause error, othersReplied bool) error {
+	_, err := conn.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:
 		return streamUnavailable(cause)

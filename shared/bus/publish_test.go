@@ -35,7 +35,7 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 		{Subject: "msg.default.points", MsgID: "a.0.1", Event: bustest.Event("a")},
 	})
 	require.Len(t, errs, 8)
-	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "no subject", "no subject", "payload", "type", "", ""} {
+	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "not a subject", "not a subject", "payload", "type", "", ""} {
 		if refusal == "" {
 			require.NoError(t, errs[i], i)
 			continue
@@ -44,7 +44,7 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 		require.NotErrorIs(t, errs[i], ErrUnavailable, i)
 		require.ErrorContains(t, errs[i], refusal)
 	}
-	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "the second with the same id is a success and no second message")
+	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat with the same id succeeds and is not stored")
 	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
 }
 
@@ -106,7 +106,7 @@ func TestPublishToFullStream(t *testing.T) {
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrUnavailable)
-	require.ErrorIs(t, errs[1], ErrStreamUnavailable, "alone")
+	require.ErrorIs(t, errs[1], ErrStreamUnavailable, "only this stream is unavailable")
 	require.ErrorContains(t, errs[1], "maximum messages exceeded")
 }
 
@@ -123,7 +123,7 @@ func TestPublishToFullSubject(t *testing.T) {
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrSubjectUnavailable)
-	require.NotErrorIs(t, errs[1], ErrStreamUnavailable, "other subjects go on")
+	require.NotErrorIs(t, errs[1], ErrStreamUnavailable, "only this subject is unavailable")
 	require.NoError(t, errs[2])
 }
 
@@ -144,10 +144,10 @@ func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b, js := newBus(t, broker.URL()), broker.JS()
 	require.NoError(t, b.Ensure(t.Context()))
-	l, err := b.connection(t.Context())
+	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	l.end() // and what it stands on works again
+	conn.end() // as after a reconnect: the client connection works
 	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("2"), eventMessage("3")}) {
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.NotErrorIs(t, err, ErrStreamUnavailable)
@@ -160,12 +160,12 @@ func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	l, err := b.connection(t.Context())
+	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
-	publisher, err := l.newPublisher(3)
+	publisher, err := conn.newPublisher(3)
 	require.NoError(t, err)
-	l.js.Conn().Close()
-	futures, errs := b.sendAll(l, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: bustest.Event("2")}, eventMessage("3")})
+	conn.js.Conn().Close()
+	futures, errs := b.sendAll(conn, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: bustest.Event("2")}, eventMessage("3")})
 	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
 	for _, err := range errs {
 		require.ErrorIs(t, err, ErrUnavailable)
@@ -180,7 +180,7 @@ func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	_, err := broker.Conn().Subscribe("orders.points", func(*nats.Msg) {})
 	require.NoError(t, err)
 	errs := b.Publish(bustest.Within(t, 2*time.Second), []Message{{Subject: "orders.points", Event: bustest.Event("1")}})
-	require.ErrorIs(t, errs[0], ErrRefused, "a subscriber is no stream")
+	require.ErrorIs(t, errs[0], ErrRefused, "a subscriber is not a stream")
 }
 
 func TestPublishWithoutBroker(t *testing.T) {
@@ -194,7 +194,7 @@ func TestPublishWithoutBroker(t *testing.T) {
 
 	broker.Start(broker.Dir)
 	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
-	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")
+	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0] == nil }, "published after the server has started")
 }
 
 func TestNilBus(t *testing.T) {

@@ -15,7 +15,7 @@ const (
 	// too early finds nothing due and is requested again (WakeAgainAt).
 	clockSkew = 200 * time.Millisecond
 
-	// Later wake-ups are not scheduled; a safety tick finds them when they are closer.
+	// Later wake-ups are not scheduled. A safety tick wakes the function, which schedules them when they are closer.
 	scheduleHorizon = 31 * day
 	// scheduleLimit is the largest number of schedules of one subject: the buckets of a minute, an
 	// hour, a day and scheduleHorizon, and those that have just passed.
@@ -26,8 +26,8 @@ const (
 	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist
 )
 
-// bucketOf returns the wake-up time for something due at a time. All that falls into the same bucket
-// shares one schedule. Within a minute a bucket is one second, within an hour ten seconds; both round
+// bucketOf returns the wake-up time for something due at a time. Due times in the same bucket share one
+// schedule. Within a minute a bucket is one second, within an hour ten seconds; both round
 // up. Beyond an hour the time is rounded down to the minute, beyond a day to the hour: the woken
 // function finds nothing due and requests a closer wake-up.
 func bucketOf(at, now time.Time) time.Time {
@@ -49,7 +49,7 @@ func bucketOf(at, now time.Time) time.Time {
 
 // WakeAt schedules a wake-up of subject for at. It fires up to 1.2 s late within the next minute and
 // up to 10.2 s late beyond; beyond an hour it may fire up to an hour early; beyond 31 days nothing is
-// scheduled. It neither blocks nor fails: what cannot be scheduled counts as dropped and is scheduled
+// scheduled. It neither blocks nor fails: a wake-up that cannot be scheduled counts as dropped and is scheduled
 // after the next connect. subject must belong to the stream WAKE, so of all queues only WakeWeChat is
 // allowed.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
@@ -78,13 +78,13 @@ func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
 	}
 }
 
-func scheduleName(subject, what string) string {
-	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + what
+func scheduleName(subject, suffix string) string {
+	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + suffix
 }
 
-// shouldSchedule reports whether to publish a schedule: it is new to this process, or so old that it
-// may have been lost or fired early. A published schedule is assumed to exist for half of the time
-// left.
+// shouldSchedule reports whether to publish a schedule: this process has not published it, or so long ago
+// that it may have been lost or fired early. A published schedule is assumed to exist for half of the time
+// until bucket.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,20 +108,20 @@ func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 func (b *Bus) schedule(name, subject string, bucket time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), scheduleTimeout)
 	defer cancel()
-	l, err := b.connection(ctx)
-	if err == nil && !l.hasSchedules {
+	conn, err := b.connection(ctx)
+	if err == nil && !conn.hasSchedules {
 		return
 	}
 	if err == nil {
-		ctx, unbind := l.UntilLost(ctx)
+		ctx, unbind := conn.UntilLost(ctx)
 		defer unbind()
-		_, err = l.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
+		_, err = conn.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}
 	if err != nil {
 		b.mu.Lock()
 		delete(b.scheduled, name)
 		b.mu.Unlock()
 		b.keepUnsent(wakeUp{subject: subject, at: bucket})
-		b.log.Debug("schedule a wake-up", "subject", subject, "error", err)
+		b.log.Debug("cannot schedule a wake-up", "subject", subject, "error", err)
 	}
 }

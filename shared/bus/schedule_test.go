@@ -33,7 +33,7 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	b.Wake(WakeSweep, 1) // without a receiver
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == 1 }, "a hint waits")
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == 1 }, "a wake-up is stored")
 	due := time.Now().Add(2 * time.Minute)
 	for i := range 418_000 {
 		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
@@ -43,14 +43,14 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	published := len(b.scheduled)
 	b.mu.Unlock()
 	require.LessOrEqual(t, published, scheduleLimit)
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all are there")
+	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all schedules are stored")
 	state := broker.Info(js, StreamWake).State
-	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the hint too")
+	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the wake-up is still stored")
 	const subjects = 5
-	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the buckets of all")
+	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the schedules of all subjects")
 }
 
-// A server whose clock is ahead fires a schedule early, and forgets it then.
+// A server whose clock is ahead fires and removes a schedule early.
 func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -73,13 +73,13 @@ func TestScheduleIsPublishedAgain(t *testing.T) {
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
 	now := time.Now()
-	for ahead, trusted := range map[time.Duration]time.Duration{
+	for ahead, valid := range map[time.Duration]time.Duration{
 		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleCacheTime,
 	} {
 		bucket := now.Add(ahead)
 		require.True(t, b.shouldSchedule(ahead.String(), bucket, now))
-		require.False(t, b.shouldSchedule(ahead.String(), bucket, now.Add(trusted-time.Millisecond)), ahead)
-		require.True(t, b.shouldSchedule(ahead.String(), bucket, now.Add(trusted)), ahead)
+		require.False(t, b.shouldSchedule(ahead.String(), bucket, now.Add(valid-time.Millisecond)), ahead)
+		require.True(t, b.shouldSchedule(ahead.String(), bucket, now.Add(valid)), ahead)
 	}
 }
 
@@ -99,8 +99,8 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	bustest.Eventually(t, fired, "fired")
 	require.False(t, time.Now().Before(due), "not early")
 	info := broker.Info(js, StreamWake)
-	require.Equal(t, map[string]uint64{WakeSweep: 1}, info.State.Subjects, "the schedule is gone")
-	require.LessOrEqual(t, info.State.LastSeq, uint64(3), "one publish per process, one wake-up in all")
+	require.Equal(t, map[string]uint64{WakeSweep: 1}, info.State.Subjects, "the schedule is removed")
+	require.LessOrEqual(t, info.State.LastSeq, uint64(3), "one publish per process, and one wake-up")
 	for _, b := range buses {
 		require.Zero(t, b.Dropped())
 	}
@@ -109,9 +109,9 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 func TestWakeAtInThePast(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeRelay)
+	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeRelay)
 	b.WakeAt(WakeRelay, time.Now().Add(-time.Minute))
-	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1 }, "woken")
+	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 1 }, "woken")
 }
 
 func TestFailedScheduleIsRetried(t *testing.T) {
@@ -125,7 +125,7 @@ func TestFailedScheduleIsRetried(t *testing.T) {
 	bustest.Eventually(t, func() bool {
 		b.WakeAt(WakeSweep, due)
 		return broker.Info(js, StreamWake).State.Msgs == 1
-	}, "made")
+	}, "the schedule is stored")
 }
 
 func TestScheduleCacheIsBounded(t *testing.T) {
@@ -138,7 +138,7 @@ func TestScheduleCacheIsBounded(t *testing.T) {
 		require.True(t, b.shouldSchedule(strconv.Itoa(i), at.Add(time.Minute), at))
 	}
 	require.True(t, b.shouldSchedule("one more", now, now))
-	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "the past is forgotten first")
+	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "expired schedules are removed first")
 }
 
 func TestSupportedBy(t *testing.T) {

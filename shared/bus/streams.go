@@ -20,7 +20,7 @@ const (
 	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
 )
 
-// Subjects that are woken, and prefixes of all others. Callers may choose subjects only under
+// Subjects of wake-ups, and prefixes of all other subjects. Callers may choose subjects only under
 // MessagePrefix.
 const (
 	WakeSweep   = wakePrefix + "sweep"
@@ -49,8 +49,8 @@ const RecordDurable = "record"
 // saveDurablePrefix begins the names of the consumers that save.
 const saveDurablePrefix = "save-"
 
-// ShardDurable returns the name of the consumer that feeds a function with one shard, from 0, of the
-// accepted messages.
+// ShardDurable returns the name of the consumer by which a function receives one shard of the accepted
+// messages. shard is 0 to shards-1.
 func ShardDurable(function string, shard, shards int) string {
 	return function + "-" + strconv.Itoa(shard+1) + shardsSuffix(shards)
 }
@@ -112,7 +112,7 @@ const (
 )
 
 // streamConfigs returns the wanted configuration of every stream, most important first, since the
-// server may lack room for all. schedules: the server supports message schedules.
+// server may have room for only some. schedules means that the server supports message schedules.
 func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	// Ids deduplicate reliably only with limits retention, where they outlive the acknowledgement, and
 	// DiscardNew. Direct gets are off because the requester chooses the reply subject, so stored data

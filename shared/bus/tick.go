@@ -12,7 +12,7 @@ import (
 // Tick wakes subject at once and then at every multiple of interval until ctx ends. All triggers
 // publish a tick under the same id, made of name and its time, so the stream stores one. Ticks are not
 // stored in advance, where they could be evicted.
-func (b *Bus) Tick(ctx context.Context, l *Connection, subject, name string, interval time.Duration) {
+func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
 	for {
 		at := time.Now().Truncate(interval).Add(interval)
@@ -22,12 +22,12 @@ func (b *Bus) Tick(ctx context.Context, l *Connection, subject, name string, int
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, scheduleTimeout)
-		_, err := l.js.PublishMsg(bounded, &nats.Msg{Subject: subject, Data: []byte("1")},
+		_, err := conn.js.PublishMsg(bounded, &nats.Msg{Subject: subject, Data: []byte("1")},
 			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())))
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			b.keepUnsent(wakeUp{subject: subject})
-			b.log.Warn("tick", "subject", subject, "error", err)
+			b.log.Warn("cannot publish a safety tick", "subject", subject, "error", err)
 		}
 	}
 }

@@ -12,22 +12,22 @@ import (
 const (
 	eventsKept     = time.Hour
 	eventsKeptHalf = 15 * time.Minute // once the stream is half full
-	eventsFull     = 0.75             // above this none is kept: one batch of relay may take a tenth of the stream
+	eventsFull     = 0.75             // above this part none is kept: one batch of relay may fill a tenth of the stream
 )
 
-// TrimEvents removes recorded, old enough events from EVENTS, which refuses events when it is full.
-// Above three quarters, or when full says that it has refused an event, it removes every recorded
-// event, so that one caller's flood does not delay the webhooks of others. Duplicates of removed
-// events are still detected: by NATS until it restarts, and by the record. Unrecorded events always
-// stay.
+// TrimEvents removes recorded, old enough events from EVENTS, which refuses events when it is full. full
+// means that the stream has refused an event. Then, or if more than three quarters are used, TrimEvents
+// removes every recorded event, so that one caller's flood does not delay the webhooks of others.
+// Duplicates of removed events are still detected: by NATS until it restarts, and by the record.
+// Unrecorded events always stay.
 func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	l, stream, err := b.stream(ctx, StreamEvents)
+	conn, stream, err := b.stream(ctx, StreamEvents)
 	if err != nil || stream == nil {
 		return 0, err
 	}
-	recorded, err := l.recordedTo(ctx)
+	recorded, err := conn.recordedTo(ctx)
 	if err != nil || recorded == 0 {
 		return 0, err
 	}
@@ -43,7 +43,7 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKept))
 }
 
-// purgeOlderThan removes messages up to last that are older than at. It returns about how many.
+// purgeOlderThan removes messages up to last that are older than at. It returns their approximate number.
 func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
 	old, err := lastOlderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
 	if err != nil {
@@ -52,7 +52,7 @@ func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, a
 	return purgeTo(ctx, stream, old)
 }
 
-// purgeTo removes all messages up to last. It returns about how many.
+// purgeTo removes all messages up to last. It returns their approximate number.
 func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed int, err error) {
 	first := stream.CachedInfo().State.FirstSeq
 	if last < first {
@@ -66,18 +66,18 @@ func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed
 
 // stream looks up a stream; nil if there is none.
 func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.Stream, error) {
-	l, err := b.connection(ctx)
+	conn, err := b.connection(ctx)
 	if err != nil {
 		return nil, nil, unavailable(err)
 	}
-	stream, err := l.js.Stream(ctx, name)
+	stream, err := conn.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return l, nil, nil
+		return conn, nil, nil
 	}
 	if err != nil {
 		return nil, nil, unavailable(err)
 	}
-	return l, stream, nil
+	return conn, stream, nil
 }
 
 // bytesUsed returns the used part of a stream's bytes, 0 to 1; 0 without a limit.
@@ -98,9 +98,9 @@ func fillRatio(info *jetstream.StreamInfo) float64 {
 	return used
 }
 
-// recordedTo returns the sequence number up to which all events are recorded; 0 without the consumer.
-func (l *Connection) recordedTo(ctx context.Context) (uint64, error) {
-	consumer, err := l.js.Consumer(ctx, StreamEvents, RecordDurable)
+// recordedTo returns the sequence number up to which all events are recorded; 0 if there is no RecordDurable.
+func (conn *Connection) recordedTo(ctx context.Context) (uint64, error) {
+	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, nil
 	}
@@ -111,7 +111,7 @@ func (l *Connection) recordedTo(ctx context.Context) (uint64, error) {
 }
 
 // lastOlderThan returns the last sequence number from first to last whose message is older than at; 0
-// if none is. Missing messages count as old.
+// if there is none. Missing messages count as old.
 func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {

@@ -19,23 +19,23 @@ const (
 	messagesKeptHalf    = 15 * time.Minute // once the stream is half full
 	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the deduplication window
 	trimTimeout         = 8 * time.Second  // of one stream
-	trimBudget          = 4 * time.Second  // no page begins after it
-	trimDeletes         = 32               // in parallel
-	trimCopies          = 1000             // older copies for whose sake a trim begins again where it began
+	trimBudget          = 4 * time.Second  // after it, a trim does not begin another page
+	trimDeletes         = 32               // parallel deletions
+	trimCopies          = 1000             // a trim that stopped early with so many older copies is repeated from its first message
 	maxSequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/"
 	nearlyFull          = 0.9
 	maxRemembered       = 500_000 // messages whose copies one trim compares: about 40 MB at most
 )
 
-// MessageState is what the caller knows of a message in MESSAGES.
+// MessageState is the state of a message in MESSAGES, as the database has it.
 type MessageState int8
 
 // The states.
 const (
 	Unfinished MessageState = iota // or unknown: it stays
 	Sent                           // stored and needs no confirmation: it stays until all consumers of the stream have it; without consumers until the stream is half full
-	Finished                       // confirmed by all who must, or given up
+	Finished                       // confirmed by all expected consumers, or given up
 )
 
 // TrimResult is the result of one trim of MESSAGES.
@@ -46,14 +46,14 @@ type TrimResult struct {
 }
 
 // TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
-// beginning) and runs for a few seconds. judge returns the states of messages by id. full means that
-// the stream has refused a message. Unfinished messages stay until the age limit of the stream, but
-// once it is half full only the newest copy of each, even of young ones: a reader that has not read an
-// older copy receives the newest, which has the same CloudEvent id, content and subject.
-func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
+// beginning) and runs for a few seconds. states returns the states of messages by id. full means that
+// the stream has refused a message. Unfinished messages stay until the age limit of the stream. Once it is
+// half full, only the newest copy of each stays, even if the copies are young: a reader that has not read
+// an older copy receives the newest, which has the same CloudEvent id, content and subject.
+func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	l, stream, err := b.stream(ctx, StreamMessages)
+	conn, stream, err := b.stream(ctx, StreamMessages)
 	if err != nil || stream == nil {
 		return TrimResult{}, err
 	}
@@ -61,7 +61,7 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 	if info.State.Msgs == 0 {
 		return TrimResult{}, nil
 	}
-	t := &messageTrim{stream: stream, states: judge, before: b.cfg.ago(messagesKept)}
+	t := &messageTrim{stream: stream, states: states, before: b.cfg.ago(messagesKept)}
 	used := fillRatio(info)
 	switch {
 	case full || used > nearlyFull:
@@ -72,28 +72,28 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 	if full || used > 0.5 {
 		t.newest = map[copyKey]uint64{}
 	}
-	if t.read, t.slowest, err = readByAll(ctx, stream); err != nil {
+	if t.readTo, t.slowest, err = readByAll(ctx, stream); err != nil {
 		return TrimResult{}, err
 	}
 	if t.slowest == noConsumer && (full || used > 0.5) {
-		t.read = maxSequence // there is no reader to keep them for
+		t.readTo = maxSequence // no consumer still needs them
 	}
 	from = max(from, info.State.FirstSeq)
 	if from > info.State.LastSeq {
 		from = info.State.FirstSeq
 	}
 	t.allBefore = from == info.State.FirstSeq
-	err = t.run(ctx, l, from)
+	err = t.run(ctx, conn, from)
 	return t.TrimResult, err
 }
 
 // noConsumer is the slowest consumer of a stream without consumers.
 const noConsumer = ""
 
-// readByAll returns the sequence number up to which every consumer has everything, and the slowest
-// consumer. A consumer with nothing left to read is not behind, whatever its filter. Without consumers
-// it returns 0. The server counts a new message for its consumers shortly after it has acknowledged
-// it; what a trim may remove is at least messagesKeptFull older.
+// readByAll returns the sequence number up to which every consumer has acknowledged everything, and the
+// slowest consumer. A consumer without pending messages is not behind, whatever its filter. Without
+// consumers it returns 0. The server counts a new message for its consumers shortly after it has
+// acknowledged it; this delay does not matter, since removable messages are older than messagesKeptFull.
 func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
@@ -120,16 +120,16 @@ type messageTrim struct {
 	stream    jetstream.Stream
 	states    func(ctx context.Context, ids []string) (map[string]MessageState, error)
 	before    time.Time // younger messages stay
-	read      uint64    // sequence number read by all consumers
+	readTo    uint64    // every consumer has acknowledged everything up to here
 	slowest   string    // the slowest of them
-	allBefore bool      // everything before the page was removed
+	allBefore bool      // all messages before the current one are removed
 	// newest is the sequence number of the newest copy of each message that stays; nil = copies stay.
-	// Copies of what is not in it stay too.
+	// Copies of a message that is not in it stay too.
 	newest map[copyKey]uint64
 	copies int // older copies found
 }
 
-// copyKey is the same for all copies of one message, and different for another content, source or subject.
+// copyKey is equal for all copies of one message, and different if the content, source or subject differs.
 type copyKey [16]byte
 
 // copyKeyOf returns the key of a message whose Nats-Msg-Id is <message>.<epoch>.<send>; false for others.
@@ -143,37 +143,36 @@ func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
 	return copyKey(sum[:len(key)]), true
 }
 
-// olderCopy remembers an entry that stays, and returns the sequence number of the copy before it.
-func (t *messageTrim) olderCopy(p trimEntry) (seq uint64, found bool) {
-	if t.newest == nil || !p.resent {
+// olderCopy records an entry that stays, and returns the sequence number of the copy before it.
+func (t *messageTrim) olderCopy(e trimEntry) (seq uint64, found bool) {
+	if t.newest == nil || !e.hasKey {
 		return 0, false
 	}
-	seq, found = t.newest[p.key]
+	seq, found = t.newest[e.key]
 	if found || len(t.newest) < maxRemembered {
-		t.newest[p.key] = p.seq
+		t.newest[e.key] = e.seq
 	}
 	return seq, found
 }
 
 // trimEntry is one message of the stream.
 type trimEntry struct {
-	seq uint64
-	id  string // "" if not published by Sendonce
-	// young entries stay, unless a later copy follows.
-	young  bool
+	seq    uint64
+	id     string // "" if not published by Sendonce
+	young  bool   // it stays, unless a newer copy follows
 	key    copyKey
-	resent bool // it has a key
+	hasKey bool
 }
 
 // run reads message headers page by page: of old enough messages, and of young ones where copies are
 // removed.
-func (t *messageTrim) run(ctx context.Context, l *Connection, from uint64) error {
-	ends, until, start := true, t.before, time.Now()
+func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) error {
+	complete, until, start := true, t.before, time.Now()
 	if t.newest != nil {
 		until = time.Time{}
 	}
-	err := l.readHeaders(ctx, StreamMessages, from, until, func(messages []messageHeader) (bool, error) {
-		if ends = time.Since(start) <= trimBudget; !ends {
+	err := conn.readHeaders(ctx, StreamMessages, from, until, func(messages []messageHeader) (bool, error) {
+		if complete = time.Since(start) <= trimBudget; !complete {
 			return false, nil
 		}
 		page := t.entries(messages)
@@ -186,10 +185,10 @@ func (t *messageTrim) run(ctx context.Context, l *Connection, from uint64) error
 	switch {
 	case err != nil:
 		return err
-	case ends:
+	case complete:
 		t.Next = 0
 	case t.copies >= trimCopies:
-		t.Next = from // more copies may follow of those that this trim read; fewer are before them now
+		t.Next = from // newer copies of messages that stayed may follow: compare again, now with fewer messages
 	}
 	return nil
 }
@@ -199,59 +198,59 @@ func (t *messageTrim) run(ctx context.Context, l *Connection, from uint64) error
 func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	page := make([]trimEntry, 0, len(messages))
 	for _, m := range messages {
-		p := trimEntry{seq: m.Seq, young: m.At.After(t.before)}
-		if p.young && t.newest == nil {
-			break // all later ones are younger still
+		e := trimEntry{seq: m.Seq, young: m.At.After(t.before)}
+		if e.young && t.newest == nil {
+			break // all later messages are younger
 		}
 		if strings.HasPrefix(m.Source, messageSourcePrefix) {
-			p.id = m.ID
-			p.key, p.resent = copyKeyOf(m)
+			e.id = m.ID
+			e.key, e.hasKey = copyKeyOf(m)
 		}
-		page = append(page, p)
+		page = append(page, e)
 	}
 	return page
 }
 
-// removeFinished removes the finished messages of a page, and the copies that it makes superfluous: by
-// one purge as far as nothing before them is left, otherwise one by one.
+// removeFinished removes the finished messages of a page, and older copies of the others. The messages at
+// the beginning of the stream are removed by one purge, others one by one.
 func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) error {
 	ids := make([]string, 0, len(page))
-	for _, p := range page {
-		if p.id != "" && !p.young {
-			ids = append(ids, p.id)
+	for _, e := range page {
+		if e.id != "" && !e.young {
+			ids = append(ids, e.id)
 		}
 	}
-	var verdicts map[string]MessageState
+	var states map[string]MessageState
 	if len(ids) > 0 {
 		var err error
-		if verdicts, err = t.states(ctx, ids); err != nil {
+		if states, err = t.states(ctx, ids); err != nil {
 			return err
 		}
 	}
 	var upTo uint64
-	var single []uint64
+	var others []uint64
 	prefix := 0
-	for _, p := range page {
-		verdict := verdicts[p.id]
-		if p.young {
-			verdict = Unfinished
+	for _, e := range page {
+		state := states[e.id]
+		if e.young {
+			state = Unfinished
 		}
-		over := verdict == Finished || verdict == Sent && p.seq <= t.read
-		if verdict == Sent && !over {
+		removable := state == Finished || state == Sent && e.seq <= t.readTo
+		if state == Sent && !removable {
 			t.HeldBy = t.slowest
 		}
 		switch {
-		case p.id == "" || !over:
+		case e.id == "" || !removable:
 			t.allBefore = false
-			if older, found := t.olderCopy(p); found {
-				single = append(single, older)
+			if older, found := t.olderCopy(e); found {
+				others = append(others, older)
 				t.copies++
 			}
 		case t.allBefore:
-			upTo = p.seq
+			upTo = e.seq
 			prefix++
 		default:
-			single = append(single, p.seq)
+			others = append(others, e.seq)
 		}
 	}
 	if upTo > 0 {
@@ -260,7 +259,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 		}
 		t.Removed += prefix
 	}
-	return t.deleteEach(ctx, single)
+	return t.deleteEach(ctx, others)
 }
 
 // deleteEach deletes messages by sequence number, several in parallel.

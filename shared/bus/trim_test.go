@@ -37,15 +37,15 @@ func TestTrimEvents(t *testing.T) {
 		_, err := b.TrimEvents(t.Context(), false)
 		require.NoError(t, err, why)
 	}
-	trim("nothing is there yet")
+	trim("without the stream")
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"), eventMessage("3"))
-	trim("without the consumer that records")
+	trim("without RecordDurable")
 	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs)
 
 	recordAll(t, js)
-	trim("they are young")
-	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs, "they are young")
+	trim("young events")
+	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs, "young events stay")
 
 	stream, err := js.Stream(t.Context(), StreamEvents)
 	require.NoError(t, err)
@@ -60,8 +60,7 @@ func TestTrimEvents(t *testing.T) {
 	require.EqualValues(t, 3, old)
 }
 
-// One caller may fill the stream within a minute. The others do not wait until that
-// is old.
+// One caller may fill the stream within a minute. Others do not wait until these events are old.
 func TestTrimEventsOfFullStream(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -79,18 +78,18 @@ func TestTrimEventsOfFullStream(t *testing.T) {
 	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
 	_, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
-	require.EqualValues(t, 10, broker.Info(js, StreamEvents).State.Msgs, "nothing is recorded yet")
+	require.EqualValues(t, 10, broker.Info(js, StreamEvents).State.Msgs, "unrecorded events stay")
 
 	recordAll(t, js)
 	removed, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
 	require.Equal(t, 10, removed)
 	publishAll(t, b, large("neighbour"), large("3"))
-	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat of what is gone is recognised")
+	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat of a removed event is detected")
 }
 
-// inAnHour is a bus for which everything in the streams is an hour older.
-func inAnHour(t *testing.T, url string) *Bus {
+// newBusInAnHour returns a bus for which all stored messages are an hour older.
+func newBusInAnHour(t *testing.T, url string) *Bus {
 	t.Helper()
 	b := newBus(t, url)
 	b.cfg.Now = func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
@@ -99,20 +98,20 @@ func inAnHour(t *testing.T, url string) *Bus {
 	return b
 }
 
-// reliableMessage is one as the relay publishes it.
+// reliableMessage returns a message as the relay publishes it.
 func reliableMessage(id, subject string) Message {
 	e := bustest.Event(id)
 	e.SetSource(messageSourcePrefix + "shop")
 	return Message{Subject: subject, MsgID: id + ".1.1", Event: e}
 }
 
-// judged gives the same verdict on each id, and Unfinished on those not named.
-func judged(verdicts map[string]MessageState) func(context.Context, []string) (map[string]MessageState, error) {
-	return func(context.Context, []string) (map[string]MessageState, error) { return verdicts, nil }
+// statesOf returns these states by id; other messages are Unfinished.
+func statesOf(states map[string]MessageState) func(context.Context, []string) (map[string]MessageState, error) {
+	return func(context.Context, []string) (map[string]MessageState, error) { return states, nil }
 }
 
-// left is the ids of what the stream of messages holds.
-func left(t *testing.T, js jetstream.JetStream) (ids []string) {
+// storedIDs returns the event ids of the messages in MESSAGES.
+func storedIDs(t *testing.T, js jetstream.JetStream) (ids []string) {
 	t.Helper()
 	s, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
@@ -127,14 +126,14 @@ func left(t *testing.T, js jetstream.JetStream) (ids []string) {
 func TestTrimMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := inAnHour(t, broker.URL()), broker.JS()
-	trim := func(verdicts map[string]MessageState) TrimResult {
+	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
+	trim := func(states map[string]MessageState) TrimResult {
 		t.Helper()
-		trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(verdicts))
+		trimmed, err := b.TrimMessages(t.Context(), 0, false, statesOf(states))
 		require.NoError(t, err)
 		return trimmed
 	}
-	require.Zero(t, trim(nil), "nothing is there yet")
+	require.Zero(t, trim(nil), "the stream is empty")
 	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
 		publishAll(t, b, reliableMessage(id, "msg.a."+id))
 	}
@@ -143,16 +142,16 @@ func TestTrimMessages(t *testing.T) {
 	all := map[string]MessageState{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
 
 	young := newBus(t, broker.URL())
-	trimmed, err := young.TrimMessages(t.Context(), 0, true, judged(all))
+	trimmed, err := young.TrimMessages(t.Context(), 0, true, statesOf(all))
 	require.NoError(t, err)
-	require.Zero(t, trimmed, "even in a full stream what is new stays")
+	require.Zero(t, trimmed, "young messages stay even in a full stream")
 
 	require.Equal(t, TrimResult{Removed: 5}, trim(all))
-	require.Equal(t, []string{"3", "5", "foreign"}, left(t, js), "what is not over and what is not ours stays, and holds up nothing")
+	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, js), "unfinished and foreign messages stay, and others are removed nevertheless")
 	require.Zero(t, trim(all).Removed)
 	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
 	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
-	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, js))) == 0 }, "the consumer that read the headers is gone")
+	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, js))) == 0 }, "the consumer that read the headers is deleted")
 }
 
 func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
@@ -170,16 +169,16 @@ func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
 func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := inAnHour(t, broker.URL()), broker.JS()
+	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
 	stream, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
-	trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(map[string]MessageState{"0": Sent}))
+	trimmed, err := b.TrimMessages(t.Context(), 0, false, statesOf(map[string]MessageState{"0": Sent}))
 	require.NoError(t, err)
-	require.Zero(t, trimmed, "its receivers may not have come yet")
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, judged(map[string]MessageState{"0": Sent}))
+	require.Zero(t, trimmed, "its receivers may not have created their consumers yet")
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, statesOf(map[string]MessageState{"0": Sent}))
 	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1}, trimmed, "but it is no reason to refuse others")
+	require.Equal(t, TrimResult{Removed: 1}, trimmed, "a full stream does not wait for receivers without consumers")
 
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
@@ -190,7 +189,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 		info, err := reader.Info(t.Context())
 		return err == nil && info.NumPending == 2
 	}, "the server counts messages for a consumer after it has acknowledged them")
-	verdicts := judged(map[string]MessageState{"1": Sent, "2": Sent, "3": Finished})
+	states := statesOf(map[string]MessageState{"1": Sent, "2": Sent, "3": Finished})
 	read := func(n int) {
 		t.Helper()
 		batch, err := reader.Fetch(n)
@@ -199,29 +198,29 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 			require.NoError(t, m.DoubleAck(t.Context()))
 		}
 	}
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
 	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "what is confirmed waits for no consumer")
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "a confirmed message waits for no consumer")
 	read(1)
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed)
-	require.Equal(t, []string{"2"}, left(t, js))
+	require.Equal(t, []string{"2"}, storedIDs(t, js))
 	read(1)
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
 }
 
-// resent is a message as the relay publishes its send with this number.
+// resent returns a message as the relay publishes its send with this number.
 func resent(id, subject string, send int) Message {
 	m := reliableMessage(id, subject)
 	m.MsgID = fmt.Sprintf("%s.abcd.1.%d", id, send)
 	return m
 }
 
-// No receiver confirms the messages of one sender, so each is sent again and again. That fills the stream, but
-// not for longer than until the next trim, and takes nothing from a consumer that is behind.
+// No receiver confirms the messages of one sender, so each is sent many times, until the stream is full. The
+// next trim makes room, and a consumer that is behind still receives each message.
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -246,17 +245,17 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	neighbour := large(resent("3", "msg.b.x", 1))
 	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{neighbour})[0], ErrUnavailable, "it is full")
 
-	trim := func(b *Bus, full bool, verdicts map[string]MessageState) int {
+	trim := func(b *Bus, full bool, states map[string]MessageState) int {
 		t.Helper()
-		trimmed, err := b.TrimMessages(t.Context(), 0, full, judged(verdicts))
+		trimmed, err := b.TrimMessages(t.Context(), 0, full, statesOf(states))
 		require.NoError(t, err)
 		require.Zero(t, trimmed.Next)
 		return trimmed.Removed
 	}
 	require.Equal(t, 10, trim(b, true, nil))
 	publishAll(t, b, neighbour)
-	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, left(t, js), "of another subject, source or content is no copy")
-	require.Zero(t, trim(b, true, nil), "the newest stays")
+	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, storedIDs(t, js), "a message with another subject, source or content is not a copy")
+	require.Zero(t, trim(b, true, nil), "the newest copies stay")
 
 	batch, err := behind.Fetch(4)
 	require.NoError(t, err)
@@ -268,30 +267,30 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	require.Equal(t, []string{"1.abcd.0.1", "1.ffff.1.1", "1.abcd.1.6", "2.abcd.1.6"}, read)
 
 	publishAll(t, b, resent("n", "msg.b.x", 2))
-	require.Zero(t, trim(b, false, nil), "there is room again")
-	later := inAnHour(t, broker.URL())
-	require.Equal(t, 2, trim(later, true, map[string]MessageState{"n": Finished}), "confirmed: all copies go")
+	require.Zero(t, trim(b, false, nil), "copies stay in a stream that is not half full")
+	later := newBusInAnHour(t, broker.URL())
+	require.Equal(t, 2, trim(later, true, map[string]MessageState{"n": Finished}), "all copies of a finished message are removed")
 }
 
 func TestTrimMessagesContinues(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := inAnHour(t, broker.URL()), broker.JS()
+	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
 	const n = 2*headersFetch + 500
-	verdicts := map[string]MessageState{}
+	states := map[string]MessageState{}
 	var messages []Message
 	for i := range n {
 		id := strconv.Itoa(i + 1)
 		messages = append(messages, reliableMessage(id, "msg.a.x"))
 		if i%5 != 0 {
-			verdicts[id] = Finished
+			states[id] = Finished
 		}
 	}
 	publishAll(t, b, messages...)
 	trim := func(from uint64) (removed int) { // a slow machine may need more than one call
 		t.Helper()
 		for {
-			trimmed, err := b.TrimMessages(t.Context(), from, false, judged(verdicts))
+			trimmed, err := b.TrimMessages(t.Context(), from, false, statesOf(states))
 			require.NoError(t, err)
 			removed += trimmed.Removed
 			if from = trimmed.Next; from == 0 {
@@ -299,8 +298,8 @@ func TestTrimMessagesContinues(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, headersFetch*4/5+1, trim(n-headersFetch), "from there on")
-	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a sequence number that is not there yet is the beginning")
+	require.Equal(t, headersFetch*4/5+1, trim(n-headersFetch), "starting at a sequence number")
+	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a sequence number after the end means the beginning")
 	require.EqualValues(t, n/5, broker.Info(js, StreamMessages).State.Msgs)
 }
 
@@ -309,7 +308,7 @@ func noNote(context.Context, TrimmedUsers) error { return nil }
 func TestTrimUsers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := inAnHour(t, broker.URL()), broker.JS()
+	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
 	b.cfg.TrimNotice = 1
 	stream, err := js.Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
@@ -330,17 +329,17 @@ func TestTrimUsers(t *testing.T) {
 		messages = append(messages, Message{Subject: UserSubject("bob"), Event: bustest.Event(strconv.Itoa(i))})
 	}
 	publishAll(t, b, messages...)
-	require.Zero(t, trim(false), "there is room")
+	require.Zero(t, trim(false), "less than half is used")
 	limit(150)
-	require.Zero(t, trim(false), "more than half is used, but all is of the last day")
+	require.Zero(t, trim(false), "more than half is used, but all messages are of the last day")
 	limit(100)
-	require.InDelta(t, 50, trim(false), 1, "it was full")
+	require.InDelta(t, 50, trim(false), 1, "half of a full stream is removed")
 	require.Zero(t, trim(false))
-	require.InDelta(t, 50, broker.Info(js, StreamUsers).State.Msgs, 1, "the newest half is there")
+	require.InDelta(t, 50, broker.Info(js, StreamUsers).State.Msgs, 1, "the newest half stays")
 
 	young := newBus(t, broker.URL())
 	removed, err := young.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
-	require.Zero(t, removed, "nothing of the last quarter of an hour goes, even of a full stream")
+	require.Zero(t, removed, "the messages of the last 15 minutes stay even in a full stream")
 	require.NotZero(t, trim(true))
 }

@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -11,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The age below which messages to users stay in a stream that is more than half full, and in one that
-// is nearly full. If the second does not make enough room, only senders above their fair share lose
-// younger messages.
+// Younger messages to users stay: usersKept in a stream that is more than half full, usersKeptFull in one
+// that is nearly full, and usersKeptLeast if that does not make enough room. Only senders above their fair
+// share lose messages.
 const (
 	usersKept      = day
 	usersKeptFull  = 15 * time.Minute
@@ -32,7 +33,7 @@ type inboxEntry struct {
 	remove bool
 }
 
-// inboxes is what a trim has read of USERS; an inbox is one sender's messages to one user.
+// inboxes has the messages of USERS that a trim has read. Here an inbox is one sender's messages to one user.
 type inboxes struct {
 	entries []inboxEntry
 	sender  []string          // of each inbox
@@ -54,8 +55,7 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
 }
 
-// fairShare returns the largest size that each of sizes may have so that their sum is at most total.
-// Sizes below it stay.
+// fairShare returns the upper limit of each size at which their sum is at most total; MaxInt64 if none is needed.
 func fairShare(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -68,34 +68,31 @@ func fairShare(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
-// markForRemoval marks messages until target bytes are left: of the largest senders, of each in the
-// largest inboxes, the oldest first. Messages not older than before stay.
+// markForRemoval marks messages until target bytes are left, the oldest first: only of senders above the
+// fair share of all senders, and only in inboxes above the fair share of their sender's inboxes. Messages
+// not older than before stay.
 func (in *inboxes) markForRemoval(target int64, before time.Time) {
-	bySender := map[string][]int64{}
-	of := map[string]int64{}
+	inboxSizes := map[string][]int64{} // by sender
+	total := map[string]int64{}        // by sender
 	for n, sender := range in.sender {
-		bySender[sender] = append(bySender[sender], in.size[n])
-		of[sender] += in.size[n]
+		inboxSizes[sender] = append(inboxSizes[sender], in.size[n])
+		total[sender] += in.size[n]
 	}
-	var senders []int64
-	for _, size := range of {
-		senders = append(senders, size)
-	}
-	most := fairShare(senders, target)
-	level := map[string]int64{}
-	for sender, size := range of {
-		level[sender] = math.MaxInt64
-		if size > most {
-			level[sender] = fairShare(bySender[sender], most)
+	senderLimit := fairShare(slices.Collect(maps.Values(total)), target)
+	inboxLimit := map[string]int64{} // by sender
+	for sender, size := range total {
+		inboxLimit[sender] = math.MaxInt64
+		if size > senderLimit {
+			inboxLimit[sender] = fairShare(inboxSizes[sender], senderLimit)
 		}
 	}
 	for i := range in.entries {
 		e := &in.entries[i]
 		sender := in.sender[e.inbox]
-		if !e.remove && of[sender] > most && in.size[e.inbox] > level[sender] && e.at.Before(before) {
+		if !e.remove && total[sender] > senderLimit && in.size[e.inbox] > inboxLimit[sender] && e.at.Before(before) {
 			e.remove = true
 			in.size[e.inbox] -= e.size
-			of[sender] -= e.size
+			total[sender] -= e.size
 		}
 	}
 }
@@ -107,22 +104,21 @@ func (in *inboxes) bytesLeft() (total int64) {
 	return total
 }
 
-// TrimmedUsers is what a trim of USERS is about to remove.
+// TrimmedUsers describes the messages that a trim of USERS is about to remove.
 type TrimmedUsers struct {
-	To   map[string]uint64 // by user: the last sequence number that is removed
+	To   map[string]uint64 // by user: the last sequence number to remove
 	Last uint64            // last sequence number of the stream
 	Kept time.Duration     // age limit of the stream
 }
 
 // TrimUsers removes messages from USERS while more than half of it is used, and returns their number.
-// It takes them from the senders and inboxes with most bytes, so that a flood does not shorten the
-// inboxes of others. Removed messages are still in the database. full means that the stream has
-// refused a message. note is called some seconds before the removal, so that followers can report the
-// gap.
+// They belong to the senders and inboxes with most bytes, so that a flood does not shorten the inboxes of
+// others. Removed messages are still in the database. full means that the stream has refused a message.
+// note is called TrimNotice before the removal, so that followers can report the gap.
 func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	l, stream, err := b.stream(ctx, StreamUsers)
+	conn, stream, err := b.stream(ctx, StreamUsers)
 	if err != nil || stream == nil {
 		return 0, err
 	}
@@ -134,7 +130,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	if used <= 0.5 || info.State.Msgs == 0 {
 		return 0, nil
 	}
-	in, err := readInboxes(ctx, l, info.State.FirstSeq)
+	in, err := readInboxes(ctx, conn, info.State.FirstSeq)
 	if err != nil {
 		return 0, err
 	}
@@ -179,9 +175,9 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 }
 
 // readInboxes reads the message headers of USERS.
-func readInboxes(ctx context.Context, l *Connection, first uint64) (*inboxes, error) {
+func readInboxes(ctx context.Context, conn *Connection, first uint64) (*inboxes, error) {
 	in, start := &inboxes{number: map[[2]string]int{}}, time.Now()
-	err := l.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
+	err := conn.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
 		for _, m := range messages {
 			in.add(m.Seq, m.At, m.Source, m.Subject, m.Size+headerBytes)
 		}

@@ -32,7 +32,7 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
-func (in *inboxes) of(sender, subject string) (n int) {
+func (in *inboxes) countOf(sender, subject string) (n int) {
 	for _, e := range in.entries {
 		if !e.remove && e.inbox == in.number[[2]string{sender, subject}] {
 			n++
@@ -41,7 +41,7 @@ func (in *inboxes) of(sender, subject string) (n int) {
 	return n
 }
 
-// One sender floods an inbox, or thousands of them. The inboxes of others keep all.
+// One sender floods one inbox, or thousands of them. The messages of other senders stay.
 func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -60,12 +60,12 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 				in.add(uint64(2*i+2), now.Add(-time.Hour), "greedy", inbox(i), 1000)
 			}
 			in.markForRemoval(in.bytesLeft()/2, now.Add(-15*time.Minute))
-			require.Equal(t, 100, in.of("ann", "inbox.bob"))
+			require.Equal(t, 100, in.countOf("ann", "inbox.bob"))
 			require.InDelta(t, 5_050_000, in.bytesLeft(), 10_000)
 			young := &inboxes{number: map[[2]string]int{}}
 			young.add(1, now, "greedy", "inbox.bob", 1000)
 			young.markForRemoval(10, now.Add(-15*time.Minute))
-			require.Equal(t, 1, young.of("greedy", "inbox.bob"))
+			require.Equal(t, 1, young.countOf("greedy", "inbox.bob"))
 		})
 	}
 }
@@ -95,7 +95,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	}
 	follow := func(user string, after uint64, removed uint64) *Follower {
 		t.Helper()
-		f, err := b.Follow(bustest.Within(t, bustest.Soon), user, &after, func(context.Context) (uint64, error) { return removed, nil }, freely)
+		f, err := b.Follow(bustest.Within(t, bustest.Soon), user, &after, func(context.Context) (uint64, error) { return removed, nil }, noLimit)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		return f
@@ -113,7 +113,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	require.EqualValues(t, 155, m.Seq)
 	send("ann", 100)
 	_, gap = next(slow)
-	require.Equal(t, &GapError{After: 155, Next: 255}, gap, "it was overtaken while it read")
+	require.Equal(t, &GapError{After: 155, Next: 255}, gap, "messages were evicted while it read")
 	m, gap = next(slow)
 	require.Nil(t, gap)
 	require.EqualValues(t, 255, m.Seq)
@@ -123,24 +123,24 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	require.EqualValues(t, 256, m.Seq)
 	send("ann", 30)
 	_, gap = next(behind)
-	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "by fewer messages than an inbox holds, too")
+	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "also if fewer messages than the limit arrived")
 
 	_, gap = next(follow("ann", 0, 0))
-	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "a reader from the beginning gets the gap too")
+	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "reading from the beginning returns the gap too")
 	m, gap = next(follow("bob", 0, 0))
 	require.Nil(t, gap)
 	require.EqualValues(t, 2, m.Seq)
 
 	for after, want := range map[uint64]uint64{1: 2, 2: 3, 3: 4} {
 		m, gap := next(follow("bob", after, 0))
-		require.Nil(t, gap, "others miss nothing")
+		require.Nil(t, gap, "other users have no gap")
 		require.Equal(t, want, m.Seq)
 	}
 	_, gap = next(follow("bob", 3, 50))
 	require.Nil(t, gap, "it reads 4 first")
 }
 
-// What a sender may send to one user within 15 minutes is a quarter of an inbox.
+// A sender may send a quarter of an inbox to one user within 15 minutes.
 func TestInboxQuarterPerSender(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
@@ -164,12 +164,12 @@ func TestInboxQuarterPerSender(t *testing.T) {
 	}
 }
 
-// One sender's messages are removed from the middle of an inbox. Followers that have not read
-// them get one gap, behind them; others get none.
+// One sender's messages are removed from the middle of an inbox. Followers that have not read them return
+// one gap, which ends after the last of them; others return none.
 func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := inAnHour(t, broker.URL())
+	b := newBusInAnHour(t, broker.URL())
 	b.cfg.TrimNotice = 1
 	stream, err := broker.JS().Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
@@ -196,12 +196,12 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 			to, _ := known.Load(user)
 			seq, _ := to.(uint64)
 			return seq, nil
-		}, freely)
+		}, noLimit)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		return f
 	}
-	// all reads until a read has found nothing: sequence numbers, and the gaps between them.
+	// all reads until there is no unread message, and returns the sequence numbers and the gaps.
 	all := func(f *Follower) (read []uint64, gaps []GapError) {
 		t.Helper()
 		for end := time.Now().Add(bustest.Soon); ; {
@@ -215,7 +215,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 			case err != nil:
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.True(t, time.Now().Before(end), "still reading")
-				if time.Until(f.checkAfter) > removedValid { // as after a read that found nothing
+				if time.Until(f.checkAfter) > removedValid { // markComplete was called
 					return read, gaps
 				}
 			default:
@@ -230,10 +230,10 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	send("mal", "wen", 3)  // 94 to 96
 	send("ann", "zoe", 1)  // 97
 	connected, slow, fromZero := follow("vic", nil), follow("vic", seq(1)), follow("vic", seq(0))
-	knows := follow("vic", seq(0))
-	read, gaps := all(knows)
+	complete := follow("vic", seq(0))
+	read, gaps := all(complete)
 	require.Len(t, read, 92)
-	require.Empty(t, gaps, "nothing is missing yet")
+	require.Empty(t, gaps, "nothing is removed yet")
 	_, err = slow.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	_, err = fromZero.Next(bustest.Within(t, bustest.Soon))
@@ -252,12 +252,12 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	require.Len(t, func() (users []any) {
 		known.Range(func(user, _ any) bool { users = append(users, user); return true })
 		return users
-	}(), 1, "only of the largest inbox")
+	}(), 1, "messages of the largest inbox only")
 	send("ann", "vic", 1)
 	for _, f := range []*Follower{slow, fromZero} {
 		f.checkAfter = time.Time{} // as after two seconds, which TrimUsers waits for
 	}
-	for name, f := range map[string]*Follower{"away": follow("vic", seq(1)), "from the beginning": follow("vic", seq(0)), "away in the middle": follow("vic", seq(10)), "slow": slow} {
+	for name, f := range map[string]*Follower{"disconnected": follow("vic", seq(1)), "from the beginning": follow("vic", seq(0)), "disconnected in the middle": follow("vic", seq(10)), "slow": slow} {
 		read, gaps = all(f)
 		require.Len(t, gaps, 1, name)
 		require.Equal(t, last+1, gaps[0].Next, name)
@@ -265,23 +265,23 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 		require.Contains(t, read, uint64(93), name)
 		require.Equal(t, uint64(98), read[len(read)-1], name)
 	}
-	for name, f := range map[string]*Follower{"connected": connected, "had read all": knows, "had read what was removed": follow("vic", seq(last))} {
+	for name, f := range map[string]*Follower{"connected": connected, "had read all": complete, "had read the removed messages": follow("vic", seq(last))} {
 		_, gaps = all(f)
 		require.Empty(t, gaps, name)
 	}
 	read, gaps = all(follow("zoe", seq(2)))
 	require.Equal(t, []uint64{97}, read)
-	require.Empty(t, gaps, "nothing of hers was removed")
+	require.Empty(t, gaps, "no message to her was removed")
 
-	// Of a user of whom nothing is left.
+	// All messages to a user are removed.
 	known.Store("wen", uint64(96))
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(UserSubject("wen"))))
-	gone := follow("wen", seq(93))
-	_, gaps = all(gone)
+	emptied := follow("wen", seq(93))
+	_, gaps = all(emptied)
 	require.Equal(t, []GapError{{After: 93, Next: 97}}, gaps)
-	_, gaps = all(follow("wen", seq(gone.After())))
+	_, gaps = all(follow("wen", seq(emptied.After())))
 	require.Empty(t, gaps, "the gap is returned once")
 	known.Store("xia", uint64(5000))
 	_, gaps = all(follow("xia", seq(0)))
-	require.Empty(t, gaps, "a sequence number of another stream of this name")
+	require.Empty(t, gaps, "a sequence number of an earlier stream is ignored")
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// usageTimeout bounds the request for one stream; one without a leader does not reply.
+// usageTimeout bounds the request for one stream: a stream without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
 // StreamUsage returns the used part, 0 to 1, of the size of each stream except WAKE, whose size

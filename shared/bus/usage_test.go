@@ -14,7 +14,7 @@ import (
 
 func TestStreamUsage(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	const size = 100_000
 	for _, subject := range []string{"inbox.zoe", "dlq.x"} {
 		_, err := g.operator.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: bytes.Repeat([]byte("x"), size)})
@@ -31,7 +31,7 @@ func TestStreamUsage(t *testing.T) {
 	b := g.bus("deliver")
 	used, err := b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.Zero(t, used[StreamUsers], "it is made again when it is needed")
+	require.Zero(t, used[StreamUsers], "a missing stream uses nothing")
 	require.Positive(t, used[StreamMessages])
 
 	require.NoError(t, g.server.Stop())

@@ -29,7 +29,7 @@ const (
 // Domain is the JetStream domain through which a receiver reaches its consumer.
 const Domain = "sendonce"
 
-// A User is one component's permissions in NATS. Everything else is denied.
+// User has the permissions of one component in NATS. Everything else is denied.
 type User struct {
 	Name      string
 	Publish   []string // subjects, with requests of the JetStream API
@@ -39,7 +39,7 @@ type User struct {
 // defaultReplyPrefix is the prefix of reply subjects.
 const defaultReplyPrefix = "_INBOX"
 
-// replyRoot begins all reply subjects, and no subject of a stream or of NATS.
+// replyRoot is the beginning of all reply subjects, and of no subject of a stream or of NATS.
 const replyRoot = "_"
 
 // ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
@@ -51,7 +51,7 @@ func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeT
 // See doc.go for what this separates and what it cannot.
 func Users(accepted string, subjects ...string) []User {
 	const names = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
-	// Every function wakes others, receives revoked callers, and reads at its start how durable the
+	// Every function wakes others, is notified of changed callers, and reads at its start how durable the
 	// stream of accepted messages is.
 	function := func(name string, publish ...[]string) User {
 		return User{
@@ -61,11 +61,11 @@ func Users(accepted string, subjects ...string) []User {
 		}
 	}
 	accept := slices.Concat([]string{AcceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
-	published := []string{StreamEvents, StreamMessages, StreamUsers}
-	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", published...))
+	publishedStreams := []string{StreamEvents, StreamMessages, StreamUsers}
+	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", publishedStreams...))
 	trim := slices.Concat(
-		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
-		api("CONSUMER.INFO", StreamEvents+"."+RecordDurable), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headersOf, ""))
+		api("STREAM.MSG.GET", publishedStreams...), api("STREAM.PURGE", publishedStreams...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
+		api("CONSUMER.INFO", StreamEvents+"."+RecordDurable), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headerStreams, ""))
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
@@ -86,7 +86,7 @@ func Users(accepted string, subjects ...string) []User {
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
 		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
 		function("wechat"),
-		function("exporter", api("STREAM.INFO", append([]string{StreamDeadLetters}, published...)...)),
+		function("exporter", api("STREAM.INFO", append([]string{StreamDeadLetters}, publishedStreams...)...)),
 	}
 
 	all := User{Name: UserAll}
@@ -95,24 +95,24 @@ func Users(accepted string, subjects ...string) []User {
 		all.Subscribe = append(all.Subscribe, f.Subscribe...)
 	}
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
-	carried := []string{StreamWake, accepted, StreamEvents}
+	pulled := []string{StreamWake, accepted, StreamEvents}
 	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", names},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...),
-		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>")), Subscribe: []string{headersPrefix + "*"}}
+		api("CONSUMER.LIST", pulled...), surroundEach("$JS.ACK.", pulled, ".>")), Subscribe: []string{headersPrefix + "*"}}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
-		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", carried, ".>")...)
+		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", pulled, ".>")...)
 	}
 	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
-		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", headersOf, ".*")...)
+		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", headerStreams, ".*")...)
 	}
-	for _, trims := range []string{"deliver", UserAll} {
-		trigger.Publish = append(trigger.Publish, ReplyPrefix(trims)+".>")
+	for _, user := range []string{"deliver", UserAll} { // they request headers
+		trigger.Publish = append(trigger.Publish, ReplyPrefix(user)+".>")
 	}
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject rejects subjects of Sendonce or NATS: with one of those in Users, relay and deliver
-// could publish anything.
+// CheckSubject rejects subjects of Sendonce or NATS, because with one of them in Users, relay and deliver
+// could publish requests, events or accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
 	named := !slices.ContainsFunc(tokens, func(t string) bool { return t == "" || strings.Trim(t, subjectChars) != "" })
@@ -133,22 +133,21 @@ const (
 	subjectChars = nameChars + "*>"
 )
 
-// CheckReceivers rejects names that are taken: two names with the same password variable would be one
-// user.
+// CheckReceivers rejects invalid names, and names whose password variable another user or receiver has.
 func CheckReceivers(users []User, receivers []string) error {
-	taken := map[string]string{}
+	owner := map[string]string{}
 	for _, u := range users {
-		taken[PasswordVariable(u.Name)] = u.Name
+		owner[PasswordVariable(u.Name)] = u.Name
 	}
 	for _, name := range receivers {
 		if strings.Trim(name, nameChars) != "" || name == "" {
 			return fmt.Errorf("receiver %q: must be letters, digits, _ and -", name)
 		}
 		variable := PasswordVariable(name)
-		if other, is := taken[variable]; is {
+		if other, is := owner[variable]; is {
 			return fmt.Errorf("receiver %q: must not have the name, or the password variable %s, of %q", name, variable, other)
 		}
-		taken[variable] = name
+		owner[variable] = name
 	}
 	return nil
 }
@@ -159,11 +158,11 @@ func api(request string, about ...string) []string {
 }
 
 func surroundEach(before string, all []string, after string) []string {
-	made := make([]string, len(all))
-	for i, one := range all {
-		made[i] = before + one + after
+	result := make([]string, len(all))
+	for i, s := range all {
+		result[i] = before + s + after
 	}
-	return made
+	return result
 }
 
 func distinct(u User) User {
@@ -190,9 +189,8 @@ func PasswordConfig(passwords map[string]string) string {
 }
 
 // ServerConfig returns the part of a nats-server configuration with the limits of connections, the
-// account and its users.
-// PasswordConfig must come before it. receivers is the concatenated ReceiverConfig of each receiver.
-// Both may be include lines.
+// account and its users. PasswordConfig must come before it. receivers is the concatenated ReceiverConfig
+// of each receiver. Both may be include lines.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected

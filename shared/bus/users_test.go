@@ -22,17 +22,17 @@ import (
 
 const usersPassword = "secret"
 
-// guarded is a server with all users, the receivers of those names, all streams,
-// and one message in each stream that keeps some.
-type guarded struct {
+// securedBroker is a NATS server with all users, some receivers, all streams, and one message in each of
+// EVENTS, MESSAGES, USERS and ACCEPTED.
+type securedBroker struct {
 	t        *testing.T
 	server   *sandbox.NATS
 	operator jetstream.JetStream
 }
 
-func newGuarded(t *testing.T, receivers ...string) *guarded {
+func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	t.Helper()
-	g := &guarded{t: t, server: sandbox.NATSIn(t, guardedOptions(t.TempDir(), receivers...))}
+	g := &securedBroker{t: t, server: sandbox.NATSIn(t, securedOptions(t.TempDir(), receivers...))}
 	nc, err := nats.Connect(g.server.URL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
@@ -48,7 +48,7 @@ func newGuarded(t *testing.T, receivers ...string) *guarded {
 	return g
 }
 
-func guardedOptions(dir string, receivers ...string) sandbox.NATSOptions {
+func securedOptions(dir string, receivers ...string) sandbox.NATSOptions {
 	users, accounts, passwords := Users(StreamAccepted), "", map[string]string{}
 	for _, u := range users {
 		passwords[u.Name] = usersPassword
@@ -60,20 +60,20 @@ func guardedOptions(dir string, receivers ...string) sandbox.NATSOptions {
 	return sandbox.NATSOptions{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: usersPassword}
 }
 
-func (g *guarded) url(user string) string {
+func (g *securedBroker) url(user string) string {
 	u, err := url.Parse(g.server.URL())
 	require.NoError(g.t, err)
 	u.User = url.UserPassword(user, usersPassword)
 	return u.String()
 }
 
-func (g *guarded) bus(user string) *Bus {
+func (g *securedBroker) bus(user string) *Bus {
 	g.t.Helper()
 	return newBus(g.t, g.url(user))
 }
 
-// kept is how many messages each stream has.
-func (g *guarded) kept() map[string]uint64 {
+// messageCounts returns the number of messages of each stream except WAKE.
+func (g *securedBroker) messageCounts() map[string]uint64 {
 	g.t.Helper()
 	all := map[string]uint64{}
 	streams := g.operator.ListStreams(g.t.Context())
@@ -81,17 +81,17 @@ func (g *guarded) kept() map[string]uint64 {
 		all[info.Config.Name] = info.State.Msgs
 	}
 	require.NoError(g.t, streams.Err())
-	delete(all, StreamWake) // hints come and go
+	delete(all, StreamWake) // the number of wake-ups changes at any time
 	return all
 }
 
-// attacker is a connection of a user that asks for what the user may not do.
+// attacker is a connection of a user for requests that the user may not make.
 type attacker struct {
 	t  *testing.T
 	nc *nats.Conn
 }
 
-func (g *guarded) attacker(user string) *attacker {
+func (g *securedBroker) attacker(user string) *attacker {
 	g.t.Helper()
 	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(ReplyPrefix(user)))
 	require.NoError(g.t, err)
@@ -99,8 +99,8 @@ func (g *guarded) attacker(user string) *attacker {
 	return &attacker{t: g.t, nc: nc}
 }
 
-// refused says whether the server refused to publish or subscribe to a subject
-// just now: it says so before it replies to the flush.
+// refused reports whether the server has just refused to publish or subscribe to a subject. The server
+// reports it before it replies to the flush.
 func (a *attacker) refused(verb, subject string) bool {
 	a.t.Helper()
 	require.NoError(a.t, a.nc.Flush())
@@ -125,7 +125,7 @@ func (a *attacker) maySubscribe(subject string) bool {
 
 func TestAnonymousConnectIsDenied(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	own, err := url.Parse(g.server.URL())
 	require.NoError(t, err)
 	for _, user := range []*url.Userinfo{nil, url.User("operator"), url.UserPassword("operator", "guess"), url.UserPassword("sys", usersPassword)} {
@@ -138,8 +138,8 @@ func TestAnonymousConnectIsDenied(t *testing.T) {
 // Each permission belongs to the users that need it and to no others. The operator may do all.
 func TestUserPermissions(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
-	before := g.kept()
+	g := newSecuredBroker(t)
+	before := g.messageCounts()
 	publish := map[string][]string{
 		"evt.task.succeeded": {"relay"}, EventDelivered: {"relay", "deliver"}, "msg.orders.paid": {"relay", "deliver"}, "inbox.ann": {"relay", "deliver"},
 		"acc.1.x": {"messages", "stream"}, "dlq.EVENTS.record": {UserTrigger}, "notify.callers": {"admin", "console"},
@@ -175,7 +175,7 @@ func TestUserPermissions(t *testing.T) {
 		a := g.attacker(u.Name)
 		for subject, needs := range publish {
 			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && slices.ContainsFunc(needs, func(n string) bool { return n != UserTrigger })
-			if needed { // what it may do it would do
+			if needed { // not tried: the request would be executed
 				require.True(t, permits(u.Publish, subject), "%s must publish to %s", u.Name, subject)
 			} else {
 				require.False(t, a.mayPublish(subject), "%s publishes to %s", u.Name, subject)
@@ -186,10 +186,10 @@ func TestUserPermissions(t *testing.T) {
 			require.Equal(t, needed, a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
 		}
 	}
-	require.Equal(t, before, g.kept(), "nothing came, nothing is gone")
+	require.Equal(t, before, g.messageCounts(), "no stream was changed")
 }
 
-// permits says whether one of the subjects takes subject.
+// permits reports whether one of the allowed subjects covers subject.
 func permits(all []string, subject string) bool {
 	return slices.ContainsFunc(all, func(allowed string) bool {
 		a, s := strings.Split(allowed, "."), strings.Split(subject, ".")
@@ -206,14 +206,14 @@ func permits(all []string, subject string) bool {
 }
 
 // The server sends a reply to the subject that the request names, without checking whether the user may
-// publish there. No user but the trigger, which owns the streams, may have a right whose reply is a valid
-// request: empty, or of fields that a request has.
+// publish to it. So no user except the trigger, which owns the streams, may have a permission whose reply is
+// a valid request: an empty one, or JSON with the fields of a request.
 func TestRepliesAreNotRequests(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, "points")
+	g := newSecuredBroker(t, "points")
 	_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.orders.paid", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
-	wants := g.kept()
+	want := g.messageCounts()
 	requests := map[string][]string{"points": {"$JS.sendonce.API.CONSUMER.INFO.MESSAGES.points", "$JS.sendonce.API.CONSUMER.MSG.NEXT.MESSAGES.points", "$JS.ACK.MESSAGES.points.1.1.1.1.0"}}
 	for _, u := range Users(StreamAccepted) {
 		if u.Name == UserOperator || u.Name == UserTrigger {
@@ -232,7 +232,7 @@ func TestRepliesAreNotRequests(t *testing.T) {
 		for _, subject := range subjects {
 			for _, body := range []string{"", "x", `{"seq":1}`, `{"seq":99}`, `{"from":1}`, `{"batch":1,"no_wait":true}`, pushToDelete} {
 				purges := strings.Contains(subject, "STREAM.PURGE") && (body == "" || body == "x" || body == `{"seq":99}`)
-				if purges || strings.Contains(subject, "STREAM.MSG.DELETE") && body == `{"seq":1}` { // removes by right, not by a reply
+				if purges || strings.Contains(subject, "STREAM.MSG.DELETE") && body == `{"seq":1}` { // the request itself removes messages, as permitted
 					continue
 				}
 				for _, reply := range replies {
@@ -240,29 +240,29 @@ func TestRepliesAreNotRequests(t *testing.T) {
 				}
 			}
 		}
-		// The reply to the request after them comes after them.
+		// When the reply to this request arrives, the requests before it have been handled.
 		require.NoError(t, a.nc.Flush())
-		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, bustest.Soon) // points may not
+		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, bustest.Soon) // denied for points
 	}
 	// Messages that were published in this way are in their streams; no stream lost any.
-	has := g.kept()
-	for stream, n := range wants {
+	has := g.messageCounts()
+	for stream, n := range want {
 		require.GreaterOrEqual(t, has[stream], n, stream)
 	}
 	require.Contains(t, has, StreamDeadLetters)
 }
 
-// pushToDelete is a consumer whose messages are requests.
+// pushToDelete creates a consumer that delivers messages to a subject of requests.
 const pushToDelete = `{"stream_name":"MESSAGES","config":{"name":"x","deliver_subject":"$JS.API.STREAM.DELETE.DEADLETTERS","ack_policy":"none"},"action":""}`
 
 func TestReceiverPermissions(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, "points", "billing")
+	g := newSecuredBroker(t, "points", "billing")
 	for name, filter := range map[string]string{"points": "msg.orders.paid", "billing": "msg.orders.>"} {
 		_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
 		require.NoError(t, err)
 	}
-	before := g.kept()
+	before := g.messageCounts()
 	a := g.attacker("points")
 	for _, stream := range []string{StreamUsers, StreamMessages, StreamEvents, StreamAccepted} {
 		for _, request := range []string{"STREAM.INFO", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.LIST"} {
@@ -275,7 +275,7 @@ func TestReceiverPermissions(t *testing.T) {
 	js, err := jetstream.NewWithDomain(a.nc, Domain)
 	require.NoError(t, err)
 	_, err = js.Consumer(bustest.Within(t, time.Second), StreamMessages, "billing")
-	require.Error(t, err, "another receiver's")
+	require.Error(t, err, "the consumer of another receiver")
 	_, err = js.CreateOrUpdateConsumer(bustest.Within(t, time.Second), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.>"})
 	require.Error(t, err, "a wider filter")
 	everything, err := a.nc.SubscribeSync(">")
@@ -299,7 +299,7 @@ func TestReceiverPermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, info.NumAckPending)
 
-	for { // only its own messages and replies came by
+	for { // it has received only its own messages and replies
 		m, err := everything.NextMsg(50 * time.Millisecond)
 		if errors.Is(err, nats.ErrTimeout) {
 			break
@@ -309,13 +309,13 @@ func TestReceiverPermissions(t *testing.T) {
 		require.False(t, strings.HasPrefix(m.Subject, "wake.queue"), m.Subject)
 	}
 	before[StreamMessages] += 2
-	require.Equal(t, before, g.kept())
+	require.Equal(t, before, g.messageCounts())
 }
 
-// One subject that is not permitted holds up nothing that is.
+// A denied subject does not delay messages to other subjects.
 func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	relay := g.bus("relay")
 	for range 2 {
 		began := time.Now()
@@ -331,15 +331,14 @@ func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	submit := g.bus("submit")
 	for range 2 {
 		errs := submit.Publish(bustest.Within(t, bustest.Soon), []Message{{Subject: "msg.orders.paid", Event: bustest.Event("y")}})
-		require.ErrorIs(t, errs[0], ErrStreamUnavailable, "the settings are wrong, not the message")
+		require.ErrorIs(t, errs[0], ErrStreamUnavailable, "the permissions are wrong, not the message")
 	}
 }
 
-// The creator of a stream chooses its sources and where it publishes again. So others cannot
-// create a missing one to read inboxes and to forge events.
+// The creator of a stream chooses its sources and republishing, so it could read inboxes and forge events.
 func TestOnlyTriggerCreatesStreams(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	removed := []string{StreamAccepted, StreamEvents, StreamMessages, StreamUsers}
 	for _, name := range removed {
 		require.NoError(t, g.operator.DeleteStream(t.Context(), name))
@@ -350,7 +349,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		for _, name := range removed {
 			subject := "$JS.API.STREAM.CREATE." + name
 			require.NoError(t, a.nc.PublishRequest(subject, a.nc.NewRespInbox(), fmt.Appendf(nil, body, name)))
-			require.True(t, a.refused("Publish", subject), "%s makes %s", user, name)
+			require.True(t, a.refused("Publish", subject), "%s creates %s", user, name)
 		}
 	}
 	for _, name := range removed {
@@ -358,35 +357,35 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound, name)
 	}
 
-	// They say at once that it is away, and go on when the trigger has made it.
+	// Each call fails at once, and succeeds after the trigger has created the streams.
 	messages, stream, relay := g.bus("messages"), g.bus("stream"), g.bus("relay")
 	accept := func() error {
 		_, err := messages.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 		return err
 	}
-	follows := func() error {
-		f, err := stream.Follow(bustest.Within(t, bustest.Soon), "ann", nil, nil, freely)
+	follow := func() error {
+		f, err := stream.Follow(bustest.Within(t, bustest.Soon), "ann", nil, nil, noLimit)
 		if err == nil {
 			f.Close()
 		}
 		return err
 	}
 	publish := func() error { return relay.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("f")})[0] }
-	asked := func() error { _, err := messages.Durability(bustest.Within(t, bustest.Soon), ""); return err }
-	for what, do := range map[string]func() error{"accept": accept, "follow": follows, "publish": publish, "durability": asked} {
+	durability := func() error { _, err := messages.Durability(bustest.Within(t, bustest.Soon), ""); return err }
+	for name, do := range map[string]func() error{"accept": accept, "follow": follow, "publish": publish, "durability": durability} {
 		began := time.Now()
 		err := do()
-		require.ErrorIs(t, err, ErrUnavailable, what)
-		require.ErrorContains(t, err, "is missing: the trigger makes it", what)
-		require.Less(t, time.Since(began), bustest.Soon, what)
+		require.ErrorIs(t, err, ErrUnavailable, name)
+		require.ErrorContains(t, err, "is missing: the trigger makes it", name)
+		require.Less(t, time.Since(began), bustest.Soon, name)
 	}
-	works := func() bool { return errors.Join(accept(), follows(), publish(), asked()) == nil }
+	works := func() bool { return errors.Join(accept(), follow(), publish(), durability()) == nil }
 	require.NoError(t, g.bus(UserTrigger).Ensure(bustest.Within(t, bustest.Soon)))
-	bustest.Eventually(t, works, "the trigger has made them")
+	bustest.Eventually(t, works, "the trigger has created them")
 }
 
-// What a server has kept for everybody is there for the account once its directory
-// has the account's name.
+// A server without users keeps its streams in the directory $G. After that is renamed to the account, the
+// account has the streams.
 func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -396,22 +395,22 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	publishAll(t, b, eventMessage("before"))
-	l, err := b.connection(bustest.Within(t, bustest.Soon))
+	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	_, err = l.js.CreateConsumer(bustest.Within(t, bustest.Soon), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy})
+	_, err = conn.js.CreateConsumer(bustest.Within(t, bustest.Soon), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	require.NoError(t, old.Stop())
 
 	kept := filepath.Join(dir, "jetstream")
 	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, account)))
-	now := sandbox.NATSIn(t, guardedOptions(dir))
-	g := &guarded{t: t, server: now}
+	now := sandbox.NATSIn(t, securedOptions(dir))
+	g := &securedBroker{t: t, server: now}
 	nc, err := nats.Connect(now.URL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	g.operator, err = jetstream.New(nc)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, g.kept()[StreamEvents])
+	require.EqualValues(t, 1, g.messageCounts()[StreamEvents])
 	c, err := g.operator.Consumer(t.Context(), StreamEvents, RecordDurable)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
@@ -419,14 +418,14 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 
 func TestReplyPrefixPerUser(t *testing.T) {
 	t.Parallel()
-	for wants, c := range map[string]Config{
+	for want, c := range map[string]Config{
 		"_INBOX":          {URL: "nats://h"},
 		"_INBOX.relay":    {URL: "nats://h", User: "relay"},
 		"_INBOX.claim":    {URL: "nats://claim:x@h,nats://claim:x@i", User: "relay"},
 		"_INBOX.a=2eb":    {URL: "nats://h", User: "a.b"},
 		"_INBOX_mine.all": {URL: "nats://h", User: "relay", InboxPrefix: "_INBOX_mine.all"},
 	} {
-		require.Equal(t, wants, c.replyPrefix())
+		require.Equal(t, want, c.replyPrefix())
 	}
 	for _, prefix := range []string{"_a.*", "msg.a"} {
 		_, err := Open(Config{URL: "nats://h", Replicas: 1, InboxPrefix: prefix}, slog.New(slog.DiscardHandler))

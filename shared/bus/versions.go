@@ -12,14 +12,14 @@ func (r serverRelease) String() string { return fmt.Sprintf("%d.%d", r.major, r.
 
 // supportedBy reports whether a server version is r or later.
 func (r serverRelease) supportedBy(version string) bool {
-	var has serverRelease
-	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &has.major, &has.minor); err != nil {
+	var server serverRelease
+	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &server.major, &server.minor); err != nil {
 		return false
 	}
-	return has.major > r.major || has.major == r.major && has.minor >= r.minor
+	return server.major > r.major || server.major == r.major && server.minor >= r.minor
 }
 
-// The release in which each used feature appeared.
+// The release since which the server has each feature that this package uses.
 var (
 	priorityGroups   = serverRelease{2, 11}
 	schedules        = serverRelease{2, 12}
@@ -27,10 +27,10 @@ var (
 	syncedCompaction = serverRelease{2, 15}
 )
 
-// A Feature needs nats-server Since or later.
+// Feature is a feature that needs nats-server Since or later. Needs names it, and Without says what happens with older servers.
 type Feature struct{ Since, Needs, Without string }
 
-// Features lists them, oldest first. Everything else works with any server that has JetStream.
+// Features returns all of them. Everything else works with any server that has JetStream.
 func Features() []Feature {
 	return []Feature{
 		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`), because before it every function could delete them", "none is accepted: it is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); " + priorityGroups.String() + " still saves what was accepted"},

@@ -17,9 +17,9 @@ const (
 	queueWakeInterval = 5 * time.Millisecond
 )
 
-// Wake notifies subject that n things became due. It neither blocks nor fails. The first call is sent
-// at once; calls within the next 20 ms (5 ms for a queue) are sent together. What cannot be sent
-// counts as dropped and is sent as one wake-up after the next connect. n below 1 counts as 1.
+// Wake publishes to subject that n things became due. It neither blocks nor fails. The first call is sent
+// at once; calls within the next 20 ms (5 ms for a queue) are sent together. Wake-ups that cannot be sent
+// count as dropped and are sent as one after the next connect. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -65,20 +65,20 @@ func (b *Bus) debounce(subject string) {
 	}
 }
 
-// send publishes and flushes. Without the flush, data written to a dead connection would be lost
-// unnoticed.
-func (b *Bus) send(h wakeUp, body []byte) {
+// send publishes and flushes. Without the flush, the loss of data written to a dead connection would not be
+// noticed.
+func (b *Bus) send(w wakeUp, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
-	up := b.current
+	conn := b.current
 	b.mu.Unlock()
-	if up == nil || up.nats().Publish(h.subject, body) != nil || up.nats().FlushTimeout(writeTimeout) != nil {
-		b.keepUnsent(h)
+	if conn == nil || conn.nats().Publish(w.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
+		b.keepUnsent(w)
 	}
 }
 
-// wakeUp is a wake-up that could not be sent: for subject, at once if at is zero. The number of due
-// things is not kept. With a caller it is the notification that this caller changed.
+// wakeUp is a wake-up of subject that could not be sent; it is due at once if at is zero. The number of due
+// things is not kept. With a caller it is instead the notification that this caller was changed.
 type wakeUp struct {
 	subject string
 	at      time.Time
@@ -88,15 +88,15 @@ type wakeUp struct {
 // maxUnsent bounds the memory for one outage. The safety tick covers the rest.
 const maxUnsent = 10_000
 
-func (b *Bus) keepUnsent(h wakeUp) {
+func (b *Bus) keepUnsent(w wakeUp) {
 	b.dropped.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.unsent) < maxUnsent {
-		b.unsent[h] = true
+		b.unsent[w] = true
 	}
 	if b.current != nil && !b.closed {
-		// Connected again meanwhile, or the server refuses it for now.
+		// The Bus has reconnected meanwhile, or the server refuses the message for now.
 		time.AfterFunc(resendDelay, b.resendUnsent)
 	}
 }
@@ -106,14 +106,14 @@ const resendDelay = 2 * time.Second
 
 // resendUnsent retries all unsent wake-ups. Those that fail again are kept.
 func (b *Bus) resendUnsent() {
-	for h := range b.takeUnsent() {
+	for w := range b.takeUnsent() {
 		switch {
-		case h.caller != "":
-			b.spawn(func() { b.send(h, []byte(h.caller)) })
-		case h.at.IsZero():
-			b.Wake(h.subject, 1)
+		case w.caller != "":
+			b.spawn(func() { b.send(w, []byte(w.caller)) })
+		case w.at.IsZero():
+			b.Wake(w.subject, 1)
 		default:
-			b.WakeAt(h.subject, h.at)
+			b.WakeAt(w.subject, w.at)
 		}
 	}
 }
@@ -121,9 +121,9 @@ func (b *Bus) resendUnsent() {
 func (b *Bus) takeUnsent() map[wakeUp]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	missed := b.unsent
+	unsent := b.unsent
 	b.unsent = map[wakeUp]bool{}
-	return missed
+	return unsent
 }
 
 // OnQueue calls notify whenever any process, this one included, wakes a queue (QueueSubject), until
@@ -156,26 +156,26 @@ func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed fun
 }
 
 func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, subscribed func()) {
-	var on *nats.Conn // owner of sub; survives reconnects
+	var owner *nats.Conn // of sub; both survive reconnects
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
-		l, err := b.AwaitConnection(ctx)
+		conn, err := b.AwaitConnection(ctx)
 		if err != nil {
 			break
 		}
-		if on != l.nats() {
-			if sub, err = l.nats().Subscribe(subject, received); err == nil {
-				on = l.nats()
+		if owner != conn.nats() {
+			if sub, err = conn.nats().Subscribe(subject, received); err == nil {
+				owner = conn.nats()
 			} else if !errors.Is(err, nats.ErrConnectionClosed) {
-				b.log.Error("subscribe", "subject", subject, "error", err)
+				b.log.Error("cannot subscribe", "subject", subject, "error", err)
 				return
 			}
 		}
-		if on == l.nats() && b.flushed(ctx, l) {
+		if owner == conn.nats() && b.flushed(ctx, conn) {
 			subscribed()
 		}
 		select {
-		case <-l.ctx.Done():
+		case <-conn.ctx.Done():
 		case <-ctx.Done():
 		}
 	}
@@ -183,17 +183,17 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 		return
 	}
 	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		b.log.Warn("unsubscribe", "subject", subject, "error", err)
+		b.log.Warn("cannot unsubscribe", "subject", subject, "error", err)
 	}
 }
 
 // flushed waits until the server has received everything written so far. It returns false if the
 // connection or ctx ends first.
-func (b *Bus) flushed(ctx context.Context, l *Connection) bool {
-	ctx, cancel := l.UntilLost(ctx)
+func (b *Bus) flushed(ctx context.Context, conn *Connection) bool {
+	ctx, cancel := conn.UntilLost(ctx)
 	defer cancel()
 	for ctx.Err() == nil {
-		if l.nats().FlushTimeout(writeTimeout) == nil {
+		if conn.nats().FlushTimeout(writeTimeout) == nil {
 			return ctx.Err() == nil
 		}
 		select {

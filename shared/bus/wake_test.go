@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// arrivals collects what arrives at a core subscription.
+// arrivals collects the numbers that a core subscription receives.
 type arrivals struct {
 	mu   sync.Mutex
 	n    []int
@@ -24,56 +24,56 @@ type arrivals struct {
 
 func subscribeTo(t *testing.T, nc *nats.Conn, subject string) *arrivals {
 	t.Helper()
-	h := &arrivals{conn: nc}
+	a := &arrivals{conn: nc}
 	var err error
-	h.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
+	a.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
 		n, err := strconv.Atoi(string(m.Data))
 		if err != nil {
 			panic(err)
 		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.n = append(h.n, n)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.n = append(a.n, n)
 	})
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	return h
+	return a
 }
 
-func (h *arrivals) sum() (messages, total int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, n := range h.n {
+func (a *arrivals) sum() (messages, total int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range a.n {
 		total += n
 	}
-	return len(h.n), total
+	return len(a.n), total
 }
 
 func TestWakeDebounces(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
+	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
 	began := time.Now()
 	for range 1000 {
 		b.Wake(WakeSweep, 1)
 	}
 	b.Wake(WakeSweep, 0)
 	atMost := 2 + int(time.Since(began)/wakeInterval)
-	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all arrive")
-	messages, _ := h.sum()
+	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 1001 }, "all arrive")
+	messages, _ := a.sum()
 	require.LessOrEqual(t, messages, atMost)
 	require.Zero(t, b.Dropped())
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pending) == 0 }, "nothing is kept for a quiet subject")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pending) == 0 }, "no state is left for a subject without wake-ups")
 }
 
 func TestCloseSendsPendingWakeUps(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, h := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
+	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeSweep, 2)
 	b.Close()
-	bustest.Eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all arrive")
+	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 3 }, "all arrive")
 	b.Wake(WakeSweep, 4)
 	require.EqualValues(t, 1, b.Dropped())
 }
@@ -95,7 +95,7 @@ func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 		subjects := broker.Info(js, StreamWake).State.Subjects
 		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
 	}, "both wake-ups and the schedule")
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "nothing is owed any more")
+	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "no unsent wake-up is left")
 }
 
 func TestUnsentWakeUpsAreBounded(t *testing.T) {
@@ -140,7 +140,7 @@ func TestOnQueueSurvivesRestart(t *testing.T) {
 	bustest.Eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(received) > 0 }, "received before")
 	<-subscribed
 	broker.Stop()
-	require.Empty(t, subscribed, "nothing was missed")
+	require.Empty(t, subscribed, "not called without a reconnect")
 	broker.Start(broker.Dir)
 	bustest.Eventually(t, func() bool {
 		b.Wake(QueueSubject("after"), 1)
@@ -170,28 +170,27 @@ func TestEscapeToken(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, name := range []string{"default", "a.b", "a=2eb", "a b", "*", ">", "验证码", "A_b-9"} {
-		made := escapeToken(name)
-		require.NotContains(t, made, ".")
-		require.True(t, publishable("wake.queue."+made), made)
-		require.False(t, seen[made])
-		seen[made] = true
-		back, ok := unescapeToken(made)
+		token := escapeToken(name)
+		require.NotContains(t, token, ".")
+		require.True(t, publishable("wake.queue."+token), token)
+		require.False(t, seen[token])
+		seen[token] = true
+		back, ok := unescapeToken(token)
 		require.True(t, ok)
 		require.Equal(t, name, back)
 	}
-	for _, none := range []string{"=", "=2", "=zz"} {
-		_, ok := unescapeToken(none)
-		require.False(t, ok, none)
+	for _, invalid := range []string{"=", "=2", "=zz"} {
+		_, ok := unescapeToken(invalid)
+		require.False(t, ok, invalid)
 	}
 }
 
-// halting is a way to a server on which nothing passes while it is locked, and
-// nobody is received so.
-func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
+// stallingProxy returns the URL of a proxy to a server. It passes no data while gate is locked.
+func stallingProxy(t *testing.T, to string, gate *sync.Mutex) (url string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
+	t.Cleanup(func() { _ = listener.Close() })
 	pass := func(to, from net.Conn) {
 		defer to.Close()
 		for bytes := make([]byte, 4096); ; {
@@ -209,7 +208,7 @@ func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
 	}
 	go func() {
 		for {
-			client, err := l.Accept()
+			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
@@ -222,19 +221,19 @@ func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
 			go pass(client, server)
 		}
 	}()
-	return "nats://" + l.Addr().String()
+	return "nats://" + listener.Addr().String()
 }
 
 func TestOnQueueWaitsForStalledServer(t *testing.T) {
 	t.Parallel()
 	var gate sync.Mutex
-	b := newBus(t, halting(t, bustest.NewBroker(t).URL(), &gate))
+	b := newBus(t, stallingProxy(t, bustest.NewBroker(t).URL(), &gate))
 	_, err := b.connection(t.Context())
 	require.NoError(t, err)
 	gate.Lock()
 	subscribed := make(chan bool, 10)
 	b.OnQueue(func(string, int) {}, func() { subscribed <- true })
-	<-time.After(writeTimeout + time.Second) // longer than one question to the server waits
+	<-time.After(writeTimeout + time.Second) // longer than the timeout of one flush
 	require.Empty(t, subscribed)
 	gate.Unlock()
 	<-subscribed

@@ -1,5 +1,5 @@
-// Package bustest is what the tests of bus and trigger share: a NATS server of their own, events,
-// and bounded waits. It does not import bus, whose own tests use it.
+// Package bustest has what the tests of bus and trigger share: a NATS server for each test, events,
+// and bounded waits. It does not import bus, because the tests of bus use it.
 package bustest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Soon bounds one call, and a third of a wait of Eventually.
+// Soon is the time limit of one call. Eventually waits three times as long.
 const Soon = 10 * time.Second
 
 // Poll is how often a condition is checked.
@@ -104,7 +104,7 @@ func Within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// Eventually fails the test if the condition does not hold within 30 s.
+// Eventually fails the test if the condition is not true within 30 s. what describes it.
 func Eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, 3*Soon, Poll, what)

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// injector stands before a server and adds what a test says to what clients read.
+// injector is a proxy before a server that can add text to what clients read.
 type injector struct {
 	addr    string
 	mu      sync.Mutex
@@ -23,13 +23,13 @@ type injector struct {
 
 func newInjector(t *testing.T, server string) *injector {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	i := &injector{addr: l.Addr().String()}
+	t.Cleanup(func() { listener.Close() })
+	i := &injector{addr: listener.Addr().String()}
 	go func() {
 		for {
-			client, err := l.Accept()
+			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
@@ -52,8 +52,7 @@ func (i *injector) serve(client net.Conn, server string) {
 		defer upstream.Close()
 		_, _ = io.Copy(upstream, client)
 	}()
-	// Line by line: what is injected comes between two. No message of the test has a
-	// line break in it.
+	// Copy line by line, so that injected text is not inside a line. No message of the test has a line break.
 	for lines := bufio.NewReader(upstream); ; {
 		line, err := lines.ReadBytes('\n')
 		i.mu.Lock()
@@ -65,8 +64,7 @@ func (i *injector) serve(client net.Conn, server string) {
 	}
 }
 
-// end writes text to every client and closes its connection, as a server does after
-// an error.
+// end writes text to every client and closes its connection, as a server does after an error.
 func (i *injector) end(text string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -80,32 +78,32 @@ func (i *injector) end(text string) {
 func TestBusReplacesAClosedConnection(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		says      string // the server, before it closes
-		permanent bool   // the client library closes its side permanently
+		text      string // from the server, before it closes the connection
+		permanent bool   // the client library closes the connection permanently
 	}{
-		"kicked without a word":              {"", false},
-		"authorization violation":            {"-ERR 'Authorization Violation'\r\n", false},
-		"authentication expired":             {"-ERR 'User Authentication Expired'\r\n", false},
-		"control line too long":              {"-ERR 'maximum control line exceeded'\r\n", true},
-		"an error that the library has not":  {"-ERR 'Some Day Known'\r\n", true},
-		"payload too large, said by another": {"-ERR 'Maximum Payload Violation'\r\n", true},
+		"closed without an error":              {"", false},
+		"authorization violation":              {"-ERR 'Authorization Violation'\r\n", false},
+		"authentication expired":               {"-ERR 'User Authentication Expired'\r\n", false},
+		"control line too long":                {"-ERR 'maximum control line exceeded'\r\n", true},
+		"an error unknown to the library":      {"-ERR 'Some Day Known'\r\n", true},
+		"payload of another message too large": {"-ERR 'Maximum Payload Violation'\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := bustest.NewBroker(t)
-			between := newInjector(t, server.URL())
-			b, neighbour := newBus(t, "nats://"+between.addr), newBus(t, server.URL())
+			proxy := newInjector(t, server.URL())
+			b, neighbour := newBus(t, "nats://"+proxy.addr), newBus(t, server.URL())
 			require.NoError(t, neighbour.Ensure(t.Context()))
 			callers := followCallers(b)
 			bustest.Eventually(t, callers.has(0, 1), "subscribed")
 			follower := follow(t, b, "ann", nil)
 			publishAll(t, neighbour, toUser("ann", "before"))
-			require.Equal(t, []string{"before"}, reads(t, follower, 1))
+			require.Equal(t, []string{"before"}, readIDs(t, follower, 1))
 
 			first := connectionOf(b)
 			used, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 			require.NoError(t, err)
-			between.end(c.says)
+			proxy.end(c.text)
 			bustest.Eventually(t, func() bool {
 				_, err := b.connection(t.Context())
 				return callers.has(0, 2)() && err == nil
@@ -114,15 +112,15 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 			require.Equal(t, c.permanent, first.IsClosed())
 
 			b.NotifyCaller(bustest.Within(t, bustest.Soon), "bob")
-			bustest.Eventually(t, callers.has(1, 2), "a change of a caller arrives")
+			bustest.Eventually(t, callers.has(1, 2), "changes of callers are received")
 			publishAll(t, b, toUser("ann", "after"))
-			require.Equal(t, []string{"after"}, reads(t, follower, 1))
-			require.True(t, used.Lost(), "users of the old connection go on with the new one")
+			require.Equal(t, []string{"after"}, readIDs(t, follower, 1))
+			require.True(t, used.Lost(), "the old connection is reported as lost")
 		})
 	}
 }
 
-// The real server ends a connection over which too long a subject comes.
+// A real server closes a connection on which it receives a too long subject.
 func TestBusSurvivesTooLongSubject(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
@@ -138,7 +136,7 @@ func TestBusSurvivesTooLongSubject(t *testing.T) {
 	}, "connected again")
 	publishAll(t, b, eventMessage("after"))
 	b.Close()
-	require.True(t, connectionOf(b).IsClosed(), "and it stays closed after Close")
+	require.True(t, connectionOf(b).IsClosed(), "it stays closed after Close")
 }
 
 func connectionOf(b *Bus) *nats.Conn {
