@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	batchTries      = 3                // for a batch that makes the function fail
-	localTries      = 5                // before another trigger may try
-	batchBackoffMax = 10 * time.Second // short, since later batches wait and a try is one call
+	batchTries      = 3                // after so many 500 responses the events of a batch are posted one by one
+	localTries      = 5                // after so many failures another trigger may try
+	batchBackoffMax = 10 * time.Second // short, since later batches wait and a try is only one POST
 	othersPoll      = 250 * time.Millisecond
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
@@ -28,8 +28,8 @@ const (
 //
 // Invariant: a batch begins only when no other trigger holds unsettled messages of the route. So the
 // held messages begin with the oldest unsettled one, and one acknowledgement settles a batch. NATS
-// numbers deliveries: only if a number is missing here can messages be elsewhere, and only then is the
-// server asked.
+// numbers the deliveries of a consumer. While no number is missing here, no other trigger can hold
+// messages, and the server is not queried.
 type batchPipeline struct {
 	t             *Trigger
 	r             *route
@@ -50,85 +50,85 @@ type item struct {
 }
 
 // pullBatches delivers batches until the connection or the consumer is lost.
-func (t *Trigger) pullBatches(ctx, work context.Context, l *bus.Connection, consumer jetstream.Consumer, r *route) error {
-	a := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
-	if has := consumer.CachedInfo().Config; has.PriorityPolicy != jetstream.PriorityPolicyPinned || has.AckPolicy != jetstream.AckAllPolicy {
+func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, consumer jetstream.Consumer, r *route) error {
+	p := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
+	if cfg := consumer.CachedInfo().Config; cfg.PriorityPolicy != jetstream.PriorityPolicyPinned || cfg.AckPolicy != jetstream.AckAllPolicy {
 		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and the trigger will create it correctly", r.Durable)
 	}
 	for {
-		err := a.run(ctx, work)
-		var way yieldError
-		away := errors.As(err, &way)
-		if !l.Lost() && (away || ctx.Err() != nil) {
-			a.unpin(l)
+		err := p.run(ctx, work)
+		var yield yieldError
+		yields := errors.As(err, &yield)
+		if !conn.Lost() && (yields || ctx.Err() != nil) {
+			p.unpin(conn)
 		}
 		switch {
-		case away:
-			r.sleep(ctx, way.after)
+		case yields:
+			r.sleep(ctx, yield.after)
 		case err != nil:
 			return err
 		}
 	}
 }
 
-// yieldError ends a run that could not deliver, so that another trigger can try.
+// yieldError ends a run that could not deliver, so that another trigger can try meanwhile.
 type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
 
 // run fetches and delivers until nothing is left, then returns unsettled messages.
-func (a *batchPipeline) run(ctx, work context.Context) error {
-	stop := heartbeat(a.r.AckWait/3, a.extendAckWait)
-	err := a.fetchBatch(ctx)
+func (p *batchPipeline) run(ctx, work context.Context) error {
+	stop := heartbeat(p.r.AckWait/3, p.extendAckWait)
+	err := p.fetchBatch(ctx)
 	for err == nil {
-		items := a.nextBatch()
+		items := p.nextBatch()
 		if len(items) == 0 {
 			break
 		}
-		err = a.deliver(ctx, work, items)
+		err = p.deliver(ctx, work, items)
 	}
 	stop()
-	a.nakHeld(work)
+	p.nakHeld(work)
 	if errors.Is(err, jetstream.ErrPinIDMismatch) { // another trigger is active now
 		return nil
 	}
 	return err
 }
 
-func (a *batchPipeline) extendAckWait() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, it := range a.held {
-		// A lost one is replaced by the next, or by another delivery.
+func (p *batchPipeline) extendAckWait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, it := range p.held {
+		// A lost heartbeat is followed by the next one, or the message is redelivered.
 		_ = it.msg.InProgress()
 	}
 }
 
-// fetchBatch waits for a message and for those that follow within BatchWait. If none arrives, none is
-// held.
-func (a *batchPipeline) fetchBatch(ctx context.Context) error {
-	// Ask again before the pin expires.
-	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
+// fetchBatch waits for a message and for those that follow within BatchWait. If no message arrives, it
+// returns nil and nothing is held.
+func (p *batchPipeline) fetchBatch(ctx context.Context) error {
+	// The next request must arrive before the pin expires.
+	idle, cancel := context.WithTimeout(ctx, min(pullFor, p.r.AckWait/2))
 	defer cancel()
-	a.r.setDeadline(pullFor)
-	if _, err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.count() == 0 {
+	p.r.setDeadline(pullFor)
+	if _, err := p.fetch(1, jetstream.FetchContext(idle)); err != nil || p.count() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
-	if err := a.fetchMore(a.r.Batch-1, a.r.BatchWait); err != nil {
+	if err := p.fetchMore(p.r.Batch-1, p.r.BatchWait); err != nil {
 		return err
 	}
-	return a.awaitOthers(ctx)
+	return p.awaitOthers(ctx)
 }
 
-// fetchMore fetches up to n messages that arrive within wait. The server ends the wait: a message sent
-// to a client that just stopped waiting would come again only after AckWait. For the same reason the
-// requests are limited by count and not by jetstream.FetchMaxBytes, where client and server count the
-// bytes of a pinned consumer differently.
-func (a *batchPipeline) fetchMore(n int, wait time.Duration) error {
-	atOnce := a.r.pullBytes / maxMessageBytes
+// fetchMore fetches up to n messages that arrive within wait. The server ends the wait, not the client: a
+// message sent to a client that has stopped waiting would be redelivered only after AckWait. For the same
+// reason the requests are limited by count and not by jetstream.FetchMaxBytes, where client and server
+// count the bytes of a pinned consumer differently.
+func (p *batchPipeline) fetchMore(n int, wait time.Duration) error {
+	perRequest := p.r.pullBytes / maxMessageBytes
 	for end := time.Now().Add(wait); n > 0; {
-		some := min(n, atOnce)
-		fetched, err := a.fetch(some, jetstream.FetchMaxWait(max(time.Until(end), time.Millisecond)))
+		some := min(n, perRequest)
+		fetched, err := p.fetch(some, jetstream.FetchMaxWait(max(time.Until(end), time.Millisecond)))
 		if err != nil || fetched < some {
 			return err
 		}
@@ -137,46 +137,45 @@ func (a *batchPipeline) fetchMore(n int, wait time.Duration) error {
 	return nil
 }
 
-// awaitOthers waits until no other trigger holds messages: those of a trigger that is gone are
-// redelivered here, those of a working one get settled.
-func (a *batchPipeline) awaitOthers(ctx context.Context) error {
-	for logged := false; a.heldElsewhere; logged = true {
-		a.r.setDeadline(othersPoll)
-		info, err := a.consumer.Info(ctx)
+// awaitOthers waits until no other trigger holds messages: those of a stopped trigger are redelivered
+// here, a running one settles its own.
+func (p *batchPipeline) awaitOthers(ctx context.Context) error {
+	for logged := false; p.heldElsewhere; logged = true {
+		p.r.setDeadline(othersPoll)
+		info, err := p.consumer.Info(ctx)
 		if err != nil {
 			return err
 		}
-		a.removeSettled(info.AckFloor.Stream)
-		held := a.count()
-		if a.heldElsewhere = info.NumAckPending > held; !a.heldElsewhere {
+		p.removeSettled(info.AckFloor.Stream)
+		held := p.count()
+		if p.heldElsewhere = info.NumAckPending > held; !p.heldElsewhere {
 			break
 		}
 		if !logged {
-			a.t.log.Info("another trigger holds messages of this route: waiting for them",
-				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
+			p.t.log.Info("another trigger holds messages of this route: waiting for them",
+				"route", p.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
-		if err := a.fetchMore(max(a.r.Batch-held, 1), othersPoll); err != nil {
+		if err := p.fetchMore(max(p.r.Batch-held, 1), othersPoll); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// removeSettled drops messages that another trigger has settled, so that they are not counted as held
-// here.
-func (a *batchPipeline) removeSettled(settled uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.held = slices.DeleteFunc(a.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
+// removeSettled removes messages that another trigger has settled, so that they do not count as held here.
+func (p *batchPipeline) removeSettled(settled uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = slices.DeleteFunc(p.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
 }
 
-func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ error) {
-	batch, err := a.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(priorityGroup))
+func (p *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ error) {
+	batch, err := p.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(priorityGroup))
 	if err != nil {
 		return 0, err
 	}
 	for msg := range batch.Messages() {
-		a.add(msg)
+		p.add(msg)
 		fetched++
 	}
 	if err := batch.Error(); !errors.Is(err, context.DeadlineExceeded) {
@@ -185,182 +184,182 @@ func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ er
 	return fetched, nil
 }
 
-// add inserts the message in stream order; a later delivery replaces an earlier one.
-func (a *batchPipeline) add(msg jetstream.Msg) {
+// add inserts the message in stream order. A redelivery replaces the earlier delivery of the message.
+func (p *batchPipeline) add(msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		a.t.log.Error("a message without metadata", "route", a.r.Durable, "error", err)
+		p.t.log.Error("a message without metadata", "route", p.r.Durable, "error", err)
 		return
 	}
-	a.heldElsewhere = a.heldElsewhere || meta.Sequence.Consumer != a.nextDelivery
-	a.nextDelivery = meta.Sequence.Consumer + 1
-	a.pin = msg.Headers().Get(pinHeader)
-	it := &item{msg: msg, meta: meta, event: newPostedEvent(msg, meta, &a.r.Route)}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at, twice := slices.BinarySearchFunc(a.held, meta.Sequence.Stream, func(h *item, seq uint64) int {
+	p.heldElsewhere = p.heldElsewhere || meta.Sequence.Consumer != p.nextDelivery
+	p.nextDelivery = meta.Sequence.Consumer + 1
+	p.pin = msg.Headers().Get(pinHeader)
+	it := &item{msg: msg, meta: meta, event: newPostedEvent(msg, meta, &p.r.Route)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, found := slices.BinarySearchFunc(p.held, meta.Sequence.Stream, func(h *item, seq uint64) int {
 		return cmp.Compare(h.meta.Sequence.Stream, seq)
 	})
-	if twice {
-		a.held[at] = it
+	if found {
+		p.held[at] = it
 		return
 	}
-	a.held = slices.Insert(a.held, at, it)
+	p.held = slices.Insert(p.held, at, it)
 }
 
-func (a *batchPipeline) count() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.held)
+func (p *batchPipeline) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.held)
 }
 
 // nextBatch returns the messages of the next POST.
-func (a *batchPipeline) nextBatch() []*item {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.held[:min(fittingInPost(a.held), a.r.Batch)])
+func (p *batchPipeline) nextBatch() []*item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.held[:min(fittingInPost(p.held), p.r.Batch)])
 }
 
 // deliver posts and settles items, the first held messages, and fetches more meanwhile.
-func (a *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
+func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
-	if room := 2*a.r.Batch - a.count(); room > 0 {
-		go func() { fetched <- a.fetchMore(min(room, a.r.Batch), a.r.BatchWait) }()
+	if room := 2*p.r.Batch - p.count(); room > 0 {
+		go func() { fetched <- p.fetchMore(min(room, p.r.Batch), p.r.BatchWait) }()
 	} else {
 		fetched <- nil
 	}
-	err := a.postUntilTaken(ctx, work, items)
+	err := p.postUntilAccepted(ctx, work, items)
 	if err = cmp.Or(err, <-fetched, ctx.Err()); err != nil {
 		return err
 	}
-	return a.awaitOthers(ctx)
+	return p.awaitOthers(ctx)
 }
 
-// postUntilTaken posts the messages until the function accepts them. If it refuses them together, or
+// postUntilAccepted posts the messages until the function accepts them. If it refuses them together, or
 // fails repeatedly with 500, each is posted alone and becomes a dead letter if it is refused again.
-func (a *batchPipeline) postUntilTaken(ctx, work context.Context, items []*item) error {
+func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
-		a.r.setDeadline(a.t.deliveryMax)
-		v := a.post(work, items, tries)
-		log := a.t.logger(a.r, items[0].meta).With("events", len(items), "status", v.status, "reason", v.reason)
+		p.r.setDeadline(p.t.deliveryMax)
+		v := p.post(work, items, tries)
+		log := p.t.logger(p.r, items[0].meta).With("events", len(items), "status", v.status, "reason", v.reason)
 		var err error
 		switch {
 		case v.kind == verdictDone:
-			return a.acknowledge(work, items)
+			return p.acknowledge(work, items)
 		case len(items) > 1 && (v.kind == verdictRefused || v.status == http.StatusInternalServerError && tries >= batchTries):
 			log.Warn("the function failed on a batch: posting its events one by one")
-			return a.postEach(ctx, work, items)
+			return p.postEach(ctx, work, items)
 		case v.kind == verdictRefused:
-			if err = a.deadLetter(work, items[0], v); err == nil {
+			if err = p.deadLetter(work, items[0], v); err == nil {
 				return nil
 			}
-			a.r.retried.Add(1)
+			p.r.retried.Add(1)
 		case v.kind == verdictDenied:
-			log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", a.r.url)
-			a.r.denied.Add(1)
+			log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", p.r.url)
+			p.r.denied.Add(1)
 		default:
-			a.r.retried.Add(1)
+			p.r.retried.Add(1)
 		}
-		delay := max(min(a.t.retryDelay(v, tries), batchBackoffMax), v.retryAfter)
+		delay := max(min(p.t.retryDelay(v, tries), batchBackoffMax), v.retryAfter)
 		log.Info("a batch will be posted again", "after", delay.String(), "error", err)
 		if tries == localTries {
 			return yieldError{delay}
 		}
-		if a.r.sleep(ctx, delay); ctx.Err() != nil {
+		if p.r.sleep(ctx, delay); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
 }
 
-func (a *batchPipeline) postEach(ctx, work context.Context, items []*item) error {
+func (p *batchPipeline) postEach(ctx, work context.Context, items []*item) error {
 	for i := range items {
-		if err := a.postUntilTaken(ctx, work, items[i:i+1]); err != nil {
+		if err := p.postUntilAccepted(ctx, work, items[i:i+1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *batchPipeline) post(ctx context.Context, items []*item, tries uint64) verdict {
+func (p *batchPipeline) post(ctx context.Context, items []*item, tries uint64) verdict {
 	if len(items) == 1 {
-		return a.t.postInTurn(ctx, a.r, items[0].event.withAttempt(items[0].meta.NumDelivered+tries-1))
+		return p.t.postInSlot(ctx, p.r, items[0].event.withAttempt(items[0].meta.NumDelivered+tries-1))
 	}
-	return a.t.postInTurn(ctx, a.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
+	return p.t.postInSlot(ctx, p.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
 }
 
 // acknowledge settles items and everything before them.
-func (a *batchPipeline) acknowledge(work context.Context, items []*item) error {
-	last, err := a.lastDelivery(items)
+func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
+	last, err := p.lastDelivery(items)
 	if err != nil {
 		return err
 	}
-	err = a.t.settle(work, func(ctx context.Context, _ jetstream.JetStream) error { return last.DoubleAck(ctx) })
+	err = p.t.settle(work, func(ctx context.Context, _ jetstream.JetStream) error { return last.DoubleAck(ctx) })
 	if err != nil {
 		return err
 	}
-	a.r.acked.Add(uint64(len(items)))
-	a.removeFirst(len(items))
+	p.r.acked.Add(uint64(len(items)))
+	p.removeFirst(len(items))
 	return nil
 }
 
 // deadLetter settles a refused event. If neither DEADLETTERS nor the function stores it, it is
-// acknowledged all the same, so that later events go on: the stream of such a route keeps acknowledged
-// messages.
-func (a *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
-	last, err := a.lastDelivery([]*item{it})
+// acknowledged nevertheless, so that it does not block later events: the stream of such a route keeps
+// acknowledged messages.
+func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
+	last, err := p.lastDelivery([]*item{it})
 	if err != nil {
 		return err
 	}
-	log := a.t.logger(a.r, it.meta).With("status", v.status, "reason", v.reason)
-	err = a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
-		err := a.t.deadLetter(ctx, js, a.r, it.msg, it.meta, it.event, v)
+	log := p.t.logger(p.r, it.meta).With("status", v.status, "reason", v.reason)
+	err = p.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
+		err := p.t.deadLetter(ctx, js, p.r, it.msg, it.meta, it.event, v)
 		switch {
 		case err == nil:
 			log.Error("an event was refused and is now a dead letter")
-			return countSuccess(&a.r.deadLettered, last.DoubleAck(ctx))
+			return countSuccess(&p.r.deadLettered, last.DoubleAck(ctx))
 		case errors.Is(err, errFunctionRefused):
-			log.Error("an event was refused and could not be stored as a dead letter: it stays in its stream and is not delivered again", "stream", a.r.Stream, "error", err)
-			return countSuccess(&a.r.setAside, last.DoubleAck(ctx))
+			log.Error("an event was refused and could not be stored as a dead letter: it stays in its stream and is not delivered again", "stream", p.r.Stream, "error", err)
+			return countSuccess(&p.r.setAside, last.DoubleAck(ctx))
 		}
 		return err
 	})
 	if err == nil {
-		a.removeFirst(1)
+		p.removeFirst(1)
 	}
 	return err
 }
 
-// lastDelivery returns the newest delivery of the last of items. It fails if items are not the first
-// held messages, since acknowledging them would settle earlier ones.
-func (a *batchPipeline) lastDelivery(items []*item) (jetstream.Msg, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// lastDelivery returns the newest delivery of the last item. It fails unless the items are the first held
+// messages: acknowledging them would settle earlier messages too.
+func (p *batchPipeline) lastDelivery(items []*item) (jetstream.Msg, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	n := len(items)
-	if len(a.held) < n || a.held[0].meta.Sequence.Stream != items[0].meta.Sequence.Stream ||
-		a.held[n-1].meta.Sequence.Stream != items[n-1].meta.Sequence.Stream {
+	if len(p.held) < n || p.held[0].meta.Sequence.Stream != items[0].meta.Sequence.Stream ||
+		p.held[n-1].meta.Sequence.Stream != items[n-1].meta.Sequence.Stream {
 		return nil, errors.New("an earlier message arrived while a batch was delivered")
 	}
-	return a.held[n-1].msg, nil
+	return p.held[n-1].msg, nil
 }
 
-// removeFirst drops the first n held messages.
-func (a *batchPipeline) removeFirst(n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.held = a.held[n:]
+// removeFirst removes the first n held messages.
+func (p *batchPipeline) removeFirst(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = p.held[n:]
 }
 
-// nakHeld returns the held messages at once; otherwise the active trigger would wait for AckWait.
-func (a *batchPipeline) nakHeld(work context.Context) {
-	a.mu.Lock()
-	held := a.held
-	a.held = nil
-	a.mu.Unlock()
+// nakHeld returns the held messages to NATS at once; otherwise the active trigger would wait for AckWait.
+func (p *batchPipeline) nakHeld(work context.Context) {
+	p.mu.Lock()
+	held := p.held
+	p.held = nil
+	p.mu.Unlock()
 	if len(held) == 0 {
 		return
 	}
-	a.heldElsewhere = true
-	err := a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
+	p.heldElsewhere = true
+	err := p.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
 		for _, it := range held {
 			if err := it.msg.Nak(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 				return err
@@ -369,27 +368,27 @@ func (a *batchPipeline) nakHeld(work context.Context) {
 		return js.Conn().FlushWithContext(ctx)
 	})
 	if err != nil {
-		a.t.log.Warn("return unsettled events: they will be delivered again", "route", a.r.Durable, "events", len(held), "error", err)
+		p.t.log.Warn("cannot return unsettled events: they will be delivered again after AckWait", "route", p.r.Durable, "events", len(held), "error", err)
 	}
 }
 
 // unpin lets another trigger take over at once instead of after the pin has expired.
-func (a *batchPipeline) unpin(l *bus.Connection) {
-	ctx, unbind := l.UntilLost(context.Background())
+func (p *batchPipeline) unpin(conn *bus.Connection) {
+	ctx, unbind := conn.UntilLost(context.Background())
 	defer unbind()
 	ctx, cancel := context.WithTimeout(ctx, unpinTimeout)
 	defer cancel()
-	info, err := a.consumer.Info(ctx)
+	info, err := p.consumer.Info(ctx)
 	if err != nil || !slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {
-		return g.PinnedClientID != "" && g.PinnedClientID == a.pin
+		return g.PinnedClientID != "" && g.PinnedClientID == p.pin
 	}) {
 		return
 	}
-	s, err := l.JetStream().Stream(ctx, a.r.Stream)
+	s, err := conn.JetStream().Stream(ctx, p.r.Stream)
 	if err == nil {
-		err = s.UnpinConsumer(ctx, a.r.Durable, priorityGroup)
+		err = s.UnpinConsumer(ctx, p.r.Durable, priorityGroup)
 	}
 	if err != nil {
-		a.t.log.Debug("unpin", "route", a.r.Durable, "error", err)
+		p.t.log.Debug("unpin", "route", p.r.Durable, "error", err)
 	}
 }

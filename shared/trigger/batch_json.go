@@ -18,7 +18,7 @@ const (
 	attributeBytes = 512     // estimate for the attributes of one event
 )
 
-// fittingInPost returns how many of the first messages fit in one POST.
+// fittingInPost returns how many messages from the beginning of held fit in one POST.
 func fittingInPost(held []*item) int {
 	size := 0
 	for i, it := range held {
@@ -48,10 +48,10 @@ func encodeBatch(items []*item, tries uint64) []byte {
 
 // appendJSON appends an event in binary mode as a JSON object with its delivery number. Its data is
 // copied unchanged.
-func (d postedEvent) appendJSON(b []byte, attempt uint64) []byte {
+func (e postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 	b = append(b, `{"deliveryattempt":"`...)
 	b = append(strconv.AppendUint(b, attempt, 10), '"')
-	for name, value := range d.headers {
+	for name, value := range e.headers {
 		if name == contentType {
 			name = "datacontenttype"
 		}
@@ -61,12 +61,12 @@ func (d postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 		b = appendString(b, value)
 	}
 	switch {
-	case len(d.data) == 0:
-	case isJSON(d.headers[contentType]) && json.Valid(d.data):
-		b = append(append(b, `,"data":`...), d.data...)
+	case len(e.data) == 0:
+	case isJSON(e.headers[contentType]) && json.Valid(e.data):
+		b = append(append(b, `,"data":`...), e.data...)
 	default:
 		b = append(b, `,"data_base64":"`...)
-		b = append(base64.StdEncoding.AppendEncode(b, d.data), '"')
+		b = append(base64.StdEncoding.AppendEncode(b, e.data), '"')
 	}
 	return append(b, '}')
 }

@@ -26,26 +26,25 @@ func batchRoute() Route {
 	return r
 }
 
-// ledger has the ids of the events that a function accepted with 2xx, in the order of its calls.
+// ledger has the ids of the events that a function accepted, in the order of its calls.
 type ledger struct {
 	mu  sync.Mutex
 	ids []string
 }
 
-// take adds the events of a call and returns how many there are.
-func (l *ledger) take(t *testing.T, c call) int {
+// record adds the ids of the events of a call.
+func (l *ledger) record(t *testing.T, c call) {
 	ids := idsOf(t, c)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		if !slices.Contains(l.ids, id) { // a repeat adds nothing, as with a primary key
+		if !slices.Contains(l.ids, id) { // a repeated event is ignored, as by a primary key
 			l.ids = append(l.ids, id)
 		}
 	}
-	return len(ids)
 }
 
-func (l *ledger) taken() []string {
+func (l *ledger) recorded() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ids)
@@ -78,7 +77,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	first := acceptance(t, "1", "<é>&")
 	_, err := b.Accept(t.Context(), first)
@@ -91,7 +90,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 25 }, "acknowledged")
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 25}, trigger.Counts()["save-1-of-1"])
-	calls := f.seen()
+	calls := f.allCalls()
 	require.Equal(t, numbers(1, 10), idsOf(t, calls[0]))
 	require.Equal(t, numbers(11, 20), idsOf(t, calls[1]))
 	require.Equal(t, numbers(21, 25), idsOf(t, calls[2]))
@@ -113,12 +112,12 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 func TestSingleEventIsPostedAlone(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 1, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "acknowledged")
-	c := f.seen()[0]
+	c := f.allCalls()[0]
 	require.JSONEq(t, `{"text":"x"}`, c.body)
 	for name, want := range map[string]string{
 		"Ce-Id": "1", "Ce-Acceptseq": "1", "Ce-Fp": "print of x", "Ce-Deliveryattempt": "1", "Content-Type": "application/json",
@@ -138,7 +137,7 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 		case 2:
 			w.WriteHeader(401)
 		default:
-			l.take(t, c)
+			l.record(t, c)
 		}
 	})
 	require.NoError(t, b.Ensure(t.Context()))
@@ -146,11 +145,11 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 6, 60)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 60 }, "acknowledged")
-	require.Equal(t, numbers(1, 60), l.taken())
+	require.Equal(t, numbers(1, 60), l.recorded())
 	counts := trigger.Counts()["save-1-of-1"]
 	require.Positive(t, counts.Retried)
 	require.Positive(t, counts.Denied)
-	calls := f.seen()
+	calls := f.allCalls()
 	require.Equal(t, idsOf(t, calls[0]), idsOf(t, calls[1]))
 	require.Equal(t, idsOf(t, calls[0]), idsOf(t, calls[2]))
 	require.Contains(t, calls[2].body, `"deliveryattempt":"3"`)
@@ -167,15 +166,15 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 			_, _ = w.Write([]byte("not this one"))
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 24 }, "acknowledged")
-	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.taken())
+	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.recorded())
 	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-1-of-1"])
-	bustest.Eventually(t, func() bool { return settled(t, js, batchRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, js, batchRoute()) }, "settled")
 	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
@@ -184,19 +183,19 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	require.JSONEq(t, `{"text":"x"}`, string(m.Data))
 	for name, want := range map[string]string{
 		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-1-of-1", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
-		"dlq-function": "save", "dlq-subject": bus.AcceptSubject(anybody, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
+		"dlq-function": "save", "dlq-subject": bus.AcceptSubject(testSender, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
 	} {
 		require.Equal(t, want, m.Header.Get(name), name)
 	}
 	kept, err := b.LookUp(t.Context(), "4")
 	require.NoError(t, err)
-	require.NotNil(t, kept, "it is still in ACCEPTED too")
+	require.NotNil(t, kept, "ACCEPTED keeps it too")
 }
 
 func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		record int // what the function returns when it is asked to record what it refused
+		record int // response of the function to a RefusedType event
 		want   RouteCounts
 	}{
 		"the function records it": {http.StatusNoContent, RouteCounts{Acked: 3, DeadLettered: 1}},
@@ -207,20 +206,20 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 			broker := bustest.NewBroker(t)
 			b, js := newBus(t, broker.URL()), broker.JS()
 			var l ledger
-			f := refusing(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.take(t, c) })
+			f := refusingFunction(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.record(t, c) })
 			trigger := runTrigger(t, b, testConfig(f), batchRoute())
-			bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-			_, err := js.UpdateStream(t.Context(), full(broker.Info(js, bus.StreamDeadLetters).Config))
+			bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
+			_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(js, bus.StreamDeadLetters).Config))
 			require.NoError(t, err)
 			acceptAll(t, b, 1, 4)
-			bustest.Eventually(t, func() bool { return settled(t, js, batchRoute()) }, "settled")
-			bustest.Eventually(t, func() bool { // an event is counted after it is acknowledged
+			bustest.Eventually(t, func() bool { return isSettled(t, js, batchRoute()) }, "settled")
+			bustest.Eventually(t, func() bool { // an event is counted only after it is acknowledged
 				got := trigger.Counts()["save-1-of-1"]
 				got.Deliveries, got.Retried = 0, 0
 				return got == c.want
 			}, "counted")
-			require.ElementsMatch(t, []string{"1", "3", "4"}, l.taken())
-			require.EqualValues(t, 4, broker.Info(js, bus.StreamAccepted).State.Msgs, "nothing that was accepted is lost")
+			require.ElementsMatch(t, []string{"1", "3", "4"}, l.recorded())
+			require.EqualValues(t, 4, broker.Info(js, bus.StreamAccepted).State.Msgs, "no accepted message is lost")
 		})
 	}
 }
@@ -237,14 +236,14 @@ func TestSlowBatchIsPostedOnce(t *testing.T) {
 	acceptAll(t, one, 1, 10)
 	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
-	require.Len(t, f.seen(), 1)
+	require.Len(t, f.allCalls(), 1)
 }
 
 func TestLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
 	var l ledger
-	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
 	require.NoError(t, b.Ensure(t.Context()))
 	for i := range 10 {
 		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 250_000))
@@ -256,8 +255,8 @@ func TestLargeBatchIsSplit(t *testing.T) {
 	route.BatchWait = 2 * time.Second // the batch ends earlier, when it has all ten
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
-	require.Equal(t, numbers(1, 10), l.taken())
-	for _, c := range f.seen() {
+	require.Equal(t, numbers(1, 10), l.recorded())
+	for _, c := range f.allCalls() {
 		require.LessOrEqual(t, len(c.body), batchBytes+4096)
 	}
 	require.EqualValues(t, 3, trigger.Counts()["save-1-of-1"].Deliveries)
@@ -267,7 +266,7 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
-	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, responding(204))
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, respondWith(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	route := batchRoute()
 	config := route.consumer()
@@ -277,9 +276,9 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	acceptAll(t, b, 1, 3)
 	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "logged")
-	require.Empty(t, f.seen())
+	require.Empty(t, f.allCalls())
 	require.NoError(t, js.DeleteConsumer(t.Context(), route.Stream, route.Durable))
-	bustest.Eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "the consumer is created again, ordered")
+	bustest.Eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "the trigger creates an ordered consumer")
 }
 
 func TestFailingBatchIsPostedOneByOne(t *testing.T) {
@@ -293,23 +292,23 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 			w.WriteHeader(500)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 5 }, "acknowledged")
-	require.Equal(t, numbers(1, 5), l.taken())
+	require.Equal(t, numbers(1, 5), l.recorded())
 }
 
-// TestChangingShardsKeepsMessagesAndOrder changes from one shard to four and back
+// The test changes from one shard to four and back
 // while messages are accepted, and checks the order of each sender's messages.
 func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
 	var l ledger
-	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
 	require.NoError(t, b.Ensure(t.Context()))
 	const senders = 20
 	accepted := 0
@@ -324,22 +323,22 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	}
 	for _, shards := range []int{1, 4, 1} {
 		accept(50)
-		var running []*running
+		var triggers []*runningTrigger
 		for _, route := range SaveRoutes(SaveConfig{Shards: shards, BatchSize: 10})[1:] {
 			route.AckWait, route.Timeout = 2*time.Second, bustest.Soon
-			running = append(running, runTrigger(t, b, testConfig(f), route))
+			triggers = append(triggers, runTrigger(t, b, testConfig(f), route))
 		}
 		accept(50)
 		want := accepted - 10
-		bustest.Eventually(t, func() bool { return len(l.taken()) >= want }, "nearly all taken")
-		for _, r := range running {
+		bustest.Eventually(t, func() bool { return len(l.recorded()) >= want }, "nearly all accepted")
+		for _, r := range triggers {
 			r.stop()
 		}
 	}
 	runTrigger(t, b, testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})[1])
-	bustest.Eventually(t, func() bool { return len(l.taken()) == accepted }, "all taken")
+	bustest.Eventually(t, func() bool { return len(l.recorded()) == accepted }, "all accepted")
 	newest := map[int]int{}
-	for _, id := range l.taken() {
+	for _, id := range l.recorded() {
 		n, err := strconv.Atoi(id)
 		require.NoError(t, err)
 		require.Greater(t, n, newest[n%senders], "the order of each sender")

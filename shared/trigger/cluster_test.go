@@ -14,20 +14,20 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// newCluster returns three servers, and a Bus that has made its streams with so many copies.
-func newCluster(t *testing.T, copies int) (sandbox.NATSCluster, *bus.Bus) {
+// newCluster returns three servers, and a Bus that has created its streams with this number of replicas.
+func newCluster(t *testing.T, replicas int) (sandbox.NATSCluster, *bus.Bus) {
 	t.Helper()
 	c := sandbox.NewNATSCluster(t, 3)
-	b := openBus(t, bus.Config{URL: c.URL(), Replicas: copies})
+	b := openBus(t, bus.Config{URL: c.URL(), Replicas: replicas})
 	require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond, "the cluster is formed")
 	return c, b
 }
 
 func leaderOf(t *testing.T, b *bus.Bus, stream string) string {
 	t.Helper()
-	l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	s, err := l.JetStream().Stream(bustest.Within(t, bustest.Soon), stream)
+	s, err := conn.JetStream().Stream(bustest.Within(t, bustest.Soon), stream)
 	require.NoError(t, err)
 	return s.CachedInfo().Cluster.Leader
 }
@@ -50,7 +50,7 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 			w.WriteHeader(503)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	route := batchRoute()
 	other := openBus(t, bus.Config{URL: c.URL(), Replicas: 3})
@@ -71,30 +71,29 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 			}
 		}
 	})
-	bustest.Eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
+	bustest.Eventually(t, func() bool { return len(l.recorded()) > 50 }, "some events are accepted")
 	kill(c, leaderOf(t, b, bus.StreamAccepted))
 	publishing.Wait()
-	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*bustest.Soon, bustest.Poll, "all taken")
-	require.Equal(t, numbers(1, events), l.taken())
+	require.Eventually(t, func() bool { return len(l.recorded()) == events }, 3*bustest.Soon, bustest.Poll, "all events are accepted")
+	require.Equal(t, numbers(1, events), l.recorded())
 }
 
 func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t, 1)
-	// With one copy a stream is gone with its server; which server has it is chance.
+	// A stream with one replica is lost with its server. NATS chooses the server at random.
 	for leaderOf(t, b, bus.StreamEvents) == leaderOf(t, b, bus.StreamWake) {
-		l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+		conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
-		require.NoError(t, l.JetStream().DeleteStream(bustest.Within(t, bustest.Soon), bus.StreamEvents))
+		require.NoError(t, conn.JetStream().DeleteStream(bustest.Within(t, bustest.Soon), bus.StreamEvents))
 		require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond)
 	}
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
-	gone := leaderOf(t, b, bus.StreamEvents)
-	kill(c, gone)
-	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
-	before := len(f.seen())
-	bustest.Eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
+	kill(c, leaderOf(t, b, bus.StreamEvents))
+	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "only the route of the lost stream stops")
+	before := len(f.allCalls())
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= before+2 }, "the other route still ticks")
 	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
 }

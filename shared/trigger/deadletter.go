@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	deadLetterTimeout = 2 * time.Second // the function is the fallback
+	deadLetterTimeout = 2 * time.Second // short: the function is the fallback
 	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// RefusedType is the type of the event that asks a function to record an event it refused as a dead
-// letter. Its data is a Refused.
+// RefusedType is the type of the event that the trigger posts so that a function records, as a dead letter,
+// an event that it refused. Its data is a Refused.
 const RefusedType = "sendonce.event.refused.v1"
 
 // Refused is an event that a function refused and that DEADLETTERS did not store.
@@ -34,22 +34,23 @@ type Refused struct {
 	Attempts int    `json:"attempts"`
 }
 
-// errFunctionRefused: the function refused to record a dead letter too.
+// errFunctionRefused means that the function refused to record the dead letter too.
 var errFunctionRefused = errors.New("the function does not record it either")
 
 // deadLetter stores the event and the reason in DEADLETTERS. If that is full, missing or does not
-// reply, the function is asked to record it, so that later events need not wait.
+// reply, deadLetter posts a RefusedType event to the function, which records it, so that later events
+// need not wait.
 func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
 	err := publishDeadLetter(ctx, js, r, msg, meta, event, v)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	t.logger(r, meta).Warn("DEADLETTERS did not store an event: asking the function to record it", "error", err)
-	asked, encodeErr := refusedEvent(r, meta, event, v)
+	request, encodeErr := refusedEvent(r, meta, event, v)
 	if encodeErr != nil {
 		return encodeErr
 	}
-	outcome := t.post(ctx, r, asked)
+	outcome := t.post(ctx, r, request)
 	switch outcome.kind {
 	case verdictDone:
 		return nil

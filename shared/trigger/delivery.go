@@ -20,16 +20,16 @@ import (
 
 const (
 	settleTimeout = 10 * time.Second
-	// resettleTimeout is for a second connection: a restarted server may have forgotten the delivery
-	// and then does not reply.
+	// resettleTimeout is for settling on a second connection: a restarted server does not reply if it has
+	// lost the state of the delivery.
 	resettleTimeout       = time.Second
 	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
-	unavailableBackoffMax = 10 * time.Second // while the function, or what it depends on, is unavailable
-	unorderedBackoffMax   = 2 * time.Second  // then, of a route with UnorderedBatch: what waits takes the places of others
-	repeatDelayMax        = 10 * time.Second // of a wake-up that the trigger repeats itself
+	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
+	unorderedBackoffMax   = 2 * time.Second  // the same for a route with UnorderedBatch, where waiting retries count as in flight
+	repeatDelayMax        = 10 * time.Second // before the trigger publishes a failed wake-up again
 	retryAfterMax         = time.Hour
-	responseReadLimit     = 64 << 10 // read so much of a response to reuse its connection
-	reasonMax             = 500
+	responseReadLimit     = 64 << 10 // bytes of a response; its connection is reused only after it was read to its end
+	reasonMax             = 500      // bytes
 )
 
 // verdict is the outcome of one delivery.
@@ -46,7 +46,7 @@ type verdictKind int
 const (
 	verdictDone    verdictKind = iota // 2xx
 	verdictRetry                      // may succeed later
-	verdictDenied                     // the trigger's settings are wrong: retried, logged as an error
+	verdictDenied                     // the trigger's settings are wrong: it is retried, and logged as an error
 	verdictRefused                    // the function will never accept it
 )
 
@@ -58,15 +58,15 @@ func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 		t.log.Error("a message without metadata", "route", r.Durable, "error", err)
 		return
 	}
-	// A lost one is replaced by the next, or by another delivery.
+	// A lost heartbeat is followed by the next one, or the message is redelivered.
 	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
 	it := &item{msg, meta, newPostedEvent(msg, meta, &r.Route)}
-	t.settleByVerdict(ctx, r, it, t.postInTurn(ctx, r, it.event.withAttempt(meta.NumDelivered)))
+	t.settleByVerdict(ctx, r, it, t.postInSlot(ctx, r, it.event.withAttempt(meta.NumDelivered)))
 }
 
-// postInTurn waits for a free slot and posts.
-func (t *Trigger) postInTurn(ctx context.Context, r *route, event postedEvent) verdict {
+// postInSlot waits for a free slot and posts.
+func (t *Trigger) postInSlot(ctx context.Context, r *route, event postedEvent) verdict {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -82,7 +82,7 @@ func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v ver
 		return t.applyVerdict(ctx, js, r, it.msg, it.meta, it.event, v)
 	})
 	if err != nil {
-		t.logger(r, it.meta).Warn("settle an event: it will be delivered again", "status", v.status, "error", err)
+		t.logger(r, it.meta).Warn("cannot settle an event: it will be delivered again", "status", v.status, "error", err)
 	}
 }
 
@@ -166,22 +166,22 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 	return v
 }
 
-// settle calls do with the connection, and once more on the next one if it was lost meanwhile. A
+// settle calls do with the connection, and again with the next one if the connection was lost meanwhile. A
 // message that is not settled in time is delivered again.
 func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for limit := settleTimeout; ; limit = resettleTimeout {
-		l, err := t.bus.AwaitConnection(ctx)
+		conn, err := t.bus.AwaitConnection(ctx)
 		if err != nil {
 			return err
 		}
 		limited, cancel := context.WithTimeout(ctx, limit)
-		linked, unbind := l.UntilLost(limited)
-		err = do(linked, l.JetStream())
+		connCtx, unbind := conn.UntilLost(limited)
+		err = do(connCtx, conn.JetStream())
 		unbind()
 		cancel()
-		if err == nil || !l.Lost() {
+		if err == nil || !conn.Lost() {
 			return err
 		}
 	}
@@ -211,8 +211,8 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 	return countSuccess(&r.retried, msg.NakWithDelay(delay))
 }
 
-// retryDelay returns the wait after so many attempts, the last of which had this verdict. It stays
-// short while something is unavailable, so that work resumes soon after it is back.
+// retryDelay returns the wait after this number of attempts, the last of which had verdict v. It stays
+// short while something is unavailable, so that work resumes soon after the end of the outage.
 func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
 	backoff := retry.Jitter(retry.Delay(t.cfg.MinBackoff, t.cfg.MaxBackoff, int(attempts)))
 	switch {
@@ -232,7 +232,7 @@ func countSuccess(count *atomic.Uint64, err error) error {
 	return err
 }
 
-// retryDelayOn is retryDelay for a message of a route, where others may wait behind it.
+// retryDelayOn is retryDelay for a message of r, with a shorter limit if other messages may wait behind it.
 func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Duration {
 	delay := t.retryDelay(v, attempts)
 	if v.unavailable && r.UnorderedBatch > 1 {
@@ -241,7 +241,7 @@ func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Durati
 	return delay
 }
 
-// oneLine makes text fit a header and a log line.
+// oneLine returns s as one line of at most reasonMax bytes, for a header and the log.
 func oneLine(s string) string {
 	s = text.Line(s)
 	if len(s) > reasonMax {

@@ -33,7 +33,7 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 			trigger := runTrigger(t, b, testConfig(f), testRoute())
 			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}, trigger.Counts()["d"])
-			require.Equal(t, "3", f.seen()[2].header.Get("Ce-Deliveryattempt"))
+			require.Equal(t, "3", f.allCalls()[2].header.Get("Ce-Deliveryattempt"))
 		})
 	}
 }
@@ -51,7 +51,7 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	require.GreaterOrEqual(t, f.seen()[1].at.Sub(f.seen()[0].at), time.Second)
+	require.GreaterOrEqual(t, f.allCalls()[1].at.Sub(f.allCalls()[0].at), time.Second)
 }
 
 func TestUnavailableBackoffIsBounded(t *testing.T) {
@@ -63,16 +63,16 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
-	many := &route{Route: togetherRoute()}
-	require.LessOrEqual(t, trigger.retryDelayOn(many, verdict{kind: verdictRetry, unavailable: true, retryAfter: time.Second}, 20), unorderedBackoffMax,
-		"events of others wait behind those that come again")
-	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "who says nothing may be broken")
+	unordered := &route{Route: unorderedRoute()}
+	require.LessOrEqual(t, trigger.retryDelayOn(unordered, verdict{kind: verdictRetry, unavailable: true, retryAfter: time.Second}, 20), unorderedBackoffMax,
+		"other events wait behind the waiting retries")
+	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "without Retry-After the function may be broken")
 	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
 
-	call := func(respond http.HandlerFunc, end bool) time.Duration {
+	call := func(respond http.HandlerFunc, closed bool) time.Duration {
 		function := httptest.NewServer(respond)
 		defer function.Close()
-		if end {
+		if closed {
 			function.Close()
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, function.URL, nil)
@@ -81,9 +81,9 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 		require.Equal(t, verdictRetry, v.kind)
 		return trigger.retryDelay(v, 20)
 	}
-	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	require.LessOrEqual(t, call(hangUp, true), unavailableBackoffMax, "nobody is there")
-	require.GreaterOrEqual(t, call(hangUp, false), 5*time.Minute, "it was there, and may have been ended by the message")
+	closeConnection := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	require.LessOrEqual(t, call(closeConnection, true), unavailableBackoffMax, "connection refused")
+	require.GreaterOrEqual(t, call(closeConnection, false), 5*time.Minute, "the message may have crashed the function")
 }
 
 func TestRefusedEventBecomesDeadLetter(t *testing.T) {
@@ -101,7 +101,7 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.NoError(t, poison.Event.SetData("text/plain", []byte("bad")))
 	publishAll(t, b, poison, eventMessage("2"), eventMessage("3"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	bustest.Eventually(t, func() bool { return settled(t, js, testRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, js, testRoute()) }, "all settled")
 	want := RouteCounts{Deliveries: 3, Acked: 2, DeadLettered: 1}
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
 
@@ -120,8 +120,8 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 }
 
-// refusing refuses the event with this id, and returns record() for a request to record it.
-func refusing(t *testing.T, id string, record func() int, takes func(http.ResponseWriter, call)) *function {
+// refusingFunction refuses the event with this id, returns record() for its RefusedType event, and accepts others.
+func refusingFunction(t *testing.T, id string, record func() int, accept func(http.ResponseWriter, call)) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch {
 		case c.header.Get("Ce-Type") == RefusedType:
@@ -129,7 +129,7 @@ func refusing(t *testing.T, id string, record func() int, takes func(http.Respon
 		case slices.Contains(idsOf(t, c), id):
 			w.WriteHeader(http.StatusUnprocessableEntity)
 		default:
-			takes(w, c)
+			accept(w, c)
 		}
 	})
 }
@@ -138,31 +138,31 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, js := newBus(t, broker.URL()), broker.JS()
-	var records atomic.Bool
-	f := refusing(t, "1", func() int {
-		if records.Load() {
+	var canRecord atomic.Bool
+	f := refusingFunction(t, "1", func() int {
+		if canRecord.Load() {
 			return http.StatusNoContent
 		}
 		return http.StatusServiceUnavailable
 	}, func(http.ResponseWriter, call) {})
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-	_, err := js.UpdateStream(t.Context(), full(broker.Info(js, bus.StreamDeadLetters).Config))
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
+	_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(js, bus.StreamDeadLetters).Config))
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while nobody keeps it")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "the event is retried while neither DEADLETTERS nor the function stores it")
 	require.Zero(t, trigger.Counts()["d"].DeadLettered)
 
-	records.Store(true)
-	bustest.Eventually(t, func() bool { return settled(t, js, testRoute()) }, "settled")
+	canRecord.Store(true)
+	bustest.Eventually(t, func() bool { return isSettled(t, js, testRoute()) }, "settled")
 	require.EqualValues(t, 1, trigger.Counts()["d"].DeadLettered)
-	calls := f.seen()
+	calls := f.allCalls()
 	require.JSONEq(t, `{"id":"1","type":"sendonce.task.succeeded.v1","event":"","reason":"422 Unprocessable Entity","attempts":`+
 		strconv.Itoa(int(trigger.Counts()["d"].Retried)+1)+`}`, calls[len(calls)-1].body)
 }
 
-// full leaves no room for a single message.
-func full(c jetstream.StreamConfig) jetstream.StreamConfig {
+// withoutRoom returns the config with a size that is too small for any message.
+func withoutRoom(c jetstream.StreamConfig) jetstream.StreamConfig {
 	c.MaxBytes = 10
 	return c
 }
@@ -184,7 +184,7 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
 			trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
-			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged in the end")
+			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged after two errors")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
 			require.Zero(t, broker.Info(js, bus.StreamDeadLetters).State.Msgs)
 			require.Contains(t, log.String(), "level=ERROR")
@@ -204,7 +204,7 @@ func TestSlowFunctionIsCalledOnce(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	require.Len(t, f.seen(), 1)
+	require.Len(t, f.allCalls(), 1)
 }
 
 func TestDeliveryTimeoutIsRetried(t *testing.T) {
@@ -223,7 +223,7 @@ func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	require.Equal(t, 2, f.of("1"))
+	require.Equal(t, 2, f.countOf("1"))
 }
 
 func TestCancelledCallIsRetried(t *testing.T) {

@@ -14,11 +14,11 @@
 //     growing delays, not before Retry-After. With a limit, a message would stay in its
 //     stream unseen.
 //   - With any other 4xx the function refuses the event permanently: it is stored in
-//     DEADLETTERS first and terminated then. If DEADLETTERS cannot store it, the function
-//     is asked to record it in the database.
+//     DEADLETTERS first and terminated then. If DEADLETTERS cannot store it, the trigger
+//     posts a RefusedType event to the function, which records it in the database.
 //   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is
 //     retried.
-//   - While a function works, heartbeats extend AckWait: a slow function is delivered to
+//   - While a function works, heartbeats extend AckWait: a slow function receives a message
 //     once.
 //   - Every user of NATS may publish wake-ups, so a message of WAKE is always posted as a
 //     tick, never as the event in its headers. An event in EVENTS must have the type of its
@@ -38,14 +38,13 @@
 // its messages to one trigger, which posts the same batch until the function accepts it. If
 // the function refuses a batch, its events are posted one by one, and only those refused
 // alone become dead letters. An event that neither DEADLETTERS nor the function stores is
-// acknowledged all the same, so that later events go on: the stream keeps it until it is
-// saved.
+// acknowledged nevertheless, so that it does not block later events: the stream keeps it.
 //
 // Another trigger may still be working although one is active: its pin may have expired
-// while it waited for the function, or the server that knew of it is gone. So no batch
-// begins while another trigger holds messages. The active trigger collects those of
-// triggers that are gone and waits for those that work. A trigger that stops, or finds
-// another active, returns its messages at once.
+// while it waited for the function, or the server with the pin has failed. So no batch
+// begins while another trigger holds messages. The active trigger receives the messages of
+// stopped triggers again, and waits until running ones have settled theirs. A trigger that
+// stops, or is no longer the active one, returns its messages at once.
 //
 // Servers before 2.11 have no priority groups: a route of ordered batches does not run
 // with them. bus.Features lists which feature needs which server.

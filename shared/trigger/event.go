@@ -23,14 +23,14 @@ const (
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // does not belong to its stream: never posted
+	misplaced bool // its type does not belong to its subject: it is never posted
 }
 
 // withAttempt returns the event with its delivery number, from 1.
-func (d postedEvent) withAttempt(n uint64) postedEvent {
-	headers := maps.Clone(d.headers)
+func (e postedEvent) withAttempt(n uint64) postedEvent {
+	headers := maps.Clone(e.headers)
 	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
-	return postedEvent{headers, d.data, d.misplaced}
+	return postedEvent{headers, e.data, e.misplaced}
 }
 
 // newPostedEvent returns what is posted for a message: the event in it if it is in binary mode, else a
@@ -39,17 +39,17 @@ func (d postedEvent) withAttempt(n uint64) postedEvent {
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
 	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
-		// HTTP trims these, so compare the type without them.
+		// HTTP trims spaces around a value, so compare the type without them.
 		headers[attributePrefix+"type"] = strings.Trim(headers[attributePrefix+"type"], " ")
-		foreign := !matchesSubject(m.Subject(), headers)
-		// Only the trigger may set where a message was accepted.
+		misplaced := !matchesSubject(m.Subject(), headers)
+		// Only the trigger may set these attributes of an accepted message.
 		delete(headers, attributePrefix+"acceptseq")
 		delete(headers, attributePrefix+"fp")
 		if strings.HasPrefix(m.Subject(), bus.AcceptPrefix) {
 			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
 			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1)
 		}
-		return postedEvent{headers, m.Data(), foreign}
+		return postedEvent{headers, m.Data(), misplaced}
 	}
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,

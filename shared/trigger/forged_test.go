@@ -21,23 +21,23 @@ import (
 
 const usersPassword = "secret"
 
-// guarded is a server with all users of NATS, all streams, an event and an accepted message.
-type guarded struct {
+// securedBroker is a NATS server with all users, all streams, an event and an accepted message.
+type securedBroker struct {
 	t        *testing.T
 	server   *sandbox.NATS
 	operator jetstream.JetStream
 }
 
-func newGuarded(t *testing.T) *guarded {
+func newSecuredBroker(t *testing.T) *securedBroker {
 	t.Helper()
 	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{}
 	for _, u := range users {
 		passwords[u.Name] = usersPassword
 	}
-	g := &guarded{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{
+	g := &securedBroker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: usersPassword,
 	})}
-	g.operator = g.js(bus.UserOperator)
+	g.operator = g.login(bus.UserOperator)
 	trigger := g.bus(bus.UserTrigger)
 	_, err := trigger.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -47,20 +47,20 @@ func newGuarded(t *testing.T) *guarded {
 	return g
 }
 
-func (g *guarded) url(user string) string {
+func (g *securedBroker) url(user string) string {
 	u, err := url.Parse(g.server.URL())
 	require.NoError(g.t, err)
 	u.User = url.UserPassword(user, usersPassword)
 	return u.String()
 }
 
-func (g *guarded) bus(user string) *bus.Bus {
+func (g *securedBroker) bus(user string) *bus.Bus {
 	g.t.Helper()
 	return newBus(g.t, g.url(user))
 }
 
-// js is a client that logs in as a user and does what our code would not.
-func (g *guarded) js(user string) jetstream.JetStream {
+// login returns a client with the permissions of a user, for requests that our code does not make.
+func (g *securedBroker) login(user string) jetstream.JetStream {
 	g.t.Helper()
 	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(bus.ReplyPrefix(user)))
 	require.NoError(g.t, err)
@@ -70,8 +70,7 @@ func (g *guarded) js(user string) jetstream.JetStream {
 	return js
 }
 
-// forgeries are messages that a function would take for more than a wake-up, on
-// subjects where their types do not belong.
+// forgeries returns messages with events of these types on a subject where the types do not belong.
 func forgeries(subject string, types ...string) (all []*nats.Msg) {
 	attributes := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"forged"}, "ce-source": {"/sendonce"}, "ce-acceptseq": {"1"}, "ce-fp": {"00"}}
 	forge := func(data string, more nats.Header) {
@@ -91,10 +90,10 @@ func forgeries(subject string, types ...string) (all []*nats.Msg) {
 	return all
 }
 
-// posted counts what a function was given, by its type and its media type.
-func (f *function) posted() map[string]int {
+// countsByType counts the calls by path, event type and media type.
+func (f *function) countsByType() map[string]int {
 	counts := map[string]int{}
-	for _, c := range f.seen() {
+	for _, c := range f.allCalls() {
 		counts[c.path+" "+c.header.Get("Ce-Type")+" "+c.header.Get("Content-Type")]++
 	}
 	return counts
@@ -102,45 +101,45 @@ func (f *function) posted() map[string]int {
 
 func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
-	f := newFunction(t, responding(204))
+	g := newSecuredBroker(t)
+	f := newFunction(t, respondWith(204))
 	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("1") == 1 }, "the rightful events arrive")
-	wechat := g.js("wechat")
-	wants := map[string]int{}
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.countOf("e") == 1 && f.countOf("1") == 1 }, "the valid events are delivered")
+	wechat := g.login("wechat")
+	want := map[string]int{}
 	for durable, subject := range map[string]string{"deliver": bus.WakeDeliver, "save": bus.WakeSave} {
 		for _, m := range forgeries(subject, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType) {
 			before := trigger.Counts()[durable].Acked
 			_, err := wechat.PublishMsg(bustest.Within(t, bustest.Soon), m)
 			require.NoError(t, err)
-			wants["POST /events/"+durable+" sendonce.tick."+durable+".v1 "]++
-			bustest.Eventually(t, func() bool { return trigger.Counts()[durable].Acked == before+1 }, "it wakes the function")
+			want["POST /events/"+durable+" sendonce.tick."+durable+".v1 "]++
+			bustest.Eventually(t, func() bool { return trigger.Counts()[durable].Acked == before+1 }, "the function is woken")
 		}
 	}
-	require.Zero(t, f.of("forged"))
+	require.Zero(t, f.countOf("forged"))
 	publishAll(t, g.bus("relay"), eventMessage("later"))
 	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
-	bustest.Eventually(t, func() bool { return f.of("later") == 1 && f.of("b") == 1 }, "the rightful events go on")
-	wants["POST /events/deliver sendonce.task.succeeded.v1 "] = 2
-	wants["POST /events/save "+bus.AcceptedType+" application/json"] = 2
-	require.Equal(t, wants, f.posted())
+	bustest.Eventually(t, func() bool { return f.countOf("later") == 1 && f.countOf("b") == 1 }, "later valid events are delivered")
+	want["POST /events/deliver sendonce.task.succeeded.v1 "] = 2
+	want["POST /events/save "+bus.AcceptedType+" application/json"] = 2
+	require.Equal(t, want, f.countsByType())
 }
 
 // An event that is published to a stream where its type does not belong is not posted.
 func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	refused := map[string]int{}
 	for user, messages := range map[string][]*nats.Msg{
 		"relay":    forgeries("evt.task.failed", "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType),
 		"deliver":  forgeries(bus.EventDelivered, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType),
 		"messages": forgeries("acc.1.", "sendonce.task.failed.v1", "sendonce.message.delivered.v1", RefusedType),
 	} {
-		js := g.js(user)
+		js := g.login(user)
 		for i, m := range messages {
-			if user == "messages" { // one for each id
+			if user == "messages" { // ACCEPTED stores one message per subject
 				m.Subject += strconv.Itoa(i)
 			}
 			_, err := js.PublishMsg(bustest.Within(t, bustest.Soon), m)
@@ -154,23 +153,23 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
 
-	var taken sync.Map // ids of events, and of those in batches
+	var posted sync.Map // ids of events, and of those in batches
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		for _, id := range idsOf(t, c) {
-			taken.Store(c.path+" "+id, true)
+			posted.Store(c.path+" "+id, true)
 		}
 		w.WriteHeader(204)
 	})
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), SaveRoutes(SaveConfig{
 		Shards: 1, BatchSize: 10, BatchWait: 50 * time.Millisecond, DeliverBeforeSaved: true,
 	}))...)
-	for _, right := range []string{"deliver e", "deliver later", "deliver 1", "deliver b", "save 1", "save b"} {
-		bustest.Eventually(t, func() bool { _, is := taken.Load("POST /events/" + right); return is }, right)
+	for _, valid := range []string{"deliver e", "deliver later", "deliver 1", "deliver b", "save 1", "save b"} {
+		bustest.Eventually(t, func() bool { _, is := posted.Load("POST /events/" + valid); return is }, valid)
 	}
 	for durable, n := range map[string]int{bus.RecordDurable: refused["relay"] + refused["deliver"], "save-1-of-1": refused["messages"], "deliver-1-of-1": refused["messages"]} {
 		bustest.Eventually(t, func() bool { return trigger.Counts()[durable].DeadLettered == uint64(n) }, durable)
 	}
-	for _, c := range f.seen() {
+	for _, c := range f.allCalls() {
 		require.NotEqual(t, "forged", c.id)
 		require.NotContains(t, c.body, "forged")
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// settled says whether nothing waits for the consumer or for an acknowledgement.
-func settled(t *testing.T, js jetstream.JetStream, r Route) bool {
+// isSettled reports whether the consumer of r has no pending and no unacknowledged message.
+func isSettled(t *testing.T, js jetstream.JetStream, r Route) bool {
 	c, err := js.Consumer(t.Context(), r.Stream, r.Durable)
 	if err != nil {
 		return false
 	}
 	info, err := c.Info(t.Context())
-	// A consumer just made may say for a moment that nothing is pending.
+	// A new consumer may report for a moment that nothing is pending.
 	return err == nil && info.AckFloor.Stream > 0 && info.NumPending == 0 && info.NumAckPending == 0
 }
 
@@ -52,12 +52,11 @@ func publishAll(t *testing.T, b *bus.Bus, messages ...bus.Message) {
 	}
 }
 
-// anybody is a sender.
-const anybody = "shop"
+const testSender = "shop"
 
 func acceptance(t *testing.T, id, text string) bus.Acceptance {
 	t.Helper()
-	return bus.Acceptance{Subject: bus.AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
+	return bus.Acceptance{Subject: bus.AcceptSubject(testSender, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
 }
 
 func acceptAll(t *testing.T, b *bus.Bus, from, to int) {
@@ -68,13 +67,13 @@ func acceptAll(t *testing.T, b *bus.Bus, from, to int) {
 	}
 }
 
-// function is an event function that records its calls.
+// function is a fake event function that records its calls.
 type function struct {
 	*httptest.Server
 	mu    sync.Mutex
 	calls []call
-	busy  int
-	peak  int
+	busy  int // calls in progress
+	peak  int // highest value of busy
 }
 
 type call struct {
@@ -109,20 +108,20 @@ func newFunction(t *testing.T, respond func(w http.ResponseWriter, c call, n int
 	return f
 }
 
-func responding(status int) func(http.ResponseWriter, call, int) {
+func respondWith(status int) func(http.ResponseWriter, call, int) {
 	return func(w http.ResponseWriter, _ call, _ int) { w.WriteHeader(status) }
 }
 
-func (f *function) seen() []call {
+func (f *function) allCalls() []call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
 }
 
-// of counts the deliveries of one event.
-func (f *function) of(id string) int {
+// countOf counts the deliveries of one event.
+func (f *function) countOf(id string) int {
 	n := 0
-	for _, c := range f.seen() {
+	for _, c := range f.allCalls() {
 		if c.id == id {
 			n++
 		}
@@ -138,23 +137,23 @@ func testConfig(f *function) Config {
 	return Config{BaseURL: f.URL, User: "trigger", Password: "token", MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
 }
 
-// running is a trigger at work.
-type running struct {
+// runningTrigger is a trigger whose Run is in progress.
+type runningTrigger struct {
 	*Trigger
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-func runTrigger(t *testing.T, b *bus.Bus, cfg Config, routes ...Route) *running {
+func runTrigger(t *testing.T, b *bus.Bus, cfg Config, routes ...Route) *runningTrigger {
 	t.Helper()
 	return runTriggerLogging(t, io.Discard, b, cfg, routes...)
 }
 
-func runTriggerLogging(t *testing.T, log io.Writer, b *bus.Bus, cfg Config, routes ...Route) *running {
+func runTriggerLogging(t *testing.T, log io.Writer, b *bus.Bus, cfg Config, routes ...Route) *runningTrigger {
 	t.Helper()
 	trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), cfg, routes)
 	require.NoError(t, err)
-	r := &running{Trigger: trigger, ended: make(chan struct{})}
+	r := &runningTrigger{Trigger: trigger, ended: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() {
@@ -165,7 +164,7 @@ func runTriggerLogging(t *testing.T, log io.Writer, b *bus.Bus, cfg Config, rout
 	return r
 }
 
-// Counts is what was delivered so far, by durable.
+// Counts returns the counts of each route, by durable.
 func (t *Trigger) Counts() map[string]RouteCounts {
 	counts := map[string]RouteCounts{}
 	for _, r := range t.Routes() {
@@ -174,7 +173,7 @@ func (t *Trigger) Counts() map[string]RouteCounts {
 	return counts
 }
 
-func (r *running) stop() {
+func (r *runningTrigger) stop() {
 	r.cancel()
 	<-r.ended
 }

@@ -16,13 +16,13 @@ import (
 // stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
 const stuckAfter = time.Minute
 
-// setDeadline sets when the present step must have ended. It uses no timer: Alive compares.
+// setDeadline sets the deadline of the current step to d from now. There is no timer: Alive compares the times.
 func (r *route) setDeadline(d time.Duration) {
 	due := time.Now().Add(d)
 	r.deadline.Store(&due)
 }
 
-// sleep waits for d or the end of ctx.
+// sleep waits for d or the end of ctx. It sets the deadline.
 func (r *route) sleep(ctx context.Context, d time.Duration) {
 	r.setDeadline(d)
 	sleep(ctx, d)
@@ -41,7 +41,7 @@ func (t *Trigger) Alive() error {
 	return err
 }
 
-// stuck returns the routes that are overdue at now.
+// stuck returns the routes that are more than stuckAfter past their deadline at now.
 func (t *Trigger) stuck(now time.Time) (durables []string) {
 	for _, r := range t.routes {
 		if due := r.deadline.Load(); due != nil && now.Sub(*due) > stuckAfter {
@@ -94,12 +94,12 @@ const (
 // reasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
 // for nil.
 func reasonOf(err error) string {
-	var cannot *bus.StreamError
+	var streamErr *bus.StreamError
 	switch {
 	case err == nil:
 		return ""
-	case errors.As(err, &cannot):
-		return cannot.Reason
+	case errors.As(err, &streamErr):
+		return streamErr.Reason
 	case errors.Is(err, bus.ErrNotConnected):
 		return reasonNotConnected
 	case errors.Is(err, errStarting):
@@ -108,7 +108,7 @@ func reasonOf(err error) string {
 	return bus.ReasonOther
 }
 
-// Streams returns by stream why it is not as wanted; nil if it is.
+// Streams returns by stream the error of its last setup; nil if it succeeded.
 func (t *Trigger) Streams() map[string]error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,22 +119,23 @@ func (t *Trigger) Streams() map[string]error {
 func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
 // RouteCounts counts the deliveries of one route since Run began. A delivery is one POST; the other
-// fields count its outcome. For batches, Acked and DeadLettered count events.
+// fields count its outcome. For batches, Acked and DeadLettered count events; for unordered batches
+// Retried and Denied do too.
 type RouteCounts struct {
 	Deliveries   uint64
-	Acked        uint64 // got 2xx and settled
+	Acked        uint64 // accepted with 2xx, and settled
 	Retried      uint64 // to be delivered again
 	DeadLettered uint64 // refused by the function and stored as dead letters
-	SetAside     uint64 // refused, and kept only by their stream
+	SetAside     uint64 // refused, not stored as dead letters: only their stream has them
 	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
 }
 
-// RouteState is the present state of one route.
+// RouteState is the current state of one route.
 type RouteState struct {
 	Durable  string
 	Function string
-	Pulling  bool  // it is fetching events
-	Stopped  error // why not; nil while it is
+	Pulling  bool  // it fetches events
+	Stopped  error // why it does not fetch events; nil while Pulling
 	InFlight int64 // deliveries without a response yet
 	RouteCounts
 }
@@ -155,9 +156,9 @@ func (t *Trigger) Routes() []RouteState {
 	return states
 }
 
-// Backlog is what NATS holds for the functions, over all triggers.
+// Backlog counts the events in NATS that the functions have not accepted, over all triggers.
 type Backlog struct {
-	Routes      map[string]RouteBacklog // by durable; without those unknown to NATS
+	Routes      map[string]RouteBacklog // by durable; without routes that have no consumer yet
 	DeadLetters uint64                  // events in DEADLETTERS
 }
 
@@ -173,30 +174,30 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	if !t.bus.Connected() {
 		return Backlog{}, bus.ErrNotConnected
 	}
-	l, err := t.bus.AwaitConnection(ctx)
+	conn, err := t.bus.AwaitConnection(ctx)
 	if err != nil {
 		return Backlog{}, err
 	}
-	ctx, unbind := l.UntilLost(ctx)
+	ctx, unbind := conn.UntilLost(ctx)
 	defer unbind()
 	b := Backlog{Routes: map[string]RouteBacklog{}}
-	dead, err := l.JetStream().Stream(ctx, bus.StreamDeadLetters)
+	dead, err := conn.JetStream().Stream(ctx, bus.StreamDeadLetters)
 	switch {
 	case err == nil:
 		b.DeadLetters = dead.CachedInfo().State.Msgs
 	case !errors.Is(err, jetstream.ErrStreamNotFound): // missing: no dead letters
 		return Backlog{}, fmt.Errorf("stream %s: %w", bus.StreamDeadLetters, err)
 	}
-	ours, asked := map[string]bool{}, map[string]bool{}
+	ours, read := map[string]bool{}, map[string]bool{} // consumers of routes, and streams that were read
 	for _, r := range t.routes {
 		ours[r.Stream+"/"+r.Durable] = true
 	}
 	for _, r := range t.routes {
-		if asked[r.Stream] {
+		if read[r.Stream] {
 			continue
 		}
-		asked[r.Stream] = true
-		s, err := l.JetStream().Stream(ctx, r.Stream)
+		read[r.Stream] = true
+		s, err := conn.JetStream().Stream(ctx, r.Stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
 		}
@@ -221,7 +222,7 @@ func (b *Backlog) add(ctx context.Context, s jetstream.Stream, ours map[string]b
 	return consumers.Err()
 }
 
-// StreamUsage is that of the Bus.
+// StreamUsage returns bus.Bus.StreamUsage.
 func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	return t.bus.StreamUsage(ctx)
 }

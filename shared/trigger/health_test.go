@@ -15,49 +15,49 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// deaf never responds, not even when the request is cancelled.
-type deaf struct{ end chan struct{} }
+// hangingTransport never responds, not even when the request is cancelled.
+type hangingTransport struct{ end chan struct{} }
 
-func (d deaf) RoundTrip(*http.Request) (*http.Response, error) {
+func (d hangingTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	<-d.end
 	return nil, http.ErrHandlerTimeout
 }
 
 func TestAliveFailsPastDeadline(t *testing.T) {
 	t.Parallel()
-	for name, route := range map[string]Route{"of single events": testRoute(), "of batches": batchRoute()} {
+	for name, route := range map[string]Route{"single events": testRoute(), "batches": batchRoute()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := bustest.NewBroker(t)
 			log := &sandbox.LogBuffer{}
 			b := newBus(t, broker.URL())
 			route.InFlight, route.Timeout = 1, time.Second
-			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, responding(204))), []Route{route})
+			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, respondWith(204))), []Route{route})
 			require.NoError(t, err)
-			d := deaf{make(chan struct{})}
+			d := hangingTransport{make(chan struct{})}
 			trigger.client.Transport = d
 			var running sync.WaitGroup
 			running.Go(func() { trigger.Run(bustest.Within(t, bustest.Soon)) })
 			t.Cleanup(running.Wait)
 			t.Cleanup(func() { close(d.end) })
-			bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+			bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 			if route.Batch > 0 {
 				acceptAll(t, b, 1, 1)
 			} else {
 				publishAll(t, b, eventMessage("1"))
 			}
-			bustest.Eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "hangs")
-			require.Empty(t, trigger.stuck(time.Now().Add(trigger.deliveryMax)), "as long as a function may take")
+			bustest.Eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "the POST hangs")
+			require.Empty(t, trigger.stuck(time.Now().Add(trigger.deliveryMax)), "before the deadline")
 			require.NoError(t, trigger.Alive())
 			late := time.Now().Add(trigger.deliveryMax + stuckAfter + time.Second)
-			bustest.Eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "overdue")
+			bustest.Eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "past the deadline")
 			require.Equal(t, []string{route.Durable}, trigger.stuck(late))
 
 			passed := time.Now().Add(-stuckAfter - time.Second)
 			trigger.routes[0].deadline.Store(&passed)
 			require.EqualError(t, trigger.Alive(), "stuck: "+route.Durable)
 			require.Error(t, trigger.Alive())
-			require.Equal(t, 1, strings.Count(log.String(), "stuck: "), "it is said once")
+			require.Equal(t, 1, strings.Count(log.String(), "stuck: "), "it is logged once")
 		})
 	}
 }
@@ -65,22 +65,22 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, responding(204))), testRoute(), batchRoute())
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, respondWith(204))), testRoute(), batchRoute())
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 	require.True(t, trigger.Connected())
-	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "it asks again by then")
+	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "an idle route sets a new deadline with each pull")
 	require.NoError(t, trigger.Alive())
 
 	broker.Stop()
-	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "disconnected")
 	require.EqualError(t, trigger.Ready(), "not connected to NATS")
-	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(24*time.Hour))) == 0 }, "it may stay away")
+	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(24*time.Hour))) == 0 }, "waiting for NATS has no deadline")
 
 	broker.Start(broker.Dir)
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "at work again")
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run again")
 	trigger.stop()
 	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
-	require.Empty(t, trigger.stuck(time.Now().Add(24*time.Hour)), "it has ended")
+	require.Empty(t, trigger.stuck(time.Now().Add(24*time.Hour)), "a stopped trigger has no deadline")
 }
 
 func TestAliveDuringLongRetryAfter(t *testing.T) {
@@ -94,8 +94,8 @@ func TestAliveDuringLongRetryAfter(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "sent away")
-	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(29*time.Minute))) == 0 }, "it rests")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "a retry is scheduled")
+	bustest.Eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(29*time.Minute))) == 0 }, "a pause until Retry-After is not a hang")
 	require.Len(t, trigger.stuck(time.Now().Add(32*time.Minute)), 1)
 }
 
@@ -113,7 +113,7 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	})
 	cfg, route := testConfig(f), testRoute()
 	cfg.MinBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond
-	route.InFlight = 1 // so the last waits behind the busy one
+	route.InFlight = 1 // so the last event waits behind the busy one
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	cfg.OnDelivery = func(d Delivery) {
@@ -126,10 +126,10 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("poison"), eventMessage("busy"), eventMessage("4"))
 	trigger := runTrigger(t, b, cfg, route)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "came again")
-	left, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "the busy event is redelivered")
+	backlog, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	require.Equal(t, Backlog{Routes: map[string]RouteBacklog{"d": {Waiting: 1, Unsettled: 1, Redelivered: 1}}, DeadLetters: 1}, left)
+	require.Equal(t, Backlog{Routes: map[string]RouteBacklog{"d": {Waiting: 1, Unsettled: 1, Redelivered: 1}}, DeadLetters: 1}, backlog)
 	mu.Lock()
 	require.Equal(t, 1, statuses[200])
 	require.Equal(t, 1, statuses[422])
@@ -140,7 +140,7 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	f.Listener.Close()
 	bustest.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no response")
 	broker.Stop()
-	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	bustest.Eventually(t, func() bool { return !trigger.Connected() }, "disconnected")
 	_, err = trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.ErrorIs(t, err, bus.ErrNotConnected)
 }

@@ -13,20 +13,20 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 	m.Registry.Collect(func(s *metrics.Scrape) {
 		connected := t.Connected()
 		s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))
-		var backlog Backlog // without a route: not known
+		var backlog Backlog // Routes is nil if it is unknown
 		if connected {
 			backlog, _ = backlogs.Get()
 			used, _ := usage.Get() // of the streams that replied
 			for stream, part := range used {
-				s.Gauge("stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, "stream", stream)
+				s.Gauge("stream_used_ratio", "The part of its maximum size that a stream uses, 0 to 1.", part, "stream", stream)
 			}
 		}
 		for _, r := range t.Routes() {
-			r.show(s, backlog)
+			r.collect(s, backlog)
 		}
 		for stream, err := range t.Streams() {
 			if err != nil {
-				s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
+				s.Gauge("trigger_stream_missing", "1 while a stream cannot be created, by reason as in trigger_route_stopped.", 1,
 					"reason", reasonOf(err), "stream", stream)
 			}
 		}
@@ -36,24 +36,24 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 	})
 }
 
-// show shows the state of one route.
-func (r *RouteState) show(s *metrics.Scrape, backlog Backlog) {
-	of := []string{"durable", r.Durable, "function", r.Function}
-	s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
+// collect adds the state of one route to the scrape.
+func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
+	labels := []string{"durable", r.Durable, "function", r.Function}
+	s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), labels...)
 	if r.Stopped != nil {
 		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
 			"durable", r.Durable, "function", r.Function, "reason", reasonOf(r.Stopped))
 	}
-	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.InFlight), of...)
-	s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
-	s.Counter("trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of...)
-	s.Counter("trigger_denied_total", "POSTs that got 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)
-	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of...)
-	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), of...)
+	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.InFlight), labels...)
+	s.Counter("trigger_delivered_total", "Events that a function accepted.", float64(r.Acked), labels...)
+	s.Counter("trigger_retried_total", "POSTs whose events will be delivered again.", float64(r.Retried), labels...)
+	s.Counter("trigger_denied_total", "POSTs with response 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), labels...)
+	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), labels...)
+	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), labels...)
 	if b, known := backlog.Routes[r.Durable]; known {
-		s.Gauge("trigger_waiting", "Events that no trigger was given yet.", float64(b.Waiting), of...)
-		s.Gauge("trigger_unsettled", "Events that triggers were given, those included that wait to come again.", float64(b.Unsettled), of...)
-		s.Gauge("trigger_redelivered", "Events among the unsettled that were given more than once.", float64(b.Redelivered), of...)
+		s.Gauge("trigger_waiting", "Events that were not delivered to any trigger yet.", float64(b.Waiting), labels...)
+		s.Gauge("trigger_unsettled", "Events that were delivered to a trigger and are not settled, waiting retries included.", float64(b.Unsettled), labels...)
+		s.Gauge("trigger_redelivered", "Unsettled events that were delivered more than once.", float64(b.Redelivered), labels...)
 	}
 }
 

@@ -17,43 +17,43 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failing is a function that returns 503 now and then, slowly enough that
-// triggers end in the middle of it.
-func failing(t *testing.T, l *ledger) *function {
+// failingFunction returns 503 for every third call. It is slow enough that a trigger is stopped during a
+// call.
+func failingFunction(t *testing.T, l *ledger) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		<-time.After(10 * time.Millisecond)
 		if n%3 == 1 {
 			w.WriteHeader(503)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 }
 
-func TestOrderSurvivesKilledTrigger(t *testing.T) {
+func TestOrderSurvivesLossOfTrigger(t *testing.T) {
 	t.Parallel()
-	for what, end := range map[string]func(r *running, b *bus.Bus){
-		"stopped": func(r *running, _ *bus.Bus) { r.stop() },
-		"cut off from NATS": func(r *running, b *bus.Bus) {
-			l, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+	for name, end := range map[string]func(r *runningTrigger, b *bus.Bus){
+		"stopped": func(r *runningTrigger, _ *bus.Bus) { r.stop() },
+		"cut off from NATS": func(r *runningTrigger, b *bus.Bus) {
+			conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 			require.NoError(t, err)
-			l.JetStream().Conn().Close() // nothing of what it holds is returned
+			conn.JetStream().Conn().Close() // so it cannot return the messages that it holds
 			r.cancel()
 			b.Close()
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := bustest.NewBroker(t)
 			url := broker.URL()
 			var l ledger
-			f := failing(t, &l)
+			f := failingFunction(t, &l)
 			publisher := newBus(t, url)
 			require.NoError(t, publisher.Ensure(t.Context()))
 			route := batchRoute()
 			route.AckWait = time.Second
 			buses := []*bus.Bus{newBus(t, url), newBus(t, url)}
-			triggers := []*running{runTrigger(t, buses[0], testConfig(f), route), runTrigger(t, buses[1], testConfig(f), route)}
+			triggers := []*runningTrigger{runTrigger(t, buses[0], testConfig(f), route), runTrigger(t, buses[1], testConfig(f), route)}
 			acked := func() (n uint64) {
 				for _, r := range triggers {
 					n += r.Counts()["save-1-of-1"].Acked
@@ -71,7 +71,7 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 			})
 			for round := range 2 {
 				want := uint64(50 * (round + 1))
-				bustest.Eventually(t, func() bool { return acked() >= want }, "going")
+				bustest.Eventually(t, func() bool { return acked() >= want }, "some batches are acknowledged")
 				active := 0
 				if triggers[1].Counts()["save-1-of-1"].Acked > triggers[0].Counts()["save-1-of-1"].Acked {
 					active = 1
@@ -83,8 +83,8 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 				triggers = append(triggers, before)
 			}
 			publishing.Wait()
-			bustest.Eventually(t, func() bool { return len(l.taken()) == events }, "all taken")
-			require.Equal(t, numbers(1, events), l.taken())
+			bustest.Eventually(t, func() bool { return len(l.recorded()) == events }, "all accepted")
+			require.Equal(t, numbers(1, events), l.recorded())
 		})
 	}
 }
@@ -99,7 +99,7 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 		if n == 1 {
 			<-working.Done()
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	defer release()
 	one, two := newBus(t, url), newBus(t, url)
@@ -107,19 +107,19 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 	route := batchRoute()
 	first := runTrigger(t, one, testConfig(f), route)
 	acceptAll(t, one, 1, 1)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "one trigger works")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the first trigger posts")
 	log := &sandbox.LogBuffer{}
 	second := runTriggerLogging(t, log, two, testConfig(f), route)
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	acceptAll(t, one, 2, 5)
-	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the other has the rest and waits")
-	require.Len(t, f.seen(), 1)
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the second trigger has the other messages and waits")
+	require.Len(t, f.allCalls(), 1)
 	release()
-	bustest.Eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "then it goes on")
+	bustest.Eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "the second trigger delivers the rest")
 	require.EqualValues(t, 1, first.Counts()["save-1-of-1"].Acked)
-	require.Equal(t, numbers(1, 5), l.taken())
+	require.Equal(t, numbers(1, 5), l.recorded())
 }
 
 func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
@@ -132,22 +132,22 @@ func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 			w.WriteHeader(503)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	one, two := newBus(t, url), newBus(t, url)
 	require.NoError(t, one.Ensure(t.Context()))
 	route := batchRoute()
-	route.AckWait = 30 * time.Second // longer than this test waits
+	route.AckWait = 30 * time.Second // longer than this test waits for a redelivery
 	cfg := testConfig(f)
 	cfg.MinBackoff, cfg.MaxBackoff = bustest.Soon, bustest.Soon
 	first := runTrigger(t, one, cfg, route)
 	acceptAll(t, one, 1, 5)
-	bustest.Eventually(t, func() bool { return first.Counts()["save-1-of-1"].Retried == 1 }, "it holds the batch for another try")
+	bustest.Eventually(t, func() bool { return first.Counts()["save-1-of-1"].Retried == 1 }, "the first trigger holds the batch for a retry")
 	second := runTrigger(t, two, testConfig(f), route)
 	first.stop()
 	acceptAll(t, two, 6, 9)
 	bustest.Eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 9 }, "acknowledged")
-	require.Equal(t, numbers(1, 9), l.taken())
+	require.Equal(t, numbers(1, 9), l.recorded())
 }
 
 func TestOrderSurvivesRestartOfNATS(t *testing.T) {
@@ -160,12 +160,12 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 		if n == 2 {
 			<-gate
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 40)
 	runTrigger(t, b, testConfig(f), batchRoute())
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "in the middle of it")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 2 }, "the second batch is posted")
 	broker.Stop()
 	close(gate)
 	broker.Start(broker.Dir)
@@ -173,8 +173,8 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "41", "x"))
 		return err == nil
 	}, "accepted")
-	bustest.Eventually(t, func() bool { return settled(t, broker.JS(), batchRoute()) }, "settled")
-	require.Equal(t, numbers(1, 41), l.taken())
+	bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), batchRoute()) }, "settled")
+	require.Equal(t, numbers(1, 41), l.recorded())
 }
 
 func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
@@ -182,18 +182,18 @@ func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	url := broker.URL()
 	var l ledger
-	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
-	nowhere := testConfig(f)
-	nowhere.BaseURL = "http://127.0.0.1:1"
-	nowhere.MaxBackoff = 50 * time.Millisecond
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
+	wrongURL := testConfig(f)
+	wrongURL.BaseURL = "http://127.0.0.1:1"
+	wrongURL.MaxBackoff = 50 * time.Millisecond
 	one, two := newBus(t, url), newBus(t, url)
 	require.NoError(t, one.Ensure(t.Context()))
 	acceptAll(t, one, 1, 30)
-	lost := runTrigger(t, one, nowhere, batchRoute())
-	bustest.Eventually(t, func() bool { return lost.Counts()["save-1-of-1"].Retried > 0 }, "it holds what it cannot deliver")
+	failing := runTrigger(t, one, wrongURL, batchRoute())
+	bustest.Eventually(t, func() bool { return failing.Counts()["save-1-of-1"].Retried > 0 }, "the trigger with the wrong URL holds the messages")
 	runTrigger(t, two, testConfig(f), batchRoute())
-	bustest.Eventually(t, func() bool { return len(l.taken()) == 30 }, "the other delivers")
-	require.Equal(t, numbers(1, 30), l.taken())
+	bustest.Eventually(t, func() bool { return len(l.recorded()) == 30 }, "the other trigger delivers")
+	require.Equal(t, numbers(1, 30), l.recorded())
 }
 
 func TestOrderWithLateAcknowledgement(t *testing.T) {
@@ -201,37 +201,37 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	url, js := broker.URL(), broker.JS()
 	var l ledger
-	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
 	b := newBus(t, url)
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 40)
 	route := batchRoute()
-	route.AckWait = 30 * time.Second // nothing is redelivered that nobody hands back
+	route.AckWait = 30 * time.Second // so NATS redelivers only messages that are returned
 	consumer, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
 	require.NoError(t, err)
 	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(priorityGroup), jetstream.FetchMaxWait(bustest.Soon))
 	require.NoError(t, err)
-	var had []jetstream.Msg
+	var elsewhere []jetstream.Msg
 	for m := range fetched.Messages() {
-		had = append(had, m)
+		elsewhere = append(elsewhere, m)
 	}
-	require.Len(t, had, 20)
+	require.Len(t, elsewhere, 20)
 
 	log := &sandbox.LogBuffer{}
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
-	for _, m := range had[:10] {
+	for _, m := range elsewhere[:10] {
 		require.NoError(t, m.Nak())
 	}
 	runTriggerLogging(t, log, newBus(t, url), testConfig(f), route)
-	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "it has the first and waits for the rest")
-	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
+	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the trigger has the returned messages and waits for the others")
+	_, err = js.Conn().RequestWithContext(t.Context(), elsewhere[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)
-	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*othersPoll, bustest.Poll, "the second ten are still elsewhere")
-	for _, m := range had[10:] {
+	require.Never(t, func() bool { return len(f.allCalls()) > 0 }, 3*othersPoll, bustest.Poll, "the second ten messages are still held by another client")
+	for _, m := range elsewhere[10:] {
 		require.NoError(t, m.Nak())
 	}
-	bustest.Eventually(t, func() bool { return settled(t, js, route) }, "settled")
-	require.Equal(t, numbers(11, 40), l.taken(), "the first ten were taken by the other")
+	bustest.Eventually(t, func() bool { return isSettled(t, js, route) }, "settled")
+	require.Equal(t, numbers(11, 40), l.recorded(), "the first ten were acknowledged by the other client")
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// A backlog that is larger than what NATS keeps for a connection does not end the connection.
+// The server does not close the connection because of a backlog that is larger than bus.MaxPending.
 func TestLargeBacklogFitsMaxPending(t *testing.T) {
 	t.Parallel()
-	const n = 120 // 7.5 MiB in each stream: NATS keeps 4 for a connection
+	const n = 120 // messages: 7.5 MiB in each stream, and bus.MaxPending is 4 MiB
 	large := strings.Repeat("x", 64<<10)
-	g := newGuarded(t)
+	g := newSecuredBroker(t)
 	relay, messages := g.bus("relay"), g.bus("messages")
 	for i := range n {
 		event := eventMessage(strconv.Itoa(i + 1))
@@ -37,7 +37,7 @@ func TestLargeBacklogFitsMaxPending(t *testing.T) {
 		counts := trigger.Counts()
 		return counts[record.Durable].Acked == n+1 && counts[save.Durable].Acked == n+1
 	}, "all delivered")
-	l, err := b.AwaitConnection(t.Context())
+	conn, err := b.AwaitConnection(t.Context())
 	require.NoError(t, err)
-	require.Zero(t, l.JetStream().Conn().Stats().Reconnects, "the server never closed the connection of the trigger")
+	require.Zero(t, conn.JetStream().Conn().Stats().Reconnects, "the server never closed the connection of the trigger")
 }

@@ -11,16 +11,16 @@ import (
 )
 
 // repeat publishes a wake-up again that failed and that NATS does not redeliver: the stream WAKE keeps only the newest
-// wake-up of a subject, and replacing one ends its delivery. The newer one may have succeeded without doing anything,
-// because the call that failed later had the work.
+// wake-up of a subject, and replacing one ends its delivery. The call for the newer one may have succeeded without
+// doing anything, because the call that failed later still held the work.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none
 }
 
 // repeatIfReplaced publishes another wake-up after a delay, at the latest when the trigger ends, if a newer one was
-// delivered since the one with this metadata. One pending repeat stands for all. A trigger that is killed wakes the
-// functions of all routes when it starts again.
+// delivered since the one with this metadata. While a repeat is pending, no further one is scheduled. A trigger that
+// was killed wakes the functions of all routes when it starts again.
 func (t *Trigger) repeatIfReplaced(ctx context.Context, js jetstream.JetStream, r *route, meta *jetstream.MsgMetadata, v verdict, delay time.Duration) {
 	if r.Stream != bus.StreamWake {
 		return

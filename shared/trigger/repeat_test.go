@@ -14,7 +14,7 @@ import (
 
 // startWithReplacedWakeUp runs a trigger and publishes two wake-ups. The second one, which replaces the first in the
 // stream, gets 204 while the call for the first one is in progress. That call fails when fail is closed.
-func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *running, js jetstream.JetStream, fail chan struct{}) {
+func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *runningTrigger, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
 	broker := bustest.NewBroker(t)
 	b, fail := newBus(t, broker.URL()), make(chan struct{})
@@ -32,7 +32,7 @@ func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trig
 	cfg(&c)
 	trigger = runTrigger(t, b, c, route)
 	b.Wake(bus.WakeDeliver, 1)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "the first call begins")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the first call begins")
 	b.Wake(bus.WakeDeliver, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 1 }, "the second wake-up is acknowledged")
 	return f, trigger, broker.JS(), fail
@@ -43,7 +43,7 @@ func TestFailedWakeUpIsRepeatedIfReplaced(t *testing.T) {
 	f, trigger, js, fail := startWithReplacedWakeUp(t, func(*Config) {})
 	close(fail)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["deliver"].Acked == 2 }, "the wake-up is repeated")
-	require.Len(t, f.seen(), 3)
+	require.Len(t, f.allCalls(), 3)
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 2, Retried: 1}, trigger.Counts()["deliver"])
 	consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 	require.NoError(t, err)

@@ -16,19 +16,18 @@ type Route struct {
 	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
 	InFlight     int           // deliveries of all triggers at once, waiting retries included; at least 1. Unused for ordered batches
-	AckWait      time.Duration // without a heartbeat for so long, another trigger delivers; heartbeats come three times as often
+	AckWait      time.Duration // after it without a heartbeat, another trigger delivers; heartbeats are sent every AckWait/3
 	Timeout      time.Duration // of one delivery; 0 = the trigger's
 	TickInterval time.Duration // of a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects of WAKE
 
-	InactiveThreshold time.Duration // NATS deletes the consumer when unused for so long; 0 = never
+	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
-	// Above 1: up to so many available messages go in one POST, in no order, and are settled one by
+	// Above 1: the maximum number of available messages in one POST, in no order. They are settled one by
 	// one. InFlight / UnorderedBatch such POSTs run at once.
 	UnorderedBatch int
 
-	// Above 0: up to so many messages go in one POST, in stream order. Across all triggers a batch is
-	// posted only after earlier ones are settled; a refused batch is posted again. Needs nats-server
-	// 2.11.
+	// Above 0: the maximum number of messages in one POST, in stream order. Across all triggers a batch is
+	// posted only after earlier ones are settled. Needs nats-server 2.11.
 	Batch     int
 	BatchWait time.Duration // how long a batch waits for more after its first message
 }
@@ -52,16 +51,16 @@ type SaveConfig struct {
 	Shards             int           // as for bus.ShardOf
 	BatchSize          int           // messages in one POST
 	BatchWait          time.Duration // how long a batch waits for more after its first message
-	DeliverBeforeSaved bool          // feed the function deliver too
+	DeliverBeforeSaved bool          // post the messages to the function deliver too
 	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long a consumer for another number of shards is kept. A consumer created
-// again starts at the beginning of the stream; saving a saved message again has no effect.
+// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. A consumer that is
+// created again starts at the beginning of the stream; saving a saved message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
-// SaveRoutes returns the routes that feed the function save with accepted messages, in order within
-// each shard, and wake it by bus.WakeSave.
+// SaveRoutes returns the routes that post accepted messages to the function save, in order within each
+// shard, and that wake it by bus.WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
 		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
@@ -82,8 +81,8 @@ func SaveRoutes(cfg SaveConfig) []Route {
 	return routes
 }
 
-// priorityGroup is the priority group of ordered batches: NATS gives messages to one trigger until it
-// stops asking.
+// priorityGroup is the priority group of ordered batches: NATS delivers messages to one trigger until that
+// stops fetching.
 const priorityGroup = "trigger"
 
 func (r *Route) consumer() jetstream.ConsumerConfig {
@@ -91,7 +90,7 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		Durable:       r.Durable,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: r.AckWait, MaxAckPending: r.InFlight, InactiveThreshold: r.InactiveThreshold,
-		MaxDeliver: -1, // unlimited: a message out of deliveries would stay, unseen
+		MaxDeliver: -1, // unlimited: with a limit, a message would stay in its stream unseen
 	}
 	if len(r.Filters) == 1 {
 		c.FilterSubject = r.Filters[0]
@@ -102,7 +101,7 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		c.AckPolicy = jetstream.AckAllPolicy // batches are posted one at a time
 		c.MaxAckPending = 2 * r.Batch        // the posted batch and the next
 		c.PriorityPolicy, c.PriorityGroups = jetstream.PriorityPolicyPinned, []string{priorityGroup}
-		c.PinnedTTL = r.AckWait * 3 / 2 // longer than AckWait: messages of a dead trigger come again before new ones
+		c.PinnedTTL = r.AckWait * 3 / 2 // longer than AckWait: messages of a killed trigger are redelivered before new ones
 	}
 	return c
 }

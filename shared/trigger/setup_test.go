@@ -21,22 +21,22 @@ func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 300 << 20})
 	log := &sandbox.LogBuffer{}
 	b := openBus(t, bus.Config{URL: broker.URL(), EventsMB: 400, UsersMB: 400, MessagesMB: 400, DeadLettersMB: 400})
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute(), sweepRoute(), batchRoute())
-	bustest.Eventually(t, func() bool { return len(f.seen()) >= 3 }, "sweep is woken, and ticks")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 3 }, "sweep is woken on connect and by ticks")
 	acceptAll(t, b, 1, 1)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "what is accepted is saved")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "the accepted message is saved")
 	bustest.Eventually(t, func() bool {
 		return trigger.Routes()[0].Stopped != nil && reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonNoRoom
-	}, "the reason is known")
+	}, "the reason is reported")
 	require.EqualError(t, trigger.Ready(), "these routes do not run: d (stream EVENTS cannot be made: nats: API error: code=500 err_code=10047 "+
 		"description=insufficient storage resources available: it reserves 400 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_EVENTS_MB)")
 	require.Equal(t, []bool{false, true, true}, []bool{trigger.Routes()[0].Pulling, trigger.Routes()[1].Pulling, trigger.Routes()[2].Pulling})
-	bustest.Eventually(t, func() bool { return reasonOf(trigger.Streams()[bus.StreamMessages]) == bus.ReasonNoRoom }, "of streams without routes too")
+	bustest.Eventually(t, func() bool { return reasonOf(trigger.Streams()[bus.StreamMessages]) == bus.ReasonNoRoom }, "the reason is reported also for a stream without routes")
 	backlog, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Contains(t, backlog.Routes, "sweep")
-	require.Equal(t, 1, strings.Count(log.String(), "lower SENDONCE_STREAM_MESSAGES_MB"), "it is said once")
+	require.Equal(t, 1, strings.Count(log.String(), "lower SENDONCE_STREAM_MESSAGES_MB"), "it is logged once")
 }
 
 func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
@@ -46,17 +46,17 @@ func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	require.NoError(t, old.Ensure(t.Context()))
 	acceptAll(t, old, 1, 1)
 	b := openBus(t, bus.Config{URL: broker.URL(), AcceptStream: "OTHER"})
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	route := batchRoute()
 	route.Stream = "OTHER"
 	trigger := runTrigger(t, b, testConfig(f), route, testRoute(), sweepRoute())
-	bustest.Eventually(t, func() bool { return trigger.Routes()[1].Pulling && trigger.Routes()[2].Pulling }, "the others run")
-	bustest.Eventually(t, func() bool { return reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonSubjectsTaken }, "the reason is known")
+	bustest.Eventually(t, func() bool { return trigger.Routes()[1].Pulling && trigger.Routes()[2].Pulling }, "the other routes run")
+	bustest.Eventually(t, func() bool { return reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonSubjectsTaken }, "the reason is reported")
 	require.ErrorContains(t, trigger.Ready(), "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "x", "1"))
-	require.ErrorIs(t, err, bus.ErrStreamUnavailable, "nothing is accepted into a stream that nobody saves")
-	require.EqualValues(t, 1, broker.Info(broker.JS(), bus.StreamAccepted).State.Msgs, "what was accepted is untouched")
+	require.ErrorIs(t, err, bus.ErrStreamUnavailable, "nothing is accepted into a stream that is not saved")
+	require.EqualValues(t, 1, broker.Info(broker.JS(), bus.StreamAccepted).State.Msgs, "accepted messages are kept")
 
 	require.NoError(t, broker.JS().DeleteStream(t.Context(), bus.StreamAccepted))
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "it runs without a restart")
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run without a restart")
 }

@@ -15,22 +15,21 @@ func TestTriggersShareOneTick(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	js, b := broker.JS(), newBus(t, broker.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Minute, TickInterval: 2 * time.Second}
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
-		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && settled(t, js, route) }, "woken at its start")
+		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && isSettled(t, js, route) }, "a starting trigger wakes the function")
 	}
 	wake, err := js.Stream(t.Context(), bus.StreamWake)
 	require.NoError(t, err)
 	require.NoError(t, wake.Purge(t.Context()))
-	before, began := len(f.seen()), time.Now()
-	bustest.Eventually(t, func() bool { return len(f.seen()) >= before+2 }, "ticks")
-	require.Greater(t, time.Since(began), 2*time.Second, "one for all")
+	before, began := len(f.allCalls()), time.Now()
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= before+2 }, "ticks")
+	require.Greater(t, time.Since(began), 2*time.Second, "three triggers share one tick")
 }
 
-// Wake-ups of queue wechat are stored for the function that sends its tasks, and reach pollers, too. A
-// schedule wakes only the function.
+// Wake-ups of the queue wechat are stored for the function that sends its tasks, and reach pollers too.
 func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -40,17 +39,17 @@ func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	received := make(chan int, 100)
 	listener.OnQueue(func(_ string, n int) { received <- n }, func() {})
 	bustest.Eventually(t, func() bool { b.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	route := Route{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}
 	first := runTrigger(t, b, testConfig(f), route)
 	b.Wake(bus.WakeWeChat, 7)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "called")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "called")
 	bustest.Eventually(t, func() bool { n := <-received; return n == 7 }, "received")
 
 	b.WakeAt(bus.WakeWeChat, time.Now().Add(time.Second))
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "called at its time")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 2 }, "called at the scheduled time")
 	first.stop()
 	route.TickInterval = time.Second
 	runTrigger(t, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 4 }, "ticks")
 }

@@ -20,9 +20,9 @@ import (
 
 const (
 	pullFor      = 30 * time.Second // of one pull request
-	checkEvery   = 10 * time.Second // whether a stream still exists
+	checkEvery   = 10 * time.Second // between two checks that a stream exists
 	setupTimeout = 10 * time.Second
-	setupWait    = 250 * time.Millisecond
+	setupWait    = 250 * time.Millisecond // before a failed setup is retried, then doubled
 	setupWaitMax = 10 * time.Second
 )
 
@@ -57,23 +57,23 @@ type Trigger struct {
 	routes      []*route
 	client      *http.Client
 	slots       chan struct{}
-	deliveryMax time.Duration // upper limit of one delivery, with waiting and settling
+	deliveryMax time.Duration // upper limit of one delivery, with waiting for a slot and settling
 
 	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
 
 	mu      sync.Mutex
 	logged  map[string]bool  // errors that were logged
-	streams map[string]error // by stream: why it is not as wanted
+	streams map[string]error // by stream: the error of its last setup
 }
 
-// route is a Route in operation.
+// route is a Route with its state.
 type route struct {
 	Route
 	url   string
 	slots chan struct{}
 
-	pullBytes int // that one request for several messages may bring
+	pullBytes int // upper limit of the messages that one request returns
 
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
 
@@ -82,7 +82,7 @@ type route struct {
 	inFlight atomic.Int64
 	pulling  atomic.Bool
 	failure  atomic.Pointer[error]     // why it does not pull
-	deadline atomic.Pointer[time.Time] // of the present step; nil = none
+	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
 // New checks cfg and routes without network access.
@@ -106,9 +106,9 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
 		}
 		if t.routes = append(t.routes, active); t.setupLocks[r.Stream] == nil {
-			return nil, fmt.Errorf("trigger: route %s: %s is none of our streams", r.Durable, r.Stream)
+			return nil, fmt.Errorf("trigger: route %s: %s is not a stream of this service", r.Durable, r.Stream)
 		}
-		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // of another delivery, its own, and settling
+		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // waiting for another delivery, its own POST, and settling
 	}
 	t.dividePending()
 	t.client = &http.Client{
@@ -126,12 +126,11 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 
 const (
 	minPullBytes    = 256 << 10
-	maxMessageBytes = 66 << 10 // of an accepted message: data and attributes
+	maxMessageBytes = 66 << 10 // size of an accepted message: data and attributes
 )
 
-// dividePending divides half of what NATS keeps for this connection among the routes that ask for
-// several messages at once: the server closes a connection whose messages exceed bus.MaxPending
-// before they are read.
+// dividePending divides half of bus.MaxPending among the routes that fetch several messages at once: the
+// server closes a connection with more unread bytes than bus.MaxPending.
 func (t *Trigger) dividePending() {
 	batched := slices.DeleteFunc(slices.Clone(t.routes), func(r *route) bool { return r.Batch == 0 && r.UnorderedBatch <= 1 })
 	for _, r := range batched {
@@ -153,7 +152,7 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
+		return nil, fmt.Errorf("%q is not a base URL such as http://localhost:8000", base)
 	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
 		return nil, errors.New("stream, durable, filters and function must be named")
 	case r.Batch < 0 || r.BatchWait < 0 || r.UnorderedBatch < 0:
@@ -163,7 +162,7 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 	case r.AckWait < time.Second:
 		return nil, errors.New("must wait at least 1s for an acknowledgement")
 	case r.TickInterval != 0 && len(r.Filters) != 1:
-		return nil, errors.New("must have one filter to tick")
+		return nil, errors.New("must have exactly one filter to tick")
 	case r.TickInterval != 0 && r.TickInterval < time.Second:
 		return nil, errors.New("must not tick more often than every 1s")
 	}
@@ -199,15 +198,15 @@ func (t *Trigger) Run(ctx context.Context) {
 
 // runRoute restarts one route until ctx ends, then waits for its deliveries.
 func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
-	var under sync.WaitGroup
+	var running sync.WaitGroup
 	defer t.repeatNow(r)
-	defer under.Wait()
+	defer running.Wait()
 	defer r.deadline.Store(nil)
 	wait := setupWait
 	logged := ""
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := t.pull(ctx, work, r, &under)
+		err := t.pull(ctx, work, r, &running)
 		if ctx.Err() != nil {
 			r.failure.Store(&errEnding)
 			return
@@ -218,7 +217,7 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 		}
 		if text := err.Error(); text != logged {
 			logged = text
-			t.log.Warn("a route stopped: restarting it with growing delays", "route", r.Durable, "error", err)
+			t.log.Warn("a route stopped: restarting it, with growing delays", "route", r.Durable, "error", err)
 		}
 		r.sleep(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
@@ -229,18 +228,18 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 // without a route too, since only the trigger creates streams.
 func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
-		l, err := t.bus.AwaitConnection(ctx)
+		conn, err := t.bus.AwaitConnection(ctx)
 		if err != nil {
 			return
 		}
-		linked, unbind := l.UntilLost(ctx)
-		for wait := setupWait; linked.Err() == nil; {
-			if t.ensure(linked, l, name) == nil {
-				t.waitUntilMissing(linked, l, name)
+		connCtx, unbind := conn.UntilLost(ctx)
+		for wait := setupWait; connCtx.Err() == nil; {
+			if t.ensure(connCtx, conn, name) == nil {
+				t.waitUntilMissing(connCtx, conn, name)
 				wait = setupWait
 				continue
 			}
-			sleep(linked, wait)
+			sleep(connCtx, wait)
 			wait = min(2*wait, setupWaitMax)
 		}
 		unbind()
@@ -248,11 +247,11 @@ func (t *Trigger) maintainStream(ctx context.Context, name string) {
 }
 
 // waitUntilMissing returns when a stream no longer exists, or ctx ends.
-func (t *Trigger) waitUntilMissing(ctx context.Context, l *bus.Connection, name string) {
+func (t *Trigger) waitUntilMissing(ctx context.Context, conn *bus.Connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)
 		bounded, cancel := context.WithTimeout(ctx, setupTimeout)
-		_, err := l.JetStream().Stream(bounded, name)
+		_, err := conn.JetStream().Stream(bounded, name)
 		cancel()
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return
@@ -269,14 +268,14 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // ensure creates or changes a stream. What NATS refuses to change is logged once and is no error.
-func (t *Trigger) ensure(ctx context.Context, l *bus.Connection, name string) error {
+func (t *Trigger) ensure(ctx context.Context, conn *bus.Connection, name string) error {
 	t.setupLocks[name].Lock()
 	defer t.setupLocks[name].Unlock()
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	err := t.logMismatch(t.bus.EnsureStream(ctx, l, name))
-	var cannot *bus.StreamError
-	if errors.As(err, &cannot) {
+	err := t.logMismatch(t.bus.EnsureStream(ctx, conn, name))
+	var streamErr *bus.StreamError
+	if errors.As(err, &streamErr) {
 		t.logOnce(err.Error())
 	}
 	t.mu.Lock()
@@ -286,27 +285,27 @@ func (t *Trigger) ensure(ctx context.Context, l *bus.Connection, name string) er
 }
 
 // pull delivers until the connection or the consumer is lost.
-func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
+func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGroup) error {
 	r.deadline.Store(nil) // waiting for NATS has no deadline
-	l, err := t.bus.AwaitConnection(ctx)
+	conn, err := t.bus.AwaitConnection(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := l.UntilLost(ctx)
+	ctx, cancel := conn.UntilLost(ctx)
 	defer cancel()
 	r.setDeadline(2 * setupTimeout) // another route may be setting up the same stream
-	consumer, err := t.setUp(ctx, l, r)
+	consumer, err := t.setUp(ctx, conn, r)
 	if err != nil {
 		return err
 	}
 	if r.TickInterval > 0 {
-		under.Go(func() { t.bus.Tick(ctx, l, r.Filters[0], r.Durable, r.TickInterval) })
+		running.Go(func() { t.bus.Tick(ctx, conn, r.Filters[0], r.Durable, r.TickInterval) })
 	}
 	r.pulling.Store(true)
 	defer r.pulling.Store(false)
 	if r.Batch > 0 {
-		err := t.pullBatches(ctx, work, l, consumer, r)
-		if l.Lost() {
+		err := t.pullBatches(ctx, work, conn, consumer, r)
+		if conn.Lost() {
 			return bus.ErrNotConnected
 		}
 		return err
@@ -316,8 +315,8 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 		pull = t.pullUnordered
 	}
 	for {
-		err := pull(ctx, work, consumer, r, under)
-		if l.Lost() {
+		err := pull(ctx, work, consumer, r, running)
+		if conn.Lost() {
 			return bus.ErrNotConnected
 		}
 		if err != nil {
@@ -327,21 +326,21 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 }
 
 // setUp creates what is missing for r.
-func (t *Trigger) setUp(ctx context.Context, l *bus.Connection, r *route) (jetstream.Consumer, error) {
+func (t *Trigger) setUp(ctx context.Context, conn *bus.Connection, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 {
-		if err := l.CheckPriorityGroups(); err != nil {
+		if err := conn.CheckPriorityGroups(); err != nil {
 			return nil, err
 		}
-		if !l.Strict() {
+		if !conn.Strict() {
 			t.logOnce(bus.ErrOldServer.Error() + ": upgrade it; what was accepted is saved")
 		}
 	}
-	if err := t.ensure(ctx, l, r.Stream); err != nil {
+	if err := t.ensure(ctx, conn, r.Stream); err != nil {
 		return nil, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	consumer, err := l.EnsureConsumer(bounded, r.Stream, r.consumer())
+	consumer, err := conn.EnsureConsumer(bounded, r.Stream, r.consumer())
 	return consumer, t.logMismatch(err)
 }
 
@@ -365,9 +364,8 @@ func (t *Trigger) logOnce(text string) {
 	}
 }
 
-// pullOnce fetches as many messages as can be delivered now. A message that waited here would use up
-// its AckWait.
-func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
+// pullOnce fetches as many messages as can be delivered now: a message that waits here uses up its AckWait.
+func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
 	r.setDeadline(t.deliveryMax)
 	room, err := r.acquire(ctx)
 	if err != nil {
@@ -383,7 +381,7 @@ func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consume
 	}
 	for msg := range batch.Messages() {
 		room--
-		under.Go(func() {
+		running.Go(func() {
 			defer r.release(1)
 			t.deliver(work, r, msg)
 		})

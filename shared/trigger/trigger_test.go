@@ -21,7 +21,7 @@ import (
 func TestTriggerPostsEventUnchanged(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	m := eventMessage("1")
 	m.Event.SetExtension("sequence", "7")
@@ -30,8 +30,8 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"])
-	require.Len(t, f.seen(), 1)
-	c := f.seen()[0]
+	require.Len(t, f.allCalls(), 1)
+	c := f.allCalls()[0]
 	require.Equal(t, "POST /events/f", c.path)
 	require.Equal(t, "trigger token", c.user+" "+c.password)
 	require.JSONEq(t, `{"task_id":"x"}`, c.body)
@@ -41,17 +41,17 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 	} {
 		require.Equal(t, want, c.header.Get(name), name)
 	}
-	require.True(t, settled(t, broker.JS(), testRoute()))
+	require.True(t, isSettled(t, broker.JS(), testRoute()))
 }
 
 func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
 	runTrigger(t, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
-	first, second := f.seen()[0], f.seen()[1]
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 2 }, "a safety tick is posted every second")
+	first, second := f.allCalls()[0], f.allCalls()[1]
 	require.Equal(t, "POST /events/sweep", first.path)
 	require.Empty(t, first.body)
 	require.NotEqual(t, first.id, second.id)
@@ -61,9 +61,9 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 	_, err := time.Parse(time.RFC3339Nano, first.header.Get("Ce-Time"))
 	require.NoError(t, err)
 
-	before := len(f.seen())
+	before := len(f.allCalls())
 	b.Wake(bus.WakeSweep, 5)
-	bustest.Eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) > before }, "a wake-up is delivered")
 }
 
 func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
@@ -85,33 +85,33 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, cfg, route)
 	b.Wake(bus.WakeRelay, 1)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "sent away for an hour")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "the retry waits for an hour")
 	b.Wake(bus.WakeRelay, 1)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 2 }, "the next is delivered at once")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 2 }, "the next wake-up is delivered at once")
 	b.Wake(bus.WakeRelay, 1)
-	require.Len(t, f.seen(), 2, "one at a time")
+	require.Len(t, f.allCalls(), 2, "one delivery at a time")
 	close(gate)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "what came meanwhile is delivered too")
-	require.Len(t, f.seen(), 3)
+	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "the wake-up during the delivery is delivered too")
+	require.Len(t, f.allCalls(), 3)
 }
 
 func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
-	quiet := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
-	trigger := runTrigger(t, b, testConfig(f), route, quiet)
+	withoutTick := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
+	trigger := runTrigger(t, b, testConfig(f), route, withoutTick)
 	acked := func(n uint64) func() bool {
 		return func() bool { return trigger.Counts()["sweep"].Acked == n }
 	}
-	bustest.Eventually(t, acked(1), "what became due before there was a trigger is looked for")
+	bustest.Eventually(t, acked(1), "the function is woken on the first connect")
 
 	broker.Stop()
-	require.Len(t, f.seen(), 1, "an idle connection brings no calls")
+	require.Len(t, f.allCalls(), 1, "no calls while disconnected")
 	broker.Start(broker.Dir)
-	bustest.Eventually(t, acked(2), "what became due meanwhile is looked for")
-	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not for looking")
+	bustest.Eventually(t, acked(2), "the function is woken on the second connect")
+	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not woken")
 }
 
 func TestInFlightIsBounded(t *testing.T) {
@@ -133,10 +133,10 @@ func TestInFlightIsBounded(t *testing.T) {
 				publishAll(t, b, eventMessage(strconv.Itoa(i)))
 			}
 			runTrigger(t, b, cfg, route)
-			bustest.Eventually(t, func() bool { return len(f.seen()) == 3 }, "as many as allowed")
+			bustest.Eventually(t, func() bool { return len(f.allCalls()) == 3 }, "as many as allowed")
 			close(gate)
-			bustest.Eventually(t, func() bool { return settled(t, broker.JS(), route) }, "all settled")
-			require.Len(t, f.seen(), 20)
+			bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), route) }, "all settled")
+			require.Len(t, f.allCalls(), 20)
 			require.Equal(t, 3, f.peak)
 		})
 	}
@@ -153,16 +153,16 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"))
 	trigger := runTrigger(t, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the POST is in progress")
 	trigger.cancel()
 	select {
 	case <-trigger.ended:
-		require.Fail(t, "ended with a delivery under way")
+		require.Fail(t, "Run ended during a delivery")
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(gate)
 	<-trigger.ended
-	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"], "what came to its 2xx is settled, and nothing more was pulled")
+	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"], "the running delivery is settled, and nothing more was pulled")
 	c, err := broker.JS().Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
 	require.Zero(t, c.CachedInfo().NumAckPending)
@@ -185,18 +185,18 @@ func TestDrainTimeoutIsBounded(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	first := runTrigger(t, b, cfg, testRoute())
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the POST is in progress")
 	first.stop()
 	require.EqualValues(t, 1, first.Counts()["d"].Retried)
 
 	second := runTrigger(t, b, cfg, testRoute())
-	bustest.Eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another")
+	bustest.Eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another trigger")
 }
 
 func TestTwoTriggersShareWork(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	one, two := newBus(t, broker.URL()), newBus(t, broker.URL())
 	first, second := runTrigger(t, one, testConfig(f), testRoute()), runTrigger(t, two, testConfig(f), testRoute())
 	publish := func(from, to int) {
@@ -218,9 +218,9 @@ func TestTwoTriggersShareWork(t *testing.T) {
 	bustest.Eventually(t, func() bool { return acked() == 300 }, "all delivered")
 	first.stop()
 	publish(300, 400)
-	bustest.Eventually(t, func() bool { return acked() == 400 }, "the other goes on")
+	bustest.Eventually(t, func() bool { return acked() == 400 }, "the other trigger delivers")
 	for i := range 400 {
-		require.Equal(t, 1, f.of(strconv.Itoa(i)), i)
+		require.Equal(t, 1, f.countOf(strconv.Itoa(i)), i)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n > 20 {
-			<-gate // the rest is under way or waiting when the server stops
+			<-gate // these are in progress or waiting when the server stops
 		}
 	})
 	runTrigger(t, b, testConfig(f), testRoute())
@@ -240,20 +240,20 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	for i := range events {
 		publishAll(t, b, eventMessage(strconv.Itoa(i)))
 	}
-	bustest.Eventually(t, func() bool { return len(f.seen()) > 20 }, "in the middle of it")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) > 20 }, "some events are delivered")
 	broker.Stop()
 	close(gate)
 	broker.Start(broker.Dir)
-	bustest.Eventually(t, func() bool { return settled(t, broker.JS(), testRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), testRoute()) }, "all settled")
 	for i := range events {
-		require.NotZero(t, f.of(strconv.Itoa(i)), i)
+		require.NotZero(t, f.countOf(strconv.Itoa(i)), i)
 	}
 }
 
 func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, f := newBus(t, broker.URL()), newFunction(t, responding(204))
+	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
 	route := testRoute()
 	trigger := runTrigger(t, b, testConfig(f), route)
 	deliver := func(id string) {
@@ -261,7 +261,7 @@ func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 		bustest.Eventually(t, func() bool {
 			return b.Publish(bustest.Within(t, bustest.Soon), []bus.Message{eventMessage(id)})[0] == nil
 		}, "published")
-		bustest.Eventually(t, func() bool { return f.of(id) > 0 }, "delivered "+id)
+		bustest.Eventually(t, func() bool { return f.countOf(id) > 0 }, "delivered "+id)
 	}
 	deliver("1")
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
@@ -273,11 +273,11 @@ func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	deliver("after the server came back empty")
 }
 
-func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
+func TestTriggerKeepsChangedConsumer(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
-	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, responding(204))
+	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, respondWith(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
 	other := route.consumer()
@@ -296,14 +296,14 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 func TestBaseURLPerFunction(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, bustest.NewBroker(t).URL())
-	f := newFunction(t, responding(204))
+	f := newFunction(t, respondWith(204))
 	cfg := testConfig(f)
 	cfg.BaseURL = f.URL + "/of-{function}/"
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	runTrigger(t, b, cfg, testRoute())
-	bustest.Eventually(t, func() bool { return len(f.seen()) == 1 }, "delivered")
-	require.Equal(t, "POST /of-f/events/f", f.seen()[0].path)
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "delivered")
+	require.Equal(t, "POST /of-f/events/f", f.allCalls()[0].path)
 }
 
 func TestNewTriggerRejectsBadRoutes(t *testing.T) {

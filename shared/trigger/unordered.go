@@ -12,8 +12,8 @@ import (
 
 // pullUnordered waits for a message and delivers it with those that are available, up to
 // UnorderedBatch.
-func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
-	r.setDeadline(2 * t.deliveryMax) // another POST, and then each of its events alone
+func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
+	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST, and then each of its events alone
 	select {
 	case r.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -28,7 +28,7 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 		more, err = t.fetchItems(consumer.Fetch(r.UnorderedBatch-1, jetstream.FetchMaxWait(time.Millisecond), jetstream.FetchMaxBytes(r.pullBytes)))
 		items = append(items, more...)
 	}
-	under.Go(func() {
+	running.Go(func() {
 		defer r.release(1)
 		t.deliverUnordered(work, r, items)
 	})
@@ -77,12 +77,12 @@ func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item)
 // are posted one by one, since one of them may be at fault.
 func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var v verdict
-	alone := len(items) == 1
-	if !alone {
-		v = t.postInTurn(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 0)})
-		alone = v.kind == verdictRefused || v.status == http.StatusInternalServerError
+	oneByOne := len(items) == 1
+	if !oneByOne {
+		v = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 0)})
+		oneByOne = v.kind == verdictRefused || v.status == http.StatusInternalServerError
 	}
-	if !alone && v.kind == verdictDone {
+	if !oneByOne && v.kind == verdictDone {
 		t.acknowledgeAll(ctx, r, items)
 		return
 	}
@@ -91,8 +91,8 @@ func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	for _, it := range items {
 		each.Go(func() {
 			v := v
-			if alone {
-				v = t.postInTurn(ctx, r, it.event.withAttempt(it.meta.NumDelivered))
+			if oneByOne {
+				v = t.postInSlot(ctx, r, it.event.withAttempt(it.meta.NumDelivered))
 			}
 			t.settleByVerdict(ctx, r, it, v)
 		})
@@ -112,7 +112,7 @@ func (t *Trigger) acknowledgeAll(ctx context.Context, r *route, items []*item) {
 		return last.msg.DoubleAck(ctx)
 	})
 	if err != nil {
-		t.logger(r, last.meta).Warn("settle events: they will be delivered again", "events", len(items), "error", err)
+		t.logger(r, last.meta).Warn("cannot settle events: they will be delivered again", "events", len(items), "error", err)
 		return
 	}
 	r.acked.Add(uint64(len(items)))

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-func togetherRoute() Route {
+func unorderedRoute() Route {
 	r := testRoute()
 	r.InFlight, r.UnorderedBatch = 40, 20
 	return r
@@ -28,25 +28,25 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range numbers(1, 100) {
 		publishAll(t, b, eventMessage(id))
 	}
-	trigger := runTrigger(t, b, testConfig(f), togetherRoute())
-	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
-	taken := l.taken()
-	slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
-	require.Equal(t, numbers(1, 100), taken)
-	require.LessOrEqual(t, len(f.seen()), 25, "calls for 100 events")
+	trigger := runTrigger(t, b, testConfig(f), unorderedRoute())
+	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) }, "all settled")
+	ids := l.recorded()
+	slices.SortFunc(ids, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
+	require.Equal(t, numbers(1, 100), ids)
+	require.LessOrEqual(t, len(f.allCalls()), 25, "calls for 100 events")
 	publishAll(t, b, eventMessage("alone"))
-	bustest.Eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
+	bustest.Eventually(t, func() bool { return f.countOf("alone") == 1 }, "a single event is not posted as a batch")
 
 	publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
-	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
-	require.Subset(t, l.taken(), []string{"101", "102"})
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 103 }, "all others are acknowledged") // counted after the server has them
+	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "the other events of the batch are accepted")
+	require.Subset(t, l.recorded(), []string{"101", "102"})
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 103 }, "all others are acknowledged") // they are counted after the server has acknowledged them
 }
 
 func TestUnorderedEventsAreRetried(t *testing.T) {
@@ -60,15 +60,15 @@ func TestUnorderedEventsAreRetried(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		l.take(t, c)
+		l.record(t, c)
 	})
 	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range numbers(1, 50) {
 		publishAll(t, b, eventMessage(id))
 	}
-	runTrigger(t, b, testConfig(f), togetherRoute())
-	bustest.Eventually(t, func() bool { return settled(t, js, togetherRoute()) }, "all settled")
-	require.ElementsMatch(t, numbers(1, 50), l.taken())
+	runTrigger(t, b, testConfig(f), unorderedRoute())
+	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) }, "all settled")
+	require.ElementsMatch(t, numbers(1, 50), l.recorded())
 }
 
 func TestHangingPostDoesNotBlockOthers(t *testing.T) {
@@ -85,12 +85,12 @@ func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	for _, id := range numbers(1, 100) {
 		publishAll(t, b, eventMessage(id))
 	}
-	route := togetherRoute()
+	route := unorderedRoute()
 	route.AckWait = time.Second
 	trigger := runTrigger(t, b, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the others are taken")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the other events are accepted")
 	close(release)
-	bustest.Eventually(t, func() bool { return settled(t, js, route) }, "all settled")
-	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted, which follows the acknowledgement")
-	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each once")
+	bustest.Eventually(t, func() bool { return isSettled(t, js, route) }, "all settled")
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted") // they are counted after the server has acknowledged them
+	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each event once")
 }
