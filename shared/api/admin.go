@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Page is one page of a list. A page of tasks may be shorter than its limit,
-// and even empty, without being the last.
+// Page is one page of a list. A page of tasks may be shorter than its limit, and even empty, although more pages
+// follow.
 type Page[T any] struct {
 	Items     []T    `json:"items"`
-	NextAfter string `json:"next_after,omitempty"` // send it as after to get the next page; absent on the last
+	NextAfter string `json:"next_after,omitempty"` // pass it as after to get the next page; absent on the last page
 }
 
 // ListRequest reads one page of a list: GET /api/v1/admin/blocked-words,
 // /api/v1/admin/callers and /api/v1/admin/dead-letters.
 type ListRequest struct {
 	Limit *int `json:"limit,omitempty"` // 1..200; default 50
-	After ID   `json:"after,omitempty"` // next_after of the page before
+	After ID   `json:"after,omitempty"` // next_after of the previous page
 }
 
 // TemplateRequest creates a template: POST /api/v1/admin/template.
@@ -25,8 +25,7 @@ type TemplateRequest struct {
 	TemplateContent string `json:"template_content"` // 1..200 characters; {name} is a placeholder
 }
 
-// TemplateChange changes a template: PUT /api/v1/admin/template/{id}. What is
-// left out stays.
+// TemplateChange changes a template: PUT /api/v1/admin/template/{id}. An absent field keeps its value.
 type TemplateChange struct {
 	TemplateName    *string `json:"template_name,omitempty"`
 	TemplateContent *string `json:"template_content,omitempty"`
@@ -51,37 +50,35 @@ type TemplateResponse struct {
 	UpdatedAt       time.Time `json:"updated_at"`
 }
 
-// PreviewRequest shows what a template makes of parameters, given as
-// URL-encoded Content or as Params: POST /api/v1/admin/template/{id}/preview.
-// TemplateContent is for POST /api/v1/admin/template/preview alone.
+// PreviewRequest composes a text of a template and parameters, which are in Params or URL-encoded in Content: POST
+// /api/v1/admin/template/{id}/preview. Only POST /api/v1/admin/template/preview accepts TemplateContent.
 type PreviewRequest struct {
 	TemplateContent string         `json:"template_content,omitempty"`
 	Content         string         `json:"content,omitempty"`
 	Params          map[string]any `json:"params,omitempty"`
 }
 
-// PreviewResponse is a text that was composed and not sent.
+// PreviewResponse is the composed text. It is not sent.
 type PreviewResponse struct {
-	FinalContent  string   `json:"final_content"` // cut at 2000 characters; missing parameters stay as {name}
+	FinalContent  string   `json:"final_content"` // truncated to 2000 characters; missing parameters stay as {name}
 	Segments      int      `json:"segments"`
 	Encoding      string   `json:"encoding"` // GSM-7 or UCS-2
 	Length        int      `json:"length"`   // characters
 	MissingParams []string `json:"missing_params"`
 	UnusedParams  []string `json:"unused_params"`
-	Sendable      bool     `json:"sendable"`          // a submission of it would be taken
-	Problem       string   `json:"problem,omitempty"` // why it would not
+	Sendable      bool     `json:"sendable"`          // a submission with this text would be accepted
+	Problem       string   `json:"problem,omitempty"` // why it would be refused
 }
 
-// DefaultSMSRequest stores what is sent to a phone number, once, when a
-// submission has no content: POST /api/v1/admin/default-sms.
+// DefaultSMSRequest stores the default content of a phone number, for one submission without content: POST
+// /api/v1/admin/default-sms.
 type DefaultSMSRequest struct {
 	PhoneNumber string `json:"phone_number"`
 	Content     string `json:"content"` // at most 200 characters: the text, or URL-encoded parameters of the first active template
 	UseTemplate bool   `json:"use_template,omitempty"`
 }
 
-// DefaultSMSChange changes a default: PUT /api/v1/admin/default-sms/{id}. What
-// is left out stays.
+// DefaultSMSChange changes a default: PUT /api/v1/admin/default-sms/{id}. An absent field keeps its value.
 type DefaultSMSChange struct {
 	Content     *string `json:"content,omitempty"`
 	UseTemplate *bool   `json:"use_template,omitempty"`
@@ -106,30 +103,30 @@ type DefaultSMSResponse struct {
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
-// StatisticsResponse counts tasks at one instant: GET /api/v1/admin/statistics
-// of the original SMS API. Its own figures are those of SMS.
+// StatisticsResponse counts tasks at one instant: GET /api/v1/admin/statistics of the original SMS API. The embedded
+// TaskStatistics counts SMS.
 type StatisticsResponse struct {
 	TaskStatistics
-	Subscribe TaskStatistics `json:"subscribe"` // the sends of subscribe messages: queues wechat and wechat.recorded
+	Subscribe TaskStatistics `json:"subscribe"` // counts the sends of subscribe messages: the queues wechat and wechat.recorded
 }
 
 // TaskStatistics counts the tasks of some queues.
 type TaskStatistics struct {
 	LiveCounts
-	SucceededTasks int64             `json:"succeeded_tasks"`       // ever
-	FailedTasks    int64             `json:"failed_tasks"`          // ever
-	Queues         []QueueStatistics `json:"queues"`                // of the queues that have live tasks, by name; at most 1000, those with most tasks
-	MoreQueues     bool              `json:"more_queues,omitempty"` // there are other queues that have live tasks
+	SucceededTasks int64             `json:"succeeded_tasks"`       // since the service was installed
+	FailedTasks    int64             `json:"failed_tasks"`          // since the service was installed
+	Queues         []QueueStatistics `json:"queues"`                // the queues that have live tasks, sorted by name; at most the 1000 with the most tasks
+	MoreQueues     bool              `json:"more_queues,omitempty"` // other queues have live tasks, too
 }
 
 // LiveCounts counts tasks that are not final.
 type LiveCounts struct {
-	ScheduledTasks       int64    `json:"scheduled_tasks"` // of the pending
+	ScheduledTasks       int64    `json:"scheduled_tasks"` // included in pending
 	PendingNewTasks      int64    `json:"pending_new_tasks"`
 	PendingRetryTasks    int64    `json:"pending_retry_tasks"`
 	ProcessingTasks      int64    `json:"processing_tasks"`
-	HeldTasks            int64    `json:"held_tasks"`             // of the processing
-	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // how long the first of the pending has waited for a sender; null when none is pending
+	HeldTasks            int64    `json:"held_tasks"`             // included in processing: those that wait for an operator
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // how long the oldest pending task has waited for a sender; null = none is pending
 }
 
 // QueueStatistics are the live tasks of one queue.
@@ -158,34 +155,34 @@ type AdminTask struct {
 	CallerID   ID         `json:"caller_id"`
 	AppID      string     `json:"app_id,omitempty"`     // of the newest claim, also after it ended
 	ClaimID    ID         `json:"claim_id,omitempty"`   // of the newest claim, also after it ended
-	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made it; absent when a function of the service did
+	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made the claim; absent if a function of the service made the claim
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
 // AdminTaskRequest reads a task with its history: GET /api/v1/admin/tasks/{task_id}.
 type AdminTaskRequest struct {
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // AdminTaskResponse is a task with a page of its history.
 type AdminTaskResponse struct {
 	Task      AdminTask   `json:"task"`
 	Timeline  []TaskEvent `json:"timeline"`             // in time order; at most the 200 newest of each log
-	NextAfter string      `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
+	NextAfter string      `json:"next_after,omitempty"` // pass it as after to get older events; absent on the last page
 }
 
 // TaskEvent is one line of a task's history.
 type TaskEvent struct {
 	At         time.Time `json:"at"`
-	Event      string    `json:"event"` // received, replayed, claimed (handed to an app), extended, report, verdict
+	Event      string    `json:"event"` // received, replayed, claimed, extended, report, verdict
 	AppID      string    `json:"app_id,omitempty"`
 	ClaimID    ID        `json:"claim_id,omitempty"`
 	CallerID   *ID       `json:"caller_id,omitempty"`
-	CallerName string    `json:"caller_name,omitempty"` // of the operator who decided
-	State      string    `json:"state,omitempty"`       // of the task after the operator's decision
+	CallerName string    `json:"caller_name,omitempty"` // the operator who decided
+	State      string    `json:"state,omitempty"`       // the state of the task after the operator's decision
 	Status     int       `json:"status,omitempty"`      // what an app reported: 2 = SUCCESS, 3 = FAILED
 	StatusCode int       `json:"status_code,omitempty"` // the HTTP status of a submission
-	Verdict    string    `json:"verdict,omitempty"`     // what became of a report, a lease, or a decision by hand
+	Verdict    string    `json:"verdict,omitempty"`     // the effect of a report, of the end of a lease, or of an operator's decision
 	ErrorCode  string    `json:"error_code,omitempty"`
 	Message    string    `json:"message,omitempty"`
 	RequestID  string    `json:"request_id,omitempty"`
@@ -199,7 +196,7 @@ type RepairRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters
 }
 
-// RevealResponse is what the console hides of a task until somebody asks for it, which is recorded: POST
+// RevealResponse has the fields of a task that the console hides. Each call is recorded: POST
 // /api/v1/admin/tasks/{task_id}/reveal.
 type RevealResponse struct {
 	TaskID      string `json:"task_id"`
@@ -213,7 +210,7 @@ type ResolveRequest struct {
 	Reason  string `json:"reason"`  // 1..500 characters; becomes the task's result
 }
 
-// RepairResponse is a task after a decision by hand.
+// RepairResponse is a task after an operator's decision.
 type RepairResponse struct {
 	TaskID     string `json:"task_id"`
 	Status     int    `json:"status"`
@@ -236,25 +233,24 @@ type BlockedWordResponse struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// CallerRequest lets a new caller in: POST /api/v1/admin/callers.
+// CallerRequest creates a caller: POST /api/v1/admin/callers.
 type CallerRequest struct {
 	Name   string   `json:"name"`             // ^[A-Za-z0-9._-]{1,50}$, the Basic user name
 	Roles  []string `json:"roles"`            // at least one of submitter, sender, receiver, viewer, trigger, admin
 	Queues []string `json:"queues,omitempty"` // the queues it may use; empty = all
 
-	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all
-	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
+	BusinessTypes []string `json:"business_types,omitempty"` // whose subscribe messages it may submit and read; empty = all
+	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, such as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
 
-	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // messages that may be waiting; 0 = by the settings
-	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // bytes of data of these; likewise
-	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // tasks that may be unfinished; 0 = by the settings
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // the limit of its waiting messages; 0 = the limit of the settings
+	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // the limit of the bytes of their data; 0 = the limit of the settings
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // the limit of its unfinished tasks; 0 = the limit of the settings
 
 	BestPriority *int64 `json:"best_priority,omitempty"` // the smallest priority that it may give to a task, 0 to 5; absent = 0
 }
 
-// CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
-// What is left out stays; an empty list of queues or business types stands for all,
-// an empty Receives for none.
+// CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}. An absent field keeps its value. An empty
+// list of queues or business types means all, an empty Receives means none.
 type CallerChange struct {
 	Roles         []string `json:"roles,omitempty"`
 	Queues        []string `json:"queues"`
@@ -268,13 +264,13 @@ type CallerChange struct {
 	BestPriority *int64 `json:"best_priority,omitempty"`
 }
 
-// CallerNamesRequest asks for the names of callers, or for the id of one: GET /api/v1/admin/callers/names.
+// CallerNamesRequest reads the names of callers by id, or the id of a caller by name: GET /api/v1/admin/callers/names.
 type CallerNamesRequest struct {
 	IDs  string `json:"ids,omitempty"` // at most 200, separated by commas
 	Name string `json:"name,omitempty"`
 }
 
-// CallerNamesResponse has the callers that there are; id 0 is the built-in admin.
+// CallerNamesResponse has the requested callers that exist; id 0 is the built-in admin.
 type CallerNamesResponse struct {
 	Callers []NamedCaller `json:"callers"`
 }
@@ -285,8 +281,8 @@ type NamedCaller struct {
 	Name string `json:"name"`
 }
 
-// CallerResponse is a caller. A change of it counts everywhere within 1 s with
-// NATS and 60 s without: that long an instance may remember the caller as it was.
+// CallerResponse is a caller. Each instance caches callers: a change takes effect everywhere within 1 s with NATS, and
+// within 60 s without.
 type CallerResponse struct {
 	ID     ID       `json:"id"`
 	Name   string   `json:"name"`
@@ -296,29 +292,29 @@ type CallerResponse struct {
 	BusinessTypes []string `json:"business_types"`
 	Receives      []string `json:"receives"`
 
-	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent: by the settings
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent = the limit of the settings
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
 	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`
 
 	BestPriority int64 `json:"best_priority"` // the smallest priority that it may give to a task
 
-	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
+	Token     string     `json:"token,omitempty"` // the Basic password; only in the response to its creation or rotation
 	CreatedAt time.Time  `json:"created_at"`
 	RotatedAt *time.Time `json:"rotated_at,omitempty"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
 
-	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that made it, or was the first to rotate its token or to grant it more
-	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that it made and that were revoked or narrowed with it
+	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that created the caller, or was the first to rotate its token or to give it more rights
+	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that this caller created and that were restricted or revoked with it
 }
 
-// ActionsRequest lists changes by hand, newest first: GET /api/v1/admin/actions.
+// ActionsRequest lists the audit log of operators' changes, newest first: GET /api/v1/admin/actions.
 type ActionsRequest struct {
-	Subject string `json:"subject,omitempty"` // a task's id, or such as template/7
+	Subject string `json:"subject,omitempty"` // a task's id, or a type and an id, as in template/7
 	Limit   *int   `json:"limit,omitempty"`
 	After   ID     `json:"after,omitempty"`
 }
 
-// ActionResponse is one change by hand.
+// ActionResponse is one change by an operator: an entry of the audit log.
 type ActionResponse struct {
 	ID         ID              `json:"id"`
 	At         time.Time       `json:"at"`
@@ -332,16 +328,15 @@ type ActionResponse struct {
 	After      json.RawMessage `json:"after,omitempty"`
 }
 
-// DeadLetterResponse is an event that a function could not process, kept for an
-// operator.
+// DeadLetterResponse is an event that a function could not process. It is stored for an operator.
 type DeadLetterResponse struct {
 	ID        ID        `json:"id"`
 	Function  string    `json:"function"`
 	EventID   string    `json:"event_id"`
 	EventType string    `json:"event_type"`
-	Event     string    `json:"event"`    // its data, as it came; cut at 65,536 characters
-	Reason    string    `json:"reason"`   // why it was not taken
-	Attempts  int       `json:"attempts"` // how often it was tried
+	Event     string    `json:"event"`    // its data as received, truncated to 65,536 characters
+	Reason    string    `json:"reason"`   // why it could not be processed
+	Attempts  int       `json:"attempts"` // how often the function was called with it
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -351,26 +346,25 @@ type DismissRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
 
-// AlertsRequest lists alerts, the open ones first, each part newest first: GET
-// /api/v1/admin/alerts.
+// AlertsRequest lists the open alerts and then the cleared ones, both newest first: GET /api/v1/admin/alerts.
 type AlertsRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // AlertResponse is a queue or stream that is, or was, over a threshold.
 type AlertResponse struct {
 	ID           string     `json:"id"`
 	Kind         string     `json:"kind"`      // failure_rate, backlog or stream_full
-	Queue        string     `json:"queue"`     // of stream_full the stream
-	Value        float64    `json:"value"`     // what raised it: a part of 1, or of backlog a number of pending tasks
-	Threshold    float64    `json:"threshold"` // that was in force then
+	Queue        string     `json:"queue"`     // for stream_full the stream
+	Value        float64    `json:"value"`     // that raised it: a ratio from 0 to 1, or for backlog the number of pending tasks
+	Threshold    float64    `json:"threshold"` // at that time
 	Since        time.Time  `json:"since"`
 	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while it is open
-	ClearedValue *float64   `json:"cleared_value,omitempty"` // what cleared it
+	ClearedValue *float64   `json:"cleared_value,omitempty"` // that cleared it
 }
 
-// BulkFilter says which tasks a bulk change is for, with the fields of TasksRequest.
+// BulkFilter selects the tasks of a bulk change, with the fields of TasksRequest.
 type BulkFilter struct {
 	State       string     `json:"state"`            // required: scheduled or pending to cancel, failed to retry, held to resolve
 	Reason      string     `json:"reason,omitempty"` // of failed tasks
@@ -382,14 +376,14 @@ type BulkFilter struct {
 	To          *time.Time `json:"to,omitempty"`   // submitted before it; absent = now
 }
 
-// BulkPreviewRequest counts what a bulk change would find: POST /api/v1/admin/bulk/preview.
+// BulkPreviewRequest counts the tasks that a bulk change would select: POST /api/v1/admin/bulk/preview.
 type BulkPreviewRequest struct {
 	Action string     `json:"action"` // cancel, retry, or succeeded, failed or resend, which resolve held tasks
 	Filter BulkFilter `json:"filter"`
 }
 
-// BulkPreviewResponse is the count, and the filter to begin with: its end is set, so that tasks that are submitted
-// meanwhile are not changed.
+// BulkPreviewResponse has the count, and the filter for BulkRequest: its To is set, so that tasks that are submitted
+// later are not changed.
 type BulkPreviewResponse struct {
 	Action  string     `json:"action"`
 	Filter  BulkFilter `json:"filter"`
@@ -400,14 +394,14 @@ type BulkPreviewResponse struct {
 type BulkRequest struct {
 	Action   string     `json:"action"`
 	Filter   BulkFilter `json:"filter"`
-	Expected int        `json:"expected"` // matched of the preview: if more match now, nothing is done (409)
-	Reason   string     `json:"reason"`   // 1..500 characters; of held tasks it becomes the result
+	Expected int        `json:"expected"` // Matched of the preview: if more tasks match now, nothing is changed (409)
+	Reason   string     `json:"reason"`   // 1..500 characters; for held tasks it becomes the result
 }
 
 // BulkListRequest lists bulk changes, newest first: GET /api/v1/admin/bulk.
 type BulkListRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // BulkResponse is a bulk change. It is made in batches, in the background.
@@ -419,13 +413,13 @@ type BulkResponse struct {
 	Reason     string     `json:"reason"`
 	CallerID   ID         `json:"caller_id"`
 	CallerName string     `json:"caller_name"`
-	Matched    int        `json:"matched"` // when it began
-	Looked     int        `json:"looked"`  // tasks so far
+	Matched    int        `json:"matched"` // at its start
+	Looked     int        `json:"looked"`  // tasks that were examined so far
 	Changed    int        `json:"changed"`
-	Refused    int        `json:"refused"` // could not be changed any more, such as claimed ones
+	Refused    int        `json:"refused"` // tasks that could not be changed, such as those claimed meanwhile
 	LastError  string     `json:"last_error,omitempty"`
 	StoppedBy  string     `json:"stopped_by,omitempty"`  // the operator who stopped it
-	StopReason string     `json:"stop_reason,omitempty"` // why it was stopped where nobody did, such as that its operator was revoked
+	StopReason string     `json:"stop_reason,omitempty"` // why the service stopped it, for example because its operator was revoked
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 }

@@ -6,13 +6,13 @@ import "time"
 // /api/v1/admin/queues.
 type QueuesRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..1000; default 1000
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
-// QueuesResponse is a page of them.
+// QueuesResponse is a page of queues.
 type QueuesResponse struct {
 	Queues    []QueueState `json:"queues"`
-	NextAfter string       `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
+	NextAfter string       `json:"next_after,omitempty"` // pass it as after to get the next page; absent on the last page
 }
 
 // QueueState is a queue with the counts of its live tasks.
@@ -22,20 +22,19 @@ type QueueState struct {
 	Pause *QueuePause `json:"pause,omitempty"` // nil = it is not paused
 }
 
-// QueuePause keeps a queue from handing out tasks.
+// QueuePause is the pause of a queue. Its tasks cannot be claimed.
 type QueuePause struct {
 	Queue     string     `json:"queue"`
 	Until     *time.Time `json:"until,omitempty"` // end of the pause; nil = until the queue is resumed
 	Reason    string     `json:"reason"`
-	PausedBy  string     `json:"paused_by"` // the caller, or the function that did so by itself
-	ByHand    bool       `json:"by_hand"`   // by a caller
+	PausedBy  string     `json:"paused_by"` // the caller or the function that paused it
+	ByHand    bool       `json:"by_hand"`   // paused by a caller, not by a function
 	CreatedAt time.Time  `json:"created_at"`
 }
 
-// PauseRequest pauses a queue, whatever pause it had: POST
-// /api/v1/admin/queues/{queue}/pause.
+// PauseRequest pauses a queue, and replaces an earlier pause: POST /api/v1/admin/queues/{queue}/pause.
 type PauseRequest struct {
-	Until  *time.Time `json:"until,omitempty"` // in the future, at most a year ahead; nil = until it is resumed
+	Until  *time.Time `json:"until,omitempty"` // in the future, at most a year ahead; nil = until the queue is resumed
 	Reason string     `json:"reason"`          // 1..500 characters
 }
 
@@ -44,34 +43,34 @@ type ResumeRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
 
-// ResumeQueueResponse is a queue that goes on.
+// ResumeQueueResponse is a queue after its pause.
 type ResumeQueueResponse struct {
 	Queue        string `json:"queue"`
-	PendingTasks int    `json:"pending_tasks"` // that waited for this; counted up to 1000
+	PendingTasks int    `json:"pending_tasks"` // that waited for the resume; counted up to 1000
 }
 
-// SubscribeTemplatesRequest lists the templates of subscribe messages with errors
-// in a row, the paused ones first: GET /api/v1/admin/subscribe-templates.
+// SubscribeTemplatesRequest lists the templates of subscribe messages whose last sends failed, the paused ones first:
+// GET /api/v1/admin/subscribe-templates.
 type SubscribeTemplatesRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
-// SubscribeTemplatesResponse is a page of them.
+// SubscribeTemplatesResponse is a page of templates.
 type SubscribeTemplatesResponse struct {
 	Templates []SubscribeTemplate `json:"templates"`
-	NextAfter string              `json:"next_after,omitempty"` // send it as after to get the next page; absent on the last
+	NextAfter string              `json:"next_after,omitempty"` // pass it as after to get the next page; absent on the last page
 }
 
-// SubscribeTemplate is a template of WeChat's as one caller uses it. With the third
-// error in a row it is paused for this caller, until an operator resumes it.
+// SubscribeTemplate counts the consecutive errors of a WeChat template for one caller. After the third, the template is
+// paused for this caller until an operator resumes it.
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
-	CallerID   ID         `json:"caller_id"`             // who ordered the messages
-	CallerName string     `json:"caller_name,omitempty"` // the caller's; an admin with queues does not see it
-	Strikes    int        `json:"strikes"`               // errors in a row
-	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = it is not paused yet
-	Reason     string     `json:"reason"`                // the newest error
+	CallerID   ID         `json:"caller_id"`             // that submitted the messages
+	CallerName string     `json:"caller_name,omitempty"` // absent for an admin with queues
+	Strikes    int        `json:"strikes"`               // consecutive errors
+	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = not paused
+	Reason     string     `json:"reason"`                // the last error
 	UpdatedAt  time.Time  `json:"updated_at"`
 }
 
@@ -82,8 +81,8 @@ type ResumeTemplateRequest struct {
 	Reason   string `json:"reason"`              // 1..500 characters
 }
 
-// ResumeTemplateResponse is a template that goes on.
+// ResumeTemplateResponse is a template after its pause.
 type ResumeTemplateResponse struct {
 	TemplateID string `json:"template_id"`
-	DueTasks   int64  `json:"due_tasks"` // that were given back and are due now
+	DueTasks   int64  `json:"due_tasks"` // that the pause had postponed and that are due now
 }

@@ -18,9 +18,8 @@ import (
 	"time"
 )
 
-// Client calls a Sendonce service. It repeats a call by itself only where that
-// cannot do a thing twice; each method says when. Its methods may be called by
-// many goroutines at once; its fields must not change meanwhile.
+// Client calls a Sendonce service. It repeats a call only if the repeat cannot have a second effect; each method states
+// when. All methods may be called from any goroutine. The fields must not be changed after the first call.
 type Client struct {
 	BaseURL  string // "https://sms.example.com", with or without a slash at its end
 	User     string
@@ -33,14 +32,13 @@ const (
 	defaultTries      = 6
 	firstPause        = 100 * time.Millisecond
 	longestPause      = 5 * time.Second
-	pauseDoublings    = 6              // after so many firstPause exceeds longestPause
-	longestRetryAfter = 24 * time.Hour // upper limit of what a server may ask for
-	callTimeout       = time.Minute    // above the longest wait of a claim
-	idleConns         = 100            // of Go's default of 2 all others would be closed after each call
+	pauseDoublings    = 6              // firstPause, doubled so often, exceeds longestPause
+	longestRetryAfter = 24 * time.Hour // limit of Retry-After
+	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
+	idleConns         = 100            // Go closes all but 2 by default
 )
 
-// NewClient makes a client with a connection pool of its own. One try of a
-// call ends after a minute.
+// NewClient makes a client with a connection pool of its own and a timeout of one minute for each try of a call.
 func NewClient(baseURL, user, password string) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = idleConns, idleConns
@@ -52,17 +50,17 @@ func NewClient(baseURL, user, password string) *Client {
 	}}
 }
 
-// NewKey makes an idempotency key of 130 random bits. Make one per message, not
-// one per try, and keep it where it survives a restart of the caller.
+// NewKey makes an idempotency key of 130 random bits. Use one key per message, not per try, and store it so that it
+// survives a restart.
 func NewKey() string { return crand.Text() }
 
-// Error is a response of the service that is no success. Every method returns
-// it as *Error; other errors mean that no response was received or understood.
+// Error is a response with a status other than 2xx. Every method returns it as *Error; any other error means that no
+// valid response was received.
 type Error struct {
 	Status     int    // the HTTP status
-	Code       string // the stable word, as "stale_claim"; "" when something in between responded
+	Code       string // a stable word, such as "stale_claim"; "" = a proxy or gateway responded, not the service
 	Message    string
-	Fields     []Field       // every offending input field
+	Fields     []Field       // every bad input field
 	RetryAfter time.Duration // from the header Retry-After; 0 = none
 }
 
@@ -80,23 +78,22 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Result is the response to one item of a batch: Data, or Err when the service
-// refused that item.
+// Result is the response to one item of a batch: Data, or Err if the service refused the item.
 type Result[T any] struct {
 	Data     T
-	Replayed bool // the item's idempotency key was known
+	Replayed bool // the response to an earlier request with the same idempotency key
 	Err      *Error
 }
 
-// Send submits one message. With an idempotency key it is repeated after a lost
-// connection, an overload and a same call under way, and gives the same task
-// each time; without one it is tried once, as a repeat could send twice.
+// Send submits one message. With an idempotency key, the call is repeated if the connection is lost, if the service is
+// overloaded, or while another call with the key is in progress, and each repeat returns the same task. Without a key
+// it is tried once, because a repeat could send the message twice.
 func (c *Client) Send(ctx context.Context, r SendRequest) (SendResponse, error) {
 	return post[SendResponse](ctx, c, "/api/v1/sms/send", r, repeatIf(r.IdempotencyKey != ""))
 }
 
-// SendBatch submits up to 1,000 messages and gives one result per message, in
-// their order. It is repeated as Send is when every message has a key.
+// SendBatch submits up to 1,000 messages and returns one result per message, in the same order. It is repeated like
+// Send if every message has a key.
 func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Result[SendResponse], error) {
 	keyed := true
 	for _, m := range messages {
@@ -115,23 +112,21 @@ func (c *Client) Task(ctx context.Context, taskID string) (TaskResponse, error) 
 	return get[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID))
 }
 
-// TaskByKey reads the task that this caller's key stands for: the way to learn
-// whether a call was taken whose response was lost. The error's code is not_found
-// when it was not.
+// TaskByKey reads the task that this caller submitted with a key. After a lost response it shows whether the submission
+// was accepted: if not, the error's code is not_found.
 func (c *Client) TaskByKey(ctx context.Context, key string) (TaskResponse, error) {
 	return get[TaskResponse](ctx, c, "/api/v1/sms/by-key/"+url.PathEscape(key))
 }
 
-// Cancel withdraws a task that no sender has yet. Cancelling twice is harmless.
+// Cancel cancels a task that no sender has claimed. Cancelling twice is harmless.
 func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error) {
 	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
 }
 
-// Claim claims tasks. It is repeated only when no connection came about, or
-// when the service said that it is busy and for how long. Tasks handed out in
-// a response that was lost come back when their lease ends.
+// Claim claims tasks. It is repeated only if no connection could be made, or after a 503 with Retry-After. Tasks whose
+// claim response was lost can be claimed again when their leases end.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
-	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, claimable)
+	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, notExecuted)
 }
 
 // Extend extends the lease of a claimed task and may mark it as sending.
@@ -140,15 +135,14 @@ func (c *Client) Extend(ctx context.Context, taskID string, r ExtendRequest) (Ex
 	return post[ExtendResponse](ctx, c, "/api/v1/sms/tasks/"+url.PathEscape(taskID)+"/extend", r, repeatable)
 }
 
-// Report reports the outcome of one attempt. The same report again is harmless
-// when it has the claim's ClaimID, and only then is it repeated: without one a
-// repeat may meet a newer claim of the same app.
+// Report reports the outcome of one attempt. It is repeated only with a ClaimID, which makes a second report harmless.
+// Without one, a repeat could apply to a newer claim of the same app.
 func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, error) {
 	return post[ReportResponse](ctx, c, "/api/v1/sms/report", r, repeatIf(r.ClaimID != 0))
 }
 
-// ReportBatch reports up to 1,000 outcomes of one app and gives one result per
-// report, in their order. It is repeated when every report has its ClaimID.
+// ReportBatch reports up to 1,000 outcomes of one app and returns one result per report, in the same order. It is
+// repeated if every report has its ClaimID.
 func (c *Client) ReportBatch(ctx context.Context, appID string, reports []ReportRequest) ([]Result[ReportResponse], error) {
 	fenced := true
 	for _, r := range reports {
@@ -198,27 +192,26 @@ func (b batchResponse[T]) results() []Result[T] {
 	return results
 }
 
-// lost means that a call was made and its response was not received: nobody
-// knows whether it took effect.
-type lost struct{ error }
+// noResponseError means that no response to a call was received. The call may have taken effect or not.
+type noResponseError struct{ error }
 
-func (l lost) Unwrap() error { return l.error }
+func (e noResponseError) Unwrap() error { return e.error }
 
-// A repeat decides whether a call may be made again after err.
-type repeat func(err error) bool
+// repeatPolicy reports whether a call may be repeated after err.
+type repeatPolicy func(err error) bool
 
-func repeatIf(safe bool) repeat {
+func repeatIf(safe bool) repeatPolicy {
 	if safe {
 		return repeatable
 	}
 	return func(error) bool { return false }
 }
 
-// repeatable is for calls that may be made any number of times.
+// repeatable is the policy of calls that have the same effect however often they are made.
 func repeatable(err error) bool {
 	var refused *Error
 	if !errors.As(err, &refused) {
-		return errors.As(err, new(lost))
+		return errors.As(err, new(noResponseError))
 	}
 	switch refused.Status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -227,9 +220,9 @@ func repeatable(err error) bool {
 	return refused.Code == "idempotency_in_flight"
 }
 
-// claimable is for calls that may be made again only if the service did
-// nothing. A 503 without Retry-After is not the service's own.
-func claimable(err error) bool {
+// notExecuted is the policy of calls that are repeated only if it is certain that the service did not execute them. A
+// 503 without Retry-After is not from the service.
+func notExecuted(err error) bool {
 	var refused *Error
 	if errors.As(err, &refused) {
 		return refused.Status == http.StatusServiceUnavailable && refused.RetryAfter > 0
@@ -243,30 +236,30 @@ func get[T any](ctx context.Context, c *Client, path string) (data T, err error)
 	return data, err
 }
 
-func post[T any](ctx context.Context, c *Client, path string, body any, may repeat) (data T, err error) {
+func post[T any](ctx context.Context, c *Client, path string, body any, mayRepeat repeatPolicy) (data T, err error) {
 	var raw []byte
 	if body != nil {
 		if raw, err = json.Marshal(body); err != nil {
 			return data, fmt.Errorf("encode the request: %w", err)
 		}
 	}
-	err = c.call(ctx, http.MethodPost, path, raw, &data, may)
+	err = c.call(ctx, http.MethodPost, path, raw, &data, mayRepeat)
 	return data, err
 }
 
-// call tries until there is a final response. It returns the last try's
-// error rather than begin a wait that ctx would cut short.
-func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, may repeat) error {
+// call tries until there is a final response. If ctx would end during the pause before the next try, it returns the
+// error of the last try at once.
+func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, mayRepeat repeatPolicy) error {
 	for try := 1; ; try++ {
 		err := c.try(ctx, method, path, body, data)
-		if err == nil || try >= cmp.Or(c.Tries, defaultTries) || !may(err) || !pause(ctx, wait(try, err)) {
+		if err == nil || try >= cmp.Or(c.Tries, defaultTries) || !mayRepeat(err) || !pause(ctx, pauseAfter(try, err)) {
 			return err
 		}
 	}
 }
 
-// wait returns the longer of what the service asked for and a doubling pause, with jitter.
-func wait(try int, err error) time.Duration {
+// pauseAfter returns the pause after a failed try: the longer of Retry-After and a pause that doubles, with jitter.
+func pauseAfter(try int, err error) time.Duration {
 	d := min(firstPause<<min(try-1, pauseDoublings), longestPause)
 	var refused *Error
 	if errors.As(err, &refused) {
@@ -275,7 +268,7 @@ func wait(try int, err error) time.Duration {
 	return d + rand.N(d/4)
 }
 
-// pause waits for d, or returns an error at once if ctx would end first.
+// pause waits for d. It returns false if ctx ends first, and at once if the deadline of ctx is earlier.
 func pause(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
@@ -301,12 +294,12 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	}
 	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
-		return lost{err}
+		return noResponseError{err}
 	}
 	defer res.Body.Close()
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
-		return lost{fmt.Errorf("%s %s: read the response: %w", method, path, err)}
+		return noResponseError{fmt.Errorf("%s %s: read the response: %w", method, path, err)}
 	}
 	if res.StatusCode/100 != 2 {
 		return refusal(res, raw)
@@ -320,8 +313,8 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	return nil
 }
 
-// refusal is the error in a response that is no success. What is not the
-// service's envelope was said by something in between.
+// refusal returns the error of a response with a status other than 2xx. A body that is not an envelope is ignored: it
+// is from a proxy or gateway, not from the service.
 func refusal(res *http.Response, raw []byte) *Error {
 	e := &Error{Status: res.StatusCode, Message: http.StatusText(res.StatusCode)}
 	var envelope Envelope

@@ -5,8 +5,8 @@ import (
 	"net/url"
 )
 
-// SubmitMessage hands over one reliable message. It is repeated as Send is: the
-// same message under the same ClientMsgID is saved once.
+// SubmitMessage submits one reliable message. It is repeated like Send with a key, because a message with the same
+// ClientMsgID is saved once.
 func (c *Client) SubmitMessage(ctx context.Context, r MessageRequest) (MessageAck, error) {
 	return post[MessageAck](ctx, c, "/api/v1/messages", r, repeatable)
 }
@@ -16,9 +16,8 @@ func (c *Client) Message(ctx context.Context, serverMsgID string) (MessageRespon
 	return get[MessageResponse](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID))
 }
 
-// MessageByKey reads the message that this caller saved under clientMsgID, from
-// itself when from is "". The error's code is not_found when no such call was
-// committed.
+// MessageByKey reads the message that this caller submitted with clientMsgID for the sender from, or for itself if from
+// is "". The error's code is not_found if the message was not saved.
 func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (MessageResponse, error) {
 	path := "/api/v1/messages/by-key/" + url.PathEscape(clientMsgID)
 	if from != "" {
@@ -27,35 +26,32 @@ func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (Me
 	return get[MessageResponse](ctx, c, path)
 }
 
-// ConfirmMessage confirms that this caller has received a message and done what it
-// asks for: a message to the user of this name, or to a subject that the caller was
-// granted. Confirming twice is harmless.
+// ConfirmMessage confirms that this caller has received and processed a message, which must be to the user of the
+// caller's name or to a subject in its Receives. Confirming twice is harmless.
 func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
-	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{}, repeatable)
-	return err
+	return c.ConfirmDelivery(ctx, serverMsgID, "")
 }
 
-// ConfirmDelivery is ConfirmMessage for a message that came to a URL of this
-// caller: token is the attribute confirmtoken of the delivery.
+// ConfirmDelivery is ConfirmMessage for a message to a URL of this caller: token is the attribute confirmtoken of the
+// CloudEvent that the URL received.
 func (c *Client) ConfirmDelivery(ctx context.Context, serverMsgID, token string) error {
 	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{Token: token}, repeatable)
 	return err
 }
 
-// Conversation lists what two users sent to each other, newest first, one page,
-// and how far each of them has read. The caller must be one of them, or an admin.
+// Conversation reads one page of the messages between two users, newest first, and how far each of them has read. The
+// caller must be one of them, or an admin.
 func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (ConversationResponse, error) {
 	return getFor[ConversationResponse](ctx, c, "/api/v1/messages", r)
 }
 
-// Peers lists those who wrote to a user, one page: those whose newest message is
-// newest first. It is where to begin after a gap (StreamGap).
+// Peers reads one page of the users who wrote to a user, sorted by their newest message, the newest first. After a
+// StreamGap it shows which conversations to read.
 func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) {
-	return getFor[Page[Peer]](ctx, c, "/api/v1/messages/peers", r)
+	return list[Peer](ctx, c, "/api/v1/messages/peers", r)
 }
 
-// MarkRead marks how far a user has read a conversation. It never goes back, so
-// a repeat is harmless.
+// MarkRead marks how far a user has read a conversation. The mark never moves back, so a repeat is harmless.
 func (c *Client) MarkRead(ctx context.Context, r ReadRequest) error {
 	_, err := post[struct{}](ctx, c, "/api/v1/messages/read", r, repeatable)
 	return err

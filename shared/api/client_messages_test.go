@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAMessageIsSubmittedAndConfirmedAsOftenAsItTakes(t *testing.T) {
+func TestSubmitAndConfirmAreRepeated(t *testing.T) {
 	t.Parallel()
-	saved := reply{status: 200, body: `{"code":200,"message":"success","data":{"server_msg_id":"m","ack":"saved","state":"sending"}}`}
+	savedReply := reply{status: 200, body: `{"code":200,"message":"success","data":{"server_msg_id":"m","ack":"saved","state":"sending"}}`}
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{replies: []reply{reset, busy, saved}}
+		s := &script{replies: []reply{resetReply, busyReply, savedReply}}
 		ack, err := s.client().SubmitMessage(t.Context(), MessageRequest{ClientMsgID: "k", To: "orders.paid", Data: JSON(`{"b":1.0,"a":2}`)})
 		require.NoError(t, err)
 		require.Equal(t, "m", ack.ServerMsgID)
@@ -19,14 +19,14 @@ func TestAMessageIsSubmittedAndConfirmedAsOftenAsItTakes(t *testing.T) {
 		require.Equal(t, `{"client_msg_id":"k","to":"orders.paid","data":{"b":1.0,"a":2}}`, s.calls[2].body)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{replies: []reply{cut, busy, {status: 204}}}
+		s := &script{replies: []reply{truncatedReply, busyReply, {status: 204}}}
 		require.NoError(t, s.client().ConfirmMessage(t.Context(), "m/1"))
 		require.Equal(t, "POST /api/v1/messages/m%2F1/received", s.calls[2].path)
 		require.Equal(t, `{}`, s.calls[2].body)
 	})
 }
 
-func TestAMessageIsReadByEitherOfItsIDs(t *testing.T) {
+func TestMessageIsReadByIDAndByKey(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"server_msg_id":"m","data":[1.0],"receipts":[]}}`}}}
 	m, err := s.client().Message(t.Context(), "m")
@@ -40,12 +40,12 @@ func TestAMessageIsReadByEitherOfItsIDs(t *testing.T) {
 		[]string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
 }
 
-func TestPeersAreReadPageByPage(t *testing.T) {
+func TestPeersReadsOnePage(t *testing.T) {
 	t.Parallel()
 	page := reply{status: 200, body: `{"code":200,"message":"success","data":{"items":[
 		{"peer":"bob","last_server_msg_id":"m","last_message_at":"2023-12-01T10:00:00Z","unread":3}],"next_after":"m"}}`}
 	synctest.Test(t, func(t *testing.T) {
-		s, limit := &script{replies: []reply{busy, page}}, 1
+		s, limit := &script{replies: []reply{busyReply, page}}, 1
 		got, err := s.client().Peers(t.Context(), PeersRequest{Limit: &limit, After: "x"})
 		require.NoError(t, err)
 		require.Equal(t, "GET /api/v1/messages/peers?after=x&limit=1", s.calls[1].path)
@@ -55,12 +55,12 @@ func TestPeersAreReadPageByPage(t *testing.T) {
 	})
 }
 
-func TestAConversationIsReadAndMarkedAsOftenAsItTakes(t *testing.T) {
+func TestConversationCallsAreRepeated(t *testing.T) {
 	t.Parallel()
 	page := reply{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"server_msg_id":"m"}],"next_after":"m",
 		"read":{"ann":{"unread":0},"bob":{"up_to":"m","read_at":"2023-12-01T10:00:00Z","unread":3}}}}`}
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{replies: []reply{busy, page, cut, {status: 204}}}
+		s := &script{replies: []reply{busyReply, page, truncatedReply, {status: 204}}}
 		limit := 1
 		got, err := s.client().Conversation(t.Context(), ConversationRequest{Between: "ann,bob", Limit: &limit, After: "x"})
 		require.NoError(t, err)

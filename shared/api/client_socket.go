@@ -16,13 +16,12 @@ import (
 
 const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 
-// Socket is one WebSocket of a user: it sends messages and gets the user's events.
-// It ends by itself after a while, and breaks when the network does. Come back with
-// another one After the last event, and send again what had no response: by its
-// ClientMsgID nothing is done twice.
+// Socket is a WebSocket of a user: it sends messages and receives the user's events. The service closes it after a
+// while, and a network failure breaks it. Then open another one with After, and send the messages without a response
+// again: with the same ClientMsgID they have no second effect.
 type Socket struct {
 	conn *websocket.Conn
-	last *int64
+	last *int64 // id of the last event; see After
 }
 
 // Socket opens a WebSocket for a user. The caller must be the user, or an admin.
@@ -33,20 +32,20 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 	if r.After != nil {
 		header.Set("Last-Event-ID", strconv.FormatInt(*r.After, 10))
 	}
-	endless := *cmp.Or(c.HTTP, http.DefaultClient)
-	endless.Timeout = 0
+	client := *cmp.Or(c.HTTP, http.DefaultClient)
+	client.Timeout = 0 // a socket stays open
 	conn, res, err := websocket.Dial(ctx, strings.TrimSuffix(c.BaseURL, "/")+"/api/v1/stream/"+url.PathEscape(user),
-		&websocket.DialOptions{HTTPClient: &endless, HTTPHeader: header})
+		&websocket.DialOptions{HTTPClient: &client, HTTPHeader: header})
 	if err == nil {
 		conn.SetReadLimit(maxSocketFrame)
 		return &Socket{conn: conn, last: r.After}, nil
 	}
 	if res == nil || res.StatusCode == http.StatusSwitchingProtocols {
-		return nil, lost{err}
+		return nil, noResponseError{err}
 	}
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
-		return nil, lost{err}
+		return nil, noResponseError{err}
 	}
 	return nil, refusal(res, raw)
 }
@@ -61,15 +60,15 @@ func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	return s.conn.Write(ctx, websocket.MessageText, text)
 }
 
-// Next waits for the next frame. Any error ends the socket; ctx closes it when it
-// ends. It is for one goroutine at a time, which may be another one than Send's.
+// Next waits for the next frame. An error, or the end of ctx, closes the socket. Only one goroutine at a time may call
+// Next; others may call Send meanwhile.
 func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 	_, text, err := s.conn.Read(ctx)
 	if err != nil {
 		return f, err
 	}
 	if err := json.Unmarshal(text, &f); err != nil {
-		return f, fmt.Errorf("the frame %.100q is not understood: %w", text, err)
+		return f, fmt.Errorf("decode the frame %.100q: %w", text, err)
 	}
 	if f.ID != nil {
 		s.last = new(int64(*f.ID))
@@ -77,9 +76,9 @@ func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 	return f, nil
 }
 
-// After is where to go on: behind the newest event that Next has returned. nil
-// before the first frame, unless the socket was opened with one.
+// After returns the last ID that Next has returned, for StreamRequest.After of the next socket. Before the first frame it
+// returns the After that the socket was opened with.
 func (s *Socket) After() *int64 { return s.last }
 
-// Close ends the socket in order.
+// Close closes the socket with the status "normal closure".
 func (s *Socket) Close() error { return s.conn.Close(websocket.StatusNormalClosure, "") }

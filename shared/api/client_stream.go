@@ -18,57 +18,55 @@ import (
 // The kinds of a StreamEvent.
 const (
 	StreamMessage = "message" // Data is a CloudEvent: a message to the user
-	StreamAck     = "ack"     // Data is a LateAck: what became of a message from the user
-	StreamGap     = "gap"     // Data is a StreamGapData: messages may be missing before what follows
+	StreamAck     = "ack"     // Data is a LateAck: the final acknowledgement of a message from the user
+	StreamGap     = "gap"     // Data is a StreamGapData: messages before the next event may be missing
 )
 
-// StreamRequest says where a stream begins: GET /api/v1/stream/{user}.
+// StreamRequest selects where a stream begins: GET /api/v1/stream/{user}.
 type StreamRequest struct {
 	Token string `json:"token,omitempty"` // instead of credentials; see StreamToken
-	After *int64 `json:"after,omitempty"` // behind this event; 0 = with the oldest that is kept. Default: with what comes from now on
+	After *int64 `json:"after,omitempty"` // behind this event; 0 = with the oldest stored event; nil = with the next new event
 }
 
-// StreamToken opens a stream of one user as a parameter: GET /api/v1/stream/{user}?token=…, for an EventSource, which
-// cannot send credentials.
+// StreamToken replaces the credentials for the stream of one user: GET /api/v1/stream/{user}?token=…. It is for the
+// EventSource of browsers, which cannot send credentials.
 type StreamToken struct {
 	Token     string    `json:"token"`
-	ExpiresAt time.Time `json:"expires_at"` // an open stream goes on; each connection needs a token that is valid
+	ExpiresAt time.Time `json:"expires_at"` // checked when a stream is opened; an open stream continues
 }
 
 // StreamEvent is one event of a user's stream.
 type StreamEvent struct {
-	ID   int64 // where to go on behind it
+	ID   int64 // position in the stream, to continue behind this event
 	Kind string
 	Data JSON
 }
 
-// streamSilence is how long a stream may say nothing: three heartbeats.
-const streamSilence = 45 * time.Second
+// streamTimeout is the longest time without data, three heartbeats, before the client reconnects.
+const streamTimeout = 45 * time.Second
 
-// Stream gives what comes in for a user, as it comes, until ctx ends or the loop
-// is left. The caller must be the user, or an admin. A stream that ends or breaks
-// is taken up where it was, for ever; an event may then come twice, and none is
-// missed that is still kept. The one error that is given is the last thing: a
-// refusal as *Error, or that of ctx.
+// Stream yields the events of a user as they arrive, until ctx or the loop ends. The caller must be the user, or an
+// admin. After each disconnect it reconnects and continues behind the last event: an event may be yielded twice, and
+// no stored event is missed. It yields at most one error, at the end: a refusal as *Error, or the error of ctx.
 func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.Seq2[StreamEvent, error] {
 	return func(yield func(StreamEvent, error) bool) {
-		s := &streaming{client: c, path: "/api/v1/stream/" + url.PathEscape(user), retry: firstPause}
+		s := &streamReader{client: c, path: "/api/v1/stream/" + url.PathEscape(user), retry: firstPause}
 		if r.After != nil {
 			s.last = strconv.FormatInt(*r.After, 10)
 		}
 		for try := 1; ; try++ {
-			began, err := s.once(ctx, func(e StreamEvent) bool { return yield(e, nil) })
-			if errors.Is(err, errLeft) {
+			opened, err := s.readConnection(ctx, func(e StreamEvent) bool { return yield(e, nil) })
+			if errors.Is(err, errLoopEnded) {
 				return
 			}
-			if began {
+			if opened {
 				try = 1
 			}
-			rest := s.retry
+			delay := s.retry
 			if err != nil {
-				rest = wait(try, err)
+				delay = pauseAfter(try, err)
 			}
-			if err != nil && !repeatable(err) || !pause(ctx, rest) {
+			if err != nil && !repeatable(err) || !pause(ctx, delay) {
 				yield(StreamEvent{}, cmp.Or(ctx.Err(), err, context.DeadlineExceeded))
 				return
 			}
@@ -76,19 +74,19 @@ func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.
 	}
 }
 
-var errLeft = errors.New("the loop was left")
+var errLoopEnded = errors.New("the loop over the events has ended")
 
-// streaming is what goes on from one connection to the next.
-type streaming struct {
+// streamReader reads a stream over several connections, one after another.
+type streamReader struct {
 	client *Client
 	path   string
-	last   string        // the id of the last event; "" = nothing yet
-	retry  time.Duration // after an orderly end
+	last   string        // the id of the last event; "" = none yet
+	retry  time.Duration // pause after the service has closed a connection
 }
 
-// once reads one stream to its end. An orderly end is no error.
-// began says whether the stream was opened.
-func (s *streaming) once(ctx context.Context, each func(StreamEvent) bool) (began bool, err error) {
+// readConnection opens a connection and reads it until it ends. It returns no error if the service has closed it. opened
+// reports whether the service accepted the request.
+func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent) bool) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.client.BaseURL, "/")+s.path, nil)
@@ -99,37 +97,37 @@ func (s *streaming) once(ctx context.Context, each func(StreamEvent) bool) (bega
 	if s.last != "" {
 		req.Header.Set("Last-Event-ID", s.last)
 	}
-	silence := time.AfterFunc(streamSilence, cancel)
-	defer silence.Stop()
-	endless := *cmp.Or(s.client.HTTP, http.DefaultClient)
-	endless.Timeout = 0
-	res, err := endless.Do(req)
+	timeout := time.AfterFunc(streamTimeout, cancel)
+	defer timeout.Stop()
+	client := *cmp.Or(s.client.HTTP, http.DefaultClient)
+	client.Timeout = 0 // a stream stays open
+	res, err := client.Do(req)
 	if err != nil {
-		return false, lost{err}
+		return false, noResponseError{err}
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		raw, err := io.ReadAll(res.Body)
 		if err != nil {
-			return false, lost{err}
+			return false, noResponseError{err}
 		}
 		return false, refusal(res, raw)
 	}
-	return true, s.read(bufio.NewReader(res.Body), func() { silence.Reset(streamSilence) }, each)
+	return true, s.read(bufio.NewReader(res.Body), func() { timeout.Reset(streamTimeout) }, each)
 }
 
-// read takes the lines of a stream apart, until its end.
-func (s *streaming) read(body *bufio.Reader, alive func(), each func(StreamEvent) bool) error {
-	id, kind, data := s.last, "", []string(nil) // of the event whose end is yet to come
+// read parses the lines of a connection until it ends. It calls received after each line, and each with each event.
+func (s *streamReader) read(body *bufio.Reader, received func(), each func(StreamEvent) bool) error {
+	id, kind, data := s.last, "", []string(nil) // of the event that is being read
 	for {
 		line, err := body.ReadString('\n')
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
-			return lost{err}
+			return noResponseError{err}
 		}
-		alive()
+		received()
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch name {
@@ -151,10 +149,10 @@ func (s *streaming) read(body *bufio.Reader, alive func(), each func(StreamEvent
 		if data != nil {
 			n, err := strconv.ParseInt(id, 10, 64)
 			if err != nil {
-				return fmt.Errorf("the id %q of an event is not understood: %w", id, err)
+				return fmt.Errorf("the event id %q is not a number: %w", id, err)
 			}
 			if !each(StreamEvent{ID: n, Kind: kind, Data: JSON(strings.Join(data, "\n"))}) {
-				return errLeft
+				return errLoopEnded
 			}
 		}
 		kind, data = "", nil

@@ -13,18 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streams responds to one call after the other, each with the next body, and keeps
-// where they went on and when.
+// streams is a service that responds to each call with the next body, and records the calls.
 type streams struct {
-	bodies []any // a string, which breaks off when it does not end with a blank line; a response; an error
-	after  []string
-	at     []time.Duration
-	began  time.Time
+	bodies  []any           // a string, after which the connection breaks unless it ends with a blank line; a reply; an error; nil = a stream without data
+	after   []string        // the Last-Event-ID of each call
+	at      []time.Duration // the time of each call since started
+	started time.Time
 }
 
 func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.after = append(s.after, r.Header.Get("Last-Event-ID"))
-	s.at = append(s.at, time.Since(s.began))
+	s.at = append(s.at, time.Since(s.started))
 	res := &http.Response{StatusCode: 200, Header: http.Header{}, Request: r}
 	switch body := s.bodies[len(s.after)-1].(type) {
 	case string:
@@ -37,7 +36,7 @@ func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 		res.Header.Set("Retry-After", body.retry)
 	case error:
 		return nil, body
-	case nil: // says nothing any more
+	case nil:
 		res.Body = silent{r.Context()}
 	}
 	return res, nil
@@ -49,17 +48,17 @@ func (s silent) Read([]byte) (int, error) { <-s.ctx.Done(); return 0, s.ctx.Err(
 func (silent) Close() error               { return nil }
 
 func (s *streams) client() *Client {
-	s.began = time.Now()
+	s.started = time.Now()
 	return &Client{BaseURL: "http://sendonce.test", HTTP: &http.Client{Transport: s, Timeout: time.Millisecond}}
 }
 
-func TestAStreamIsTakenUpWhereItEndedOrBroke(t *testing.T) {
+func TestStreamContinuesAfterDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &streams{bodies: []any{
-			": begins\n\nid: 6\n\nid: 7\nevent: message\ndata: {\"a\":\ndata: 1}\n\nid: 8\nevent: message\ndata: {",
+			": a comment\n\nid: 6\n\nid: 7\nevent: message\ndata: {\"a\":\ndata: 1}\n\nid: 8\nevent: message\ndata: {",
 			errors.New("connection refused"),
-			busy,
+			busyReply,
 			"id: 7\n\nid: 8\nevent: ack\ndata: {}\n\n:\n\nretry: 250\n\n",
 			nil,
 			"id: 9\n\nretry: 250\n\n",
@@ -76,14 +75,14 @@ func TestAStreamIsTakenUpWhereItEndedOrBroke(t *testing.T) {
 		var refused *Error
 		require.ErrorAs(t, end, &refused)
 		require.Equal(t, "forbidden", refused.Code)
-		require.Equal(t, []string{"", "7", "7", "7", "8", "8", "9"}, s.after, "never behind an event that had not come whole")
-		require.GreaterOrEqual(t, s.at[3]-s.at[2], 3*time.Second, "as the service asked")
+		require.Equal(t, []string{"", "7", "7", "7", "8", "8", "9"}, s.after, "an incomplete event is requested again")
+		require.GreaterOrEqual(t, s.at[3]-s.at[2], 3*time.Second, "the Retry-After of the service")
 		require.Equal(t, 250*time.Millisecond, s.at[4]-s.at[3])
-		require.GreaterOrEqual(t, s.at[5]-s.at[4], streamSilence)
+		require.GreaterOrEqual(t, s.at[5]-s.at[4], streamTimeout)
 	})
 }
 
-func TestAStreamEndsWithItsLoopOrItsContext(t *testing.T) {
+func TestStreamEndsWithLoopOrContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		after := int64(6)

@@ -6,23 +6,20 @@ import (
 
 const subscribePath = "/api/v1/subscribe/"
 
-// Subscribe orders one WeChat subscribe message. It is repeated as Send is with a
-// key: of all orders for one message one is sent, and a repeat is skipped. With
-// OnUnknown fail it is tried once, as such a message that may have been delivered
-// counts as failed, and the repeat would send it again.
+// Subscribe submits one WeChat subscribe message. It is repeated like Send with a key, because a message is sent once,
+// however often it is submitted. With OnUnknown "fail" it is tried once: such a message counts as failed if it may have
+// been delivered, and a repeat would then send it again.
 func (c *Client) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeResponse, error) {
 	return post[SubscribeResponse](ctx, c, subscribePath+"send", r, repeatIf(r.OnUnknown != "fail"))
 }
 
-// RecordSubscribe claims a message that the caller is about to send itself; when
-// the response is Skipped it must not. It is repeated as Claim is, as a repeat after
-// a lost response would find the message claimed.
+// RecordSubscribe claims a message that the caller will send itself. If the response is Skipped, the caller must not
+// send it. It is repeated like Claim: after a lost response, a repeat would find the message claimed.
 func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) (SubscribeRecordResponse, error) {
-	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, claimable)
+	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, notExecuted)
 }
 
-// SubscribeStatus reports the outcome of a recorded message. The claim makes the same
-// report again harmless.
+// SubscribeStatus reports the outcome of a recorded message. With the same ClaimID, a second report is harmless.
 func (c *Client) SubscribeStatus(ctx context.Context, id ID, r SubscribeStatusRequest) (SubscribeStatusResponse, error) {
 	return post[SubscribeStatusResponse](ctx, c, subscribePath+id.String()+"/status", r, repeatable)
 }
@@ -32,17 +29,17 @@ func (c *Client) SubscribeSent(ctx context.Context, r SubscribeSentRequest) (Sub
 	return getFor[SubscribeSentResponse](ctx, c, subscribePath+"sent", r)
 }
 
-// SubscribeLogs lists the messages of one business event by id, one page.
+// SubscribeLogs reads one page of the messages of a business event, sorted by id.
 func (c *Client) SubscribeLogs(ctx context.Context, r SubscribeLogsRequest) (Page[SubscribeLogResponse], error) {
 	return list[SubscribeLogResponse](ctx, c, subscribePath+"logs", r)
 }
 
-// SubscribeFailures lists the messages that failed, newest first, one page.
+// SubscribeFailures reads one page of the messages that failed, newest first.
 func (c *Client) SubscribeFailures(ctx context.Context, r SubscribeFailuresRequest) (Page[SubscribeLogResponse], error) {
 	return list[SubscribeLogResponse](ctx, c, subscribePath+"failures", r)
 }
 
-// SubscribeStatistics counts messages by type of template.
+// SubscribeStatistics counts messages by template type.
 func (c *Client) SubscribeStatistics(ctx context.Context, r SubscribeStatisticsRequest) (SubscribeStatisticsResponse, error) {
 	return getFor[SubscribeStatisticsResponse](ctx, c, subscribePath+"statistics", r)
 }
@@ -57,8 +54,8 @@ func (c *Client) SubscribeHistory(ctx context.Context, id ID, r SubscribeDetailR
 	return getFor[SubscribeDetailResponse](ctx, c, subscribePath+id.String(), r)
 }
 
-// ResendSubscribe sends a message again by hand; the caller must be an admin. It is
-// tried once: a repeat could send once more what has failed or arrived meanwhile.
+// ResendSubscribe sends a message again; the caller must be an admin. It is tried once, because a repeat could send the
+// message once more.
 func (c *Client) ResendSubscribe(ctx context.Context, id ID, r SubscribeResendRequest) (SubscribeResponse, error) {
 	return post[SubscribeResponse](ctx, c, subscribePath+id.String()+"/resend", r, repeatIf(false))
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var subscribed = reply{status: 200, body: `{"code":200,"message":"success","data":{"id":17,"task_id":"t","send_status":0,"state":"pending"}}`}
+var subscribeReply = reply{status: 200, body: `{"code":200,"message":"success","data":{"id":17,"task_id":"t","send_status":0,"state":"pending"}}`}
 
-func TestAnOrderIsRepeatedUnlessARepeatCouldDeliverTwice(t *testing.T) {
+func TestSubscribeIsRepeatedUnlessOnUnknownIsFail(t *testing.T) {
 	t.Parallel()
-	order := SubscribeRequest{TemplateType: "BOOKING_CONFIRM", BusinessID: NumberOf(1<<64 - 1), ReceiverUserID: "9", MessageData: JSON(`{"thing1":{"value":"Tea"}}`)}
+	request := SubscribeRequest{TemplateType: "BOOKING_CONFIRM", BusinessID: NumberOf(1<<64 - 1), ReceiverUserID: "9", MessageData: JSON(`{"thing1":{"value":"Tea"}}`)}
 	for policy, calls := range map[string]int{"": 4, "hold": 4, "resend": 4, "fail": 1} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{replies: []reply{cut, busy, flight, subscribed}}
-			order.OnUnknown = policy
-			_, err := s.client().Subscribe(t.Context(), order)
+			s := &script{replies: []reply{truncatedReply, busyReply, inFlightReply, subscribeReply}}
+			request.OnUnknown = policy
+			_, err := s.client().Subscribe(t.Context(), request)
 			require.Equal(t, calls == 4, err == nil, policy)
 			require.Len(t, s.calls, calls, policy)
 			require.Equal(t, "POST /api/v1/subscribe/send", s.calls[0].path)
@@ -26,33 +26,33 @@ func TestAnOrderIsRepeatedUnlessARepeatCouldDeliverTwice(t *testing.T) {
 	}
 }
 
-func TestARecordIsRepeatedOnlyIfNothingWasDoneAndItsStatusAlways(t *testing.T) {
+func TestRecordIsRepeatedIfNotExecutedAndStatusAlways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{replies: []reply{unheard, busy, subscribed}}
+		s := &script{replies: []reply{noConnection, busyReply, subscribeReply}}
 		r, err := s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{SubscribeRequest: SubscribeRequest{BusinessID: "1"}, AppID: "a"})
 		require.NoError(t, err)
 		require.EqualValues(t, 17, r.ID)
 		require.Contains(t, s.calls[2].body, `"app_id":"a"`)
-		s = &script{replies: []reply{cut, subscribed}}
+		s = &script{replies: []reply{truncatedReply, subscribeReply}}
 		_, err = s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{})
 		require.Error(t, err)
 		require.Len(t, s.calls, 1)
 
-		s = &script{replies: []reply{cut, gateway, subscribed}}
+		s = &script{replies: []reply{truncatedReply, gatewayReply, subscribeReply}}
 		failed := 2
 		_, err = s.client().SubscribeStatus(t.Context(), 17, SubscribeStatusRequest{AppID: "a", ClaimID: 7, SendStatus: &failed})
 		require.NoError(t, err)
 		require.Equal(t, "POST /api/v1/subscribe/17/status", s.calls[2].path)
 		require.Equal(t, `{"app_id":"a","claim_id":"7","send_status":2}`, s.calls[2].body)
-		s = &script{replies: []reply{busy, subscribed}}
+		s = &script{replies: []reply{busyReply, subscribeReply}}
 		_, err = s.client().ResendSubscribe(t.Context(), 17, SubscribeResendRequest{Reason: "x"})
 		require.Error(t, err)
 		require.Len(t, s.calls, 1)
 	})
 }
 
-func TestSubscribeMessagesAreAskedFor(t *testing.T) {
+func TestSubscribeReadsCallTheirPaths(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"sent":true,"id":17,"business_id":"3","items":[],"sends":[]}}`}}}
 	c, ctx := s.client(), t.Context()
@@ -79,7 +79,7 @@ func TestSubscribeMessagesAreAskedFor(t *testing.T) {
 	}, paths)
 }
 
-func TestANumberIsOneInEitherFormAndKeepsItsDigits(t *testing.T) {
+func TestNumberInJSONKeepsItsDigits(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]Number{`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `"18446744073709551615"`: "18446744073709551615", `null`: "7"} {
 		n := Number("7")

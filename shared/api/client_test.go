@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// script is a service that returns these responses one after the other, and
-// then the last one again and again.
+// script is a service that returns its replies one after another, and then repeats the last one.
 type script struct {
 	replies []reply
 	calls   []call
@@ -41,16 +40,16 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	s.calls = append(s.calls, call{time.Now(), r.Method + " " + r.URL.RequestURI(), string(body)})
-	a := s.replies[min(len(s.calls), len(s.replies))-1]
-	if a.err != nil {
-		return nil, a.err
+	next := s.replies[min(len(s.calls), len(s.replies))-1]
+	if next.err != nil {
+		return nil, next.err
 	}
-	res := &http.Response{StatusCode: a.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(a.body)), Request: r}
-	if a.broken {
-		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(a.body), failing{}))
+	res := &http.Response{StatusCode: next.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(next.body)), Request: r}
+	if next.broken {
+		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(next.body), failing{}))
 	}
-	if a.retry != "" {
-		res.Header.Set("Retry-After", a.retry)
+	if next.retry != "" {
+		res.Header.Set("Retry-After", next.retry)
 	}
 	return res, nil
 }
@@ -64,18 +63,18 @@ func (s *script) client() *Client {
 }
 
 var (
-	taken   = reply{status: 200, body: `{"code":200,"message":"success","data":{"task_id":"t","state":"pending"}}`}
-	claimed = reply{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":"7"}]}`}
-	busy    = reply{status: 503, body: `{"code":503,"message":"busy","error":"server_busy"}`, retry: "3"}
-	flight  = reply{status: 409, body: `{"code":409,"message":"under way","error":"idempotency_in_flight"}`, retry: "1"}
-	stale   = reply{status: 409, body: `{"code":409,"message":"stale","error":"stale_claim"}`}
-	gateway = reply{status: 502, body: `<html>bad gateway</html>`}
-	reset   = reply{err: errors.New("connection reset by peer")}
-	cut     = reply{status: 200, body: `{"code":2`, broken: true}
-	unheard = reply{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
+	taskReply      = reply{status: 200, body: `{"code":200,"message":"success","data":{"task_id":"t","state":"pending"}}`}
+	claimReply     = reply{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":"7"}]}`}
+	busyReply      = reply{status: 503, body: `{"code":503,"message":"busy","error":"server_busy"}`, retry: "3"}
+	inFlightReply  = reply{status: 409, body: `{"code":409,"message":"under way","error":"idempotency_in_flight"}`, retry: "1"}
+	staleReply     = reply{status: 409, body: `{"code":409,"message":"stale","error":"stale_claim"}`}
+	gatewayReply   = reply{status: 502, body: `<html>bad gateway</html>`}
+	resetReply     = reply{err: errors.New("connection reset by peer")}
+	truncatedReply = reply{status: 200, body: `{"code":2`, broken: true}
+	noConnection   = reply{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
 )
 
-func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
+func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 	t.Parallel()
 	keyed, bare := SendRequest{PhoneNumber: "1", IdempotencyKey: "k"}, SendRequest{PhoneNumber: "1"}
 	send := func(r SendRequest) func(context.Context, *Client) error {
@@ -103,22 +102,22 @@ func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
 		calls   int
 		fails   bool
 	}{
-		"send with a key after an overload":              {send(keyed), []reply{busy, taken}, 2, false},
-		"send with a key while its first call is on":     {send(keyed), []reply{flight, taken}, 2, false},
-		"send with a key after a lost connection":        {send(keyed), []reply{reset, cut, gateway, taken}, 4, false},
-		"send with a key is not repeated when refused":   {send(keyed), []reply{stale, taken}, 1, true},
-		"send without a key is never repeated":           {send(bare), []reply{busy, taken}, 1, true},
-		"send without a key though nothing was heard":    {send(bare), []reply{reset, taken}, 1, true},
-		"a batch is repeated when all have a key":        {sendBatch(keyed, keyed), []reply{reset, empty}, 2, false},
-		"a batch is not repeated when one has none":      {sendBatch(keyed, bare), []reply{reset, empty}, 1, true},
-		"a report of a claim is repeated":                {report(7), []reply{busy, reset, taken}, 3, false},
-		"a report without its claim is not":              {report(0), []reply{reset, taken}, 1, true},
-		"a claim is repeated when no connection came":    {claim, []reply{unheard, claimed}, 2, false},
-		"a claim is repeated when the service says when": {claim, []reply{busy, claimed}, 2, false},
-		"a claim is not repeated after a lost response":  {claim, []reply{reset, claimed}, 1, true},
-		"a claim is not repeated after a gateway's word": {claim, []reply{gateway, claimed}, 1, true},
-		"reading is repeated":                            {read, []reply{reset, gateway, taken}, 3, false},
-		"an outage ends the tries":                       {read, []reply{busy}, defaultTries, true},
+		"send with a key after an overload":                {send(keyed), []reply{busyReply, taskReply}, 2, false},
+		"send with a key while another call has it":        {send(keyed), []reply{inFlightReply, taskReply}, 2, false},
+		"send with a key after lost responses":             {send(keyed), []reply{resetReply, truncatedReply, gatewayReply, taskReply}, 4, false},
+		"send with a key is not repeated after a refusal":  {send(keyed), []reply{staleReply, taskReply}, 1, true},
+		"send without a key is never repeated":             {send(bare), []reply{busyReply, taskReply}, 1, true},
+		"send without a key is not repeated after a reset": {send(bare), []reply{resetReply, taskReply}, 1, true},
+		"a batch is repeated if all items have a key":      {sendBatch(keyed, keyed), []reply{resetReply, empty}, 2, false},
+		"a batch is not repeated if an item has no key":    {sendBatch(keyed, bare), []reply{resetReply, empty}, 1, true},
+		"a report with a claim_id is repeated":             {report(7), []reply{busyReply, resetReply, taskReply}, 3, false},
+		"a report without a claim_id is not repeated":      {report(0), []reply{resetReply, taskReply}, 1, true},
+		"a claim is repeated without a connection":         {claim, []reply{noConnection, claimReply}, 2, false},
+		"a claim is repeated after a 503 with Retry-After": {claim, []reply{busyReply, claimReply}, 2, false},
+		"a claim is not repeated after a lost response":    {claim, []reply{resetReply, claimReply}, 1, true},
+		"a claim is not repeated after a gateway error":    {claim, []reply{gatewayReply, claimReply}, 1, true},
+		"a read is repeated":                               {read, []reply{resetReply, gatewayReply, taskReply}, 3, false},
+		"a call has a limited number of tries":             {read, []reply{busyReply}, defaultTries, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,65 +127,65 @@ func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
 				require.Equal(t, c.fails, err != nil, "%v", err)
 				require.Len(t, s.calls, c.calls)
 				for _, again := range s.calls {
-					require.Equal(t, s.calls[0].body, again.body, "a repeat says the same")
+					require.Equal(t, s.calls[0].body, again.body, "the body of a repeat is the same")
 				}
 			})
 		})
 	}
 }
 
-func TestARepeatWaitsAsLongAsTheServiceSays(t *testing.T) {
+func TestRepeatWaitsForRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{replies: []reply{busy, reset, taken}}
+		s := &script{replies: []reply{busyReply, resetReply, taskReply}}
 		_, err := s.client().Send(t.Context(), SendRequest{IdempotencyKey: "k"})
 		require.NoError(t, err)
 		first, second := s.calls[1].at.Sub(s.calls[0].at), s.calls[2].at.Sub(s.calls[1].at)
 		require.GreaterOrEqual(t, first, 3*time.Second)
 		require.Less(t, first, 4*time.Second)
-		require.GreaterOrEqual(t, second, 2*firstPause, "without its word the pauses double")
+		require.GreaterOrEqual(t, second, 2*firstPause, "without Retry-After the pauses double")
 		require.Less(t, second, time.Second)
 	})
 }
 
-func TestTheContextBoundsAllTries(t *testing.T) {
+func TestContextLimitsAllTries(t *testing.T) {
 	t.Parallel()
-	t.Run("a wait that would outlast it is not begun", func(t *testing.T) {
+	t.Run("no pause begins that is longer than the context", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			begun := time.Now()
-			s := &script{replies: []reply{busy}}
+			started := time.Now()
+			s := &script{replies: []reply{busyReply}}
 			_, err := s.client().Send(ctx, SendRequest{IdempotencyKey: "k"})
 			var refused *Error
-			require.ErrorAs(t, err, &refused, "the service's word says more than a deadline")
+			require.ErrorAs(t, err, &refused, "not the deadline: the error of the service says more")
 			require.Equal(t, 503, refused.Status)
 			require.Len(t, s.calls, 1)
-			require.Zero(t, time.Since(begun))
+			require.Zero(t, time.Since(started))
 		})
 	})
-	t.Run("a wait ends with it", func(t *testing.T) {
+	t.Run("a pause ends with the context", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
-			begun := time.Now()
-			s := &script{replies: []reply{busy}}
+			started := time.Now()
+			s := &script{replies: []reply{busyReply}}
 			_, err := s.client().Send(ctx, SendRequest{IdempotencyKey: "k"})
 			require.Error(t, err)
-			require.Equal(t, time.Second, time.Since(begun))
+			require.Equal(t, time.Second, time.Since(started))
 			require.Len(t, s.calls, 1)
 		})
 	})
 }
 
-func TestARefusalTellsAllThatTheServiceSaid(t *testing.T) {
+func TestErrorHasEveryFieldOfTheResponse(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{
 		{status: 400, body: `{"code":400,"message":"bad","error":"invalid_request","fields":[{"field":"phone_number","message":"is required"}]}`},
 		{status: 429, body: `{"code":429,"message":"slow down","error":"too_many_requests"}`, retry: "9"},
-		gateway,
+		gatewayReply,
 	}}
 	c := s.client()
 	c.Tries = 1
@@ -202,7 +201,7 @@ func TestARefusalTellsAllThatTheServiceSaid(t *testing.T) {
 	require.EqualError(t, err, "502: Bad Gateway")
 }
 
-func TestRetryAfterIsReadInBothForms(t *testing.T) {
+func TestRetryAfterInSecondsAndAsDate(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]time.Duration{
 		"": 0, "0": 0, "30": 30 * time.Second, "86401": 24 * time.Hour, "99999999999999999999999": 24 * time.Hour, "-5": 0, "soon": 0,
@@ -230,7 +229,7 @@ func TestBatchReturnsResultOfEachItem(t *testing.T) {
 
 func TestEachMethodCallsItsPath(t *testing.T) {
 	t.Parallel()
-	s := &script{replies: []reply{taken}}
+	s := &script{replies: []reply{taskReply}}
 	c := s.client()
 	ctx := t.Context()
 	_, err := c.TaskByKey(ctx, "a:b")
@@ -242,15 +241,15 @@ func TestEachMethodCallsItsPath(t *testing.T) {
 	_, err = c.Statistics(ctx)
 	require.NoError(t, err)
 	var paths []string
-	for _, made := range s.calls {
-		paths = append(paths, made.path)
+	for _, call := range s.calls {
+		paths = append(paths, call.path)
 	}
 	require.Equal(t, []string{
 		"GET /api/v1/sms/by-key/a:b", "POST /api/v1/sms/task/a%2Fb/cancel", "POST /api/v1/sms/tasks/t/extend", "GET /api/v1/admin/statistics",
 	}, paths)
 }
 
-func TestAKeyIsFreshAndWhatTheServiceTakes(t *testing.T) {
+func TestNewKeyIsUniqueAndValid(t *testing.T) {
 	t.Parallel()
 	require.Regexp(t, `^[A-Za-z0-9._:-]{20,255}$`, NewKey())
 	require.NotEqual(t, NewKey(), NewKey())

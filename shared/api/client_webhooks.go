@@ -15,13 +15,13 @@ const (
 	deliveriesPath    = "/api/v1/webhooks/deliveries"
 )
 
-// AddEndpoint registers a URL for the events of this caller's tasks; its secret is
-// shown here alone, that of a robot never. It is tried once: a repeat could register the URL twice.
+// AddEndpoint registers a URL for the events of this caller's tasks. No other call returns its secret; that of a robot
+// is never returned. It is tried once, because a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
 }
 
-// Endpoints lists the registered URLs by id, one page.
+// Endpoints reads one page of the registered URLs, sorted by id.
 func (c *Client) Endpoints(ctx context.Context, r EndpointsRequest) (Page[EndpointResponse], error) {
 	return list[EndpointResponse](ctx, c, endpointsPath, r)
 }
@@ -31,9 +31,8 @@ func (c *Client) Endpoint(ctx context.Context, id string) (EndpointResponse, err
 	return get[EndpointResponse](ctx, c, endpointPath(id, ""))
 }
 
-// DeleteEndpoint ends an endpoint for good, with the deliveries that are still
-// to be tried. The error's code is not_found when it is gone already, as it may
-// be after a response that was lost.
+// DeleteEndpoint deletes an endpoint and ends its pending deliveries. The error's code is not_found if it was already
+// deleted, for example by an earlier try whose response was lost.
 func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, endpointPath(id, ""), nil, nil, repeatable)
 }
@@ -49,26 +48,24 @@ func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointRespon
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
 }
 
-// RotateEndpoint gives an endpoint a new secret, shown here alone; the one
-// before it signs too for 24 hours. It is tried once: a repeat would end that
-// one at once. The error's code is conflict for a robot.
+// RotateEndpoint replaces the secret of an endpoint; no other call returns the new one. The previous secret signs, too,
+// for 24 hours. It is tried once, because a repeat would end the previous secret at once. For a robot, the error's
+// code is conflict.
 func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/rotate-secret"), nil, repeatIf(false))
 }
 
-// SigningSecret reads what signs the calls to this caller's callback_urls and
-// its messages to URLs.
+// SigningSecret reads the secret that signs the calls to this caller's callback_urls and its messages to URLs.
 func (c *Client) SigningSecret(ctx context.Context) (SigningSecretResponse, error) {
 	return get[SigningSecretResponse](ctx, c, signingSecretPath)
 }
 
-// RotateSigningSecret replaces this caller's signing secret, as RotateEndpoint
-// that of an endpoint.
+// RotateSigningSecret replaces this caller's signing secret, like RotateEndpoint.
 func (c *Client) RotateSigningSecret(ctx context.Context) (SigningSecretResponse, error) {
 	return post[SigningSecretResponse](ctx, c, signingSecretPath+"/rotate", nil, repeatIf(false))
 }
 
-// Deliveries lists deliveries without their payloads, newest first, one page.
+// Deliveries reads one page of the deliveries without their payloads, newest first.
 func (c *Client) Deliveries(ctx context.Context, r DeliveriesRequest) (Page[DeliveryResponse], error) {
 	return list[DeliveryResponse](ctx, c, deliveriesPath, r)
 }
@@ -78,18 +75,18 @@ func (c *Client) Delivery(ctx context.Context, id string) (DeliveryResponse, err
 	return get[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id))
 }
 
-// ResendDelivery begins a delivery anew, whatever became of it. It is tried
-// once: a repeat could send once more what has arrived meanwhile.
+// ResendDelivery starts a delivery again, whatever its state is. It is tried once, because a repeat could deliver the
+// event once more.
 func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryResponse, error) {
 	return post[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id)+"/resend", nil, repeatIf(false))
 }
 
-// ResendFailedDeliveries begins failed deliveries anew, at most 500. Repeat it while More is true.
+// ResendFailedDeliveries starts failed deliveries again, at most 500. Call it again while More is true.
 func (c *Client) ResendFailedDeliveries(ctx context.Context, r DeliveriesResendRequest) (DeliveriesResendResponse, error) {
 	return post[DeliveriesResendResponse](ctx, c, deliveriesPath+"/resend", r, repeatable)
 }
 
-// TestEndpoint sends an event sendonce.test.v1 to an endpoint. It is tried once: a repeat could send another.
+// TestEndpoint sends an event sendonce.test.v1 to an endpoint. It is tried once, because a repeat could send a second one.
 func (c *Client) TestEndpoint(ctx context.Context, id string) (DeliveryResponse, error) {
 	return post[DeliveryResponse](ctx, c, endpointPath(id, "/test"), nil, repeatIf(false))
 }
@@ -110,8 +107,8 @@ func getFor[T any](ctx context.Context, c *Client, path string, filter any) (dat
 	return get[T](ctx, c, path+query)
 }
 
-// queryOf writes what a JSON object of scalars holds as a query string, with
-// its question mark; "" for an empty object.
+// queryOf returns the JSON fields of filter, a struct of scalars, as a query string with its question mark, or "" if
+// there are none.
 func queryOf(filter any) (string, error) {
 	raw, err := json.Marshal(filter)
 	if err != nil {
@@ -119,7 +116,7 @@ func queryOf(filter any) (string, error) {
 	}
 	var fields map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber() // ids as they are
+	decoder.UseNumber() // keeps all digits of ids
 	if err := decoder.Decode(&fields); err != nil {
 		return "", fmt.Errorf("encode the query: %w", err)
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
+func TestEachWebhookMethodCallsItsPath(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"id":"a","secret":"whsec_x","events":["task.failed"]}}`}}}
 	c, ctx := s.client(), t.Context()
-	made, err := c.AddEndpoint(ctx, EndpointRequest{URL: "https://a.test/", Events: []string{"task.failed"}})
+	endpoint, err := c.AddEndpoint(ctx, EndpointRequest{URL: "https://a.test/", Events: []string{"task.failed"}})
 	require.NoError(t, err)
-	require.Equal(t, EndpointResponse{ID: "a", Secret: "whsec_x", Events: []string{"task.failed"}}, made)
+	require.Equal(t, EndpointResponse{ID: "a", Secret: "whsec_x", Events: []string{"task.failed"}}, endpoint)
 	require.Equal(t, `{"url":"https://a.test/","events":["task.failed"]}`, s.calls[0].body)
 	for _, call := range []func(context.Context, string) (EndpointResponse, error){c.Endpoint, c.EnableEndpoint, c.DisableEndpoint, c.RotateEndpoint} {
 		got, err := call(ctx, "a/b")
 		require.NoError(t, err)
-		require.Equal(t, made, got)
+		require.Equal(t, endpoint, got)
 	}
 	for _, call := range []func(context.Context) (SigningSecretResponse, error){c.SigningSecret, c.RotateSigningSecret} {
 		got, err := call(ctx)
@@ -35,8 +35,8 @@ func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
 	s.replies = []reply{{status: 204}}
 	require.NoError(t, c.DeleteEndpoint(ctx, "a"))
 	var paths []string
-	for _, made := range s.calls {
-		paths = append(paths, made.path)
+	for _, call := range s.calls {
+		paths = append(paths, call.path)
 	}
 	const endpoints, secret, deliveries = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/signing-secret", "/api/v1/webhooks/deliveries"
 	require.Equal(t, []string{
@@ -46,7 +46,7 @@ func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
 	}, paths)
 }
 
-func TestAListAsksForWhatItsFilterSays(t *testing.T) {
+func TestListSendsItsFilter(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"id":"a"}],"next_after":"a"}}`}}}
 	c, ctx := s.client(), t.Context()
@@ -65,9 +65,9 @@ func TestAListAsksForWhatItsFilterSays(t *testing.T) {
 	}, []string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
 }
 
-func TestOnlyWhatIsHarmlessTwiceIsCalledAgain(t *testing.T) {
+func TestWebhookCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 	t.Parallel()
-	done := reply{status: 200, body: `{"code":200,"message":"success","data":{}}`}
+	success := reply{status: 200, body: `{"code":200,"message":"success","data":{}}`}
 	for name, call := range map[string]func(*Client, context.Context) error{
 		"enable":  func(c *Client, ctx context.Context) error { _, err := c.EnableEndpoint(ctx, "a"); return err },
 		"disable": func(c *Client, ctx context.Context) error { _, err := c.DisableEndpoint(ctx, "a"); return err },
@@ -83,12 +83,12 @@ func TestOnlyWhatIsHarmlessTwiceIsCalledAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &script{replies: []reply{reset, busy, done}}
+				s := &script{replies: []reply{resetReply, busyReply, success}}
 				err := call(s.client(), t.Context())
 				if len(s.calls) == 1 {
 					require.Contains(t, name, "once")
 					require.Error(t, err)
-					require.False(t, errors.As(err, new(*Error)), "nobody knows whether it took effect")
+					require.False(t, errors.As(err, new(*Error)), "no response: it is unknown whether the call took effect")
 					return
 				}
 				require.NotContains(t, name, "once")

@@ -2,33 +2,33 @@ package api
 
 import "time"
 
-// ConversationRequest lists what two users sent to each other, newest first:
-// GET /api/v1/messages. The caller is one of them, or an admin.
+// ConversationRequest lists the messages between two users, newest first: GET /api/v1/messages. The caller must be one
+// of them, or an admin.
 type ConversationRequest struct {
 	Between string `json:"between"`         // their names, joined by a comma
 	Limit   *int   `json:"limit,omitempty"` // 1..200; default 50
-	After   string `json:"after,omitempty"` // next_after of the page before
+	After   string `json:"after,omitempty"` // next_after of the previous page
 }
 
-// ConversationResponse is one page of what two users sent to each other.
+// ConversationResponse is one page of the messages between two users.
 type ConversationResponse struct {
 	Items     []MessageResponse     `json:"items"`
-	NextAfter string                `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
-	Read      map[string]ReadCursor `json:"read"`                 // by the names of the two
+	NextAfter string                `json:"next_after,omitempty"` // pass it as after to get older messages; absent on the last page
+	Read      map[string]ReadCursor `json:"read"`                 // by the name of the reader
 }
 
-// ReadCursor is how far one of two users has read what they sent to each other.
+// ReadCursor is how far one of two users has read their conversation.
 type ReadCursor struct {
 	UpTo   string     `json:"up_to,omitempty"`   // server_msg_id of the newest message that the user has read
-	ReadAt *time.Time `json:"read_at,omitempty"` // when the user came so far
-	Unread int        `json:"unread"`            // newer messages of the other one; 100 stands for 100 or more
+	ReadAt *time.Time `json:"read_at,omitempty"` // when the cursor reached up_to
+	Unread int        `json:"unread"`            // newer messages of the other user; 100 means 100 or more
 }
 
-// PeersRequest lists those who wrote to a user: GET /api/v1/messages/peers.
+// PeersRequest lists the users who wrote to a user: GET /api/v1/messages/peers.
 type PeersRequest struct {
 	User  string `json:"user,omitempty"`  // default, and the only accepted value unless the caller is an admin: the caller's name
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // Peer is a user who wrote to another, the reader.
@@ -43,5 +43,5 @@ type Peer struct {
 type ReadRequest struct {
 	Between string `json:"between"`          // the two names, joined by a comma
 	Reader  string `json:"reader,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
-	UpTo    string `json:"up_to"`            // server_msg_id of a message of either of the two
+	UpTo    string `json:"up_to"`            // server_msg_id of a message between the two
 }

@@ -5,8 +5,8 @@ type Envelope struct {
 	Code    int     `json:"code"` // the HTTP status
 	Message string  `json:"message"`
 	Data    any     `json:"data,omitempty"`
-	Error   string  `json:"error,omitempty"`  // a stable word, on failures only
-	Fields  []Field `json:"fields,omitempty"` // every offending input field
+	Error   string  `json:"error,omitempty"`  // the error code, a stable word; absent on success
+	Fields  []Field `json:"fields,omitempty"` // every bad input field
 }
 
 // Field is one bad input field, with what is accepted.

@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// service stands in for a Sendonce service: it responds to each path with a fixed
-// text.
+// service starts a fake Sendonce service, which responds to each path with a fixed text.
 func service(replies map[string]string) *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -24,8 +23,7 @@ func service(replies map[string]string) *httptest.Server {
 	}))
 }
 
-// A submission that carries a key may be repeated as often as it takes: it is
-// sent once.
+// A submission with a key may be repeated: its message is sent once.
 func ExampleClient_Send() {
 	server := service(map[string]string{
 		"/api/v1/sms/send": `{"code":200,"message":"success","data":{"task_id":"018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81","status":0,
@@ -48,7 +46,7 @@ func ExampleClient_Send() {
 	// Output: pending 您的验证码是123456，用户张三
 }
 
-// A sender app claims, sends and reports what came of it.
+// A sender app claims tasks, sends them and reports the outcomes.
 func ExampleClient_Claim() {
 	server := service(map[string]string{
 		"/api/v1/sms/tasks/pending": `{"code":200,"message":"success","data":[{"task_id":"018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81",
@@ -80,7 +78,7 @@ func ExampleClient_Claim() {
 	// succeeded
 }
 
-// A refusal has a word to program against.
+// The code of an Error is a stable word that a program can compare.
 func ExampleError() {
 	server := service(nil)
 	defer server.Close()

@@ -5,12 +5,12 @@ import (
 	"strconv"
 )
 
-// ID names a stored row or a claim. On the wire it is a string of digits, as all
-// ids are strings there and JavaScript loses digits of numbers above 2^53; a JSON
-// number is understood too. 0 is the built-in admin as a caller, else none.
+// ID identifies a stored row or a claim. In JSON it is a string of digits, because all ids are strings and JavaScript
+// loses digits of numbers above 2^53; a JSON number is accepted, too. As the id of a caller, 0 is the built-in admin;
+// otherwise 0 means none.
 type ID int64
 
-// String gives the digits.
+// String returns the digits.
 func (id ID) String() string { return strconv.FormatInt(int64(id), 10) }
 
 // MarshalJSON writes a string.

@@ -15,19 +15,19 @@ const (
 	AckRejected = "rejected" // it was accepted and cannot be saved
 )
 
-// MessageRequest submits one reliable message: POST /api/v1/messages. It goes to To, or to the subject that stands for ExchangeName and
-// RoutingKey.
+// MessageRequest submits one reliable message: POST /api/v1/messages. Its destination is To, or the subject that
+// ExchangeName and RoutingKey form.
 type MessageRequest struct {
 	From             string     `json:"from,omitempty"` // default: the caller's name
-	ClientMsgID      string     `json:"client_msg_id"`  // ^[A-Za-z0-9._:-]{1,255}$; names the message among those of From
+	ClientMsgID      string     `json:"client_msg_id"`  // ^[A-Za-z0-9._:-]{1,255}$; unique among the messages of From
 	To               string     `json:"to,omitempty"`   // a subject, an https URL, or user:<name>
 	ExchangeName     string     `json:"exchange_name,omitempty"`
 	RoutingKey       string     `json:"routing_key,omitempty"`
 	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1
 	Data             JSON       `json:"data"`                        // any JSON but null, at most 64 KiB
-	SentAt           *time.Time `json:"sent_at,omitempty"`           // by the sender's clock; only kept
+	SentAt           *time.Time `json:"sent_at,omitempty"`           // by the sender's clock; stored and returned, not used
 	Ack              string     `json:"ack,omitempty"`               // saved or accepted; default TWO_PHASE_DEFAULT_ACK, which is saved unless the operator changed it
-	Confirm          *bool      `json:"confirm,omitempty"`           // end with the receiver's call; default true for a subject, else false
+	Confirm          *bool      `json:"confirm,omitempty"`           // wait for the confirmation of the receiver; default true for a subject, else false
 	MaxSends         *int       `json:"max_sends,omitempty"`         // 1..20; default 5
 	ExpectedReceipts *int       `json:"expected_receipts,omitempty"` // 1..100 distinct consumers; default 1
 }
@@ -41,17 +41,17 @@ type MessageAck struct {
 	Status      int    `json:"status"`
 	State       string `json:"state"`
 
-	Durability string     `json:"durability,omitempty"`  // of accepted: what it survives, process, host, replicated or replicated-host
-	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // likewise
-	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // likewise: the order among the messages of one sender
-	Archived   bool       `json:"archived,omitempty"`    // the message was handed over before, is final and old
+	Durability string     `json:"durability,omitempty"`  // with accepted: what it survives: process, host, replicated or replicated-host
+	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // with accepted
+	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // with accepted: the order among the messages of one sender
+	Archived   bool       `json:"archived,omitempty"`    // a repeat: the message is final and archived
 	Ordering   string     `json:"ordering,omitempty"`    // best-effort if accepted was requested and saved is returned
 }
 
-// LateAck is the data of an event sendonce.ack.saved.v1 or
-// sendonce.ack.rejected.v1: what became of a message that was accepted.
+// LateAck is the data of an event sendonce.ack.saved.v1 or sendonce.ack.rejected.v1, the final acknowledgement of an
+// accepted message.
 type LateAck struct {
-	AckType     string    `json:"ack_type"` // saved; or rejected, when its client_msg_id stands for another message
+	AckType     string    `json:"ack_type"` // saved; or rejected, because another message has its client_msg_id
 	From        string    `json:"from"`
 	ClientMsgID string    `json:"client_msg_id"`
 	ServerMsgID string    `json:"server_msg_id"`
@@ -71,7 +71,7 @@ type MessageResponse struct {
 	Data             JSON       `json:"data"`
 	Status           int        `json:"status"` // 0 sending, 1 sent, 2 received
 	State            string     `json:"state"`  // accepted (not saved yet), sending, sent, received, abandoned
-	Stuck            bool       `json:"stuck"`  // no send is left and an operator has to decide
+	Stuck            bool       `json:"stuck"`  // no send is left, and an operator must decide
 	Confirm          bool       `json:"confirm"`
 	MaxSends         int        `json:"max_sends"`
 	RemainingSends   int        `json:"remaining_sends"`
@@ -79,23 +79,23 @@ type MessageResponse struct {
 	ExpectedReceipts int        `json:"expected_receipts"`
 	Receipts         []Receipt  `json:"receipts"`
 	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or got no response
-	NextSendAt       *time.Time `json:"next_send_at,omitempty"` // absent when no send is to come
+	NextSendAt       *time.Time `json:"next_send_at,omitempty"` // absent when no send follows
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`
 	UpdatedAt        time.Time  `json:"updated_at"`
 	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer that confirmed last, or who abandoned it
-	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // of one that was accepted before it was saved
-	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // likewise
-	Producer         string     `json:"producer,omitempty"`     // likewise: the process that accepted it
-	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver behind a URL, first had it; also of one that is not saved yet
-	Archived         bool       `json:"archived,omitempty"`     // final and old: confirmed still, redriven no more
+	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // with a message that was accepted before it was saved
+	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // only with accept_seq
+	Producer         string     `json:"producer,omitempty"`     // only with accept_seq: the process that accepted it
+	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver at a URL, first had it; may be known before it is saved
+	Archived         bool       `json:"archived,omitempty"`     // final and old: it can be confirmed, but not redriven
 }
 
 // Receipt is the confirmation of one consumer.
 type Receipt struct {
 	Consumer    string    `json:"consumer"`
 	ConfirmedAt time.Time `json:"confirmed_at"`
-	SendNo      int       `json:"send_no"` // how many sends there had been
+	SendNo      int       `json:"send_no"` // the number of sends up to then
 }
 
 // MessageByKeyRequest finds a message by the sender's own id:
@@ -107,25 +107,23 @@ type MessageByKeyRequest struct {
 // ReceivedRequest confirms a message: POST /api/v1/messages/{id}/received.
 type ReceivedRequest struct {
 	Consumer string `json:"consumer,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
-	Token    string `json:"token,omitempty"`    // of a message to a URL: the attribute confirmtoken of its delivery
+	Token    string `json:"token,omitempty"`    // for a message to a URL: the attribute confirmtoken of its delivery
 }
 
-// StuckRequest lists messages that wait for an operator: GET
-// /api/v1/messages/stuck.
+// StuckRequest lists messages that wait for an operator: GET /api/v1/messages/stuck.
 type StuckRequest struct {
 	Kind             string `json:"kind"`                         // sending: no broker took them; sent: no receiver confirmed them
-	OlderThanSeconds int64  `json:"older_than_seconds,omitempty"` // for so long at least
+	OlderThanSeconds int64  `json:"older_than_seconds,omitempty"` // stuck for at least this long
 	Limit            *int   `json:"limit,omitempty"`              // 1..200; default 50
-	After            string `json:"after,omitempty"`              // next_after of the page before
+	After            string `json:"after,omitempty"`              // next_after of the previous page
 }
 
-// RedriveRequest gives a message all its sends again: POST
-// /api/v1/messages/{id}/redrive.
+// RedriveRequest sends a message again, with all of max_sends: POST /api/v1/messages/{id}/redrive.
 type RedriveRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters
 }
 
-// AbandonRequest gives a message up: POST /api/v1/messages/{id}/abandon.
+// AbandonRequest ends a message that is not received: POST /api/v1/messages/{id}/abandon.
 type AbandonRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
@@ -137,7 +135,7 @@ type MessageRevealRequest struct {
 	Reason string   `json:"reason,omitempty"` // at most 500 characters
 }
 
-// MessageRevealResponse is what was hidden.
+// MessageRevealResponse has the data of the messages.
 type MessageRevealResponse struct {
 	Items []RevealedMessage `json:"items"`
 }
@@ -154,13 +152,13 @@ type MessageBulkRequest struct {
 	Kind             string   `json:"kind,omitempty"` // sending or sent
 	IDs              []string `json:"ids,omitempty"`  // at most 500; those that are not stuck are left out
 	OlderThanSeconds int64    `json:"older_than_seconds,omitempty"`
-	Limit            *int     `json:"limit,omitempty"`   // change at most so many, 1..500; default 500
+	Limit            *int     `json:"limit,omitempty"`   // of messages to change, 1..500; default 500
 	DryRun           bool     `json:"dry_run,omitempty"` // count only
 	Reason           string   `json:"reason,omitempty"`  // at most 500 characters; required to abandon
 }
 
-// MessageBulkResponse is what a bulk decision reached.
+// MessageBulkResponse counts the messages of a MessageBulkRequest.
 type MessageBulkResponse struct {
 	Matched int `json:"matched"` // stuck messages that the request selects
-	Changed int `json:"changed"` // of them were changed; 0 in a dry run
+	Changed int `json:"changed"` // those that were changed; 0 in a dry run
 }

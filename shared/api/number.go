@@ -5,15 +5,14 @@ import (
 	"strconv"
 )
 
-// Number is an unsigned 64-bit number in decimal digits, "" when there is none. On
-// the wire it is a string, as JavaScript loses digits of numbers above 2^53; a JSON
-// number is understood too when it has neither fraction nor exponent.
+// Number is an unsigned 64-bit number in decimal digits; "" means none. In JSON it is a string, because JavaScript
+// loses digits of numbers above 2^53; a JSON number without fraction and exponent is accepted, too.
 type Number string
 
-// NumberOf writes n.
+// NumberOf returns n as a Number.
 func NumberOf(n uint64) Number { return Number(strconv.FormatUint(n, 10)) }
 
-// Uint64 reads n; "" is an error.
+// Uint64 returns the value of n; "" is an error.
 func (n Number) Uint64() (uint64, error) { return strconv.ParseUint(string(n), 10, 64) }
 
 // UnmarshalJSON reads a string of digits or a number. null changes nothing.

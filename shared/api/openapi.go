@@ -1,3 +1,4 @@
+// Package api has the requests and responses of the HTTP interface, a client for it, and the signatures of webhooks.
 package api
 
 import _ "embed"

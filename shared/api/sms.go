@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// SendRequest submits one SMS: POST /api/v1/sms/send.
-// Only PhoneNumber is required; with empty Content and no Params the stored
-// default content of the number is sent.
+// SendRequest submits one SMS: POST /api/v1/sms/send. Only PhoneNumber is required. Without Content and Params, the
+// stored default content of the number is sent.
 type SendRequest struct {
 	PhoneNumber    string          `json:"phone_number"`
-	Content        string          `json:"content,omitempty"`                     // the text, or URL-encoded parameters when a template is used
-	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; true when a template or params are given
+	Content        string          `json:"content,omitempty"`                     // the text, or the URL-encoded parameters of a template
+	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; true with a template or Params
 	Source         string          `json:"source,omitempty"`                      // at most 50 characters
 	IdempotencyKey string          `json:"idempotency_key,omitempty" text:"some"` // ^[A-Za-z0-9._:-]{1,255}$
 	TemplateID     ID              `json:"template_id,omitempty"`
@@ -28,7 +27,7 @@ type SendRequest struct {
 	Metadata       json.RawMessage `json:"metadata,omitempty"` // a JSON object of at most 4 KiB
 }
 
-// SendResponse is the task that a submission became.
+// SendResponse is the task of a submission.
 type SendResponse struct {
 	TaskID       string   `json:"task_id"`
 	Status       int      `json:"status"`
@@ -37,11 +36,11 @@ type SendResponse struct {
 	Segments     int      `json:"segments"`
 	Encoding     string   `json:"encoding"` // GSM-7 or UCS-2
 	UnusedParams []string `json:"unused_params,omitempty"`
-	Archived     bool     `json:"archived,omitempty"` // the key is that of a task which is final and old
+	Archived     bool     `json:"archived,omitempty"` // a repeat: the task is final and archived
 }
 
-// SendBatchRequest submits up to 1,000 SMS: POST /api/v1/sms/send/batch. The
-// items are SendRequests; each is judged alone.
+// SendBatchRequest submits up to 1,000 SMS: POST /api/v1/sms/send/batch. Each item is a SendRequest, and is accepted or
+// refused by itself.
 type SendBatchRequest struct {
 	Items []json.RawMessage `json:"items"`
 }
@@ -70,7 +69,7 @@ type TaskResponse struct {
 	State       string          `json:"state"`
 	Reason      string          `json:"reason,omitempty"`
 	Result      string          `json:"result,omitempty"`
-	ErrorCode   string          `json:"error_code,omitempty"` // the sender's, or the service's own, as timeout_retry
+	ErrorCode   string          `json:"error_code,omitempty"` // of the sender, or of the service, such as timeout_retry
 	Source      string          `json:"source,omitempty"`
 	Queue       string          `json:"queue"`
 	Priority    int             `json:"priority"`
@@ -86,7 +85,7 @@ type TaskResponse struct {
 	ExpiresAt   *time.Time      `json:"expires_at,omitempty"`
 	SentAt      *time.Time      `json:"sent_at,omitempty"`
 	ReportedAt  *time.Time      `json:"reported_at,omitempty"`
-	Archived    bool            `json:"archived,omitempty"` // final, old, and changes no more
+	Archived    bool            `json:"archived,omitempty"` // final and archived
 }
 
 // ClaimRequest claims tasks: GET or POST /api/v1/sms/tasks/pending.
@@ -99,7 +98,7 @@ type ClaimRequest struct {
 	Wait         *int   `json:"wait,omitempty"`          // seconds to wait for work, 0..30
 }
 
-// ClaimedTask is one task handed to one app until LeaseUntil.
+// ClaimedTask is a task that an app has claimed until LeaseUntil.
 type ClaimedTask struct {
 	TaskID      string    `json:"task_id"`
 	PhoneNumber string    `json:"phone_number"`
@@ -114,7 +113,7 @@ type ExtendRequest struct {
 	AppID        string `json:"app_id"`
 	ClaimID      ID     `json:"claim_id,omitempty"`
 	LeaseSeconds *int   `json:"lease_seconds,omitempty"` // 10..3600 from now; default PROCESSING_TIMEOUT_MINUTES
-	Sending      bool   `json:"sending,omitempty"`       // the message is about to leave
+	Sending      bool   `json:"sending,omitempty"`       // marks the task as sending: the app is about to send it
 }
 
 // ExtendResponse is the lease after its extension.
@@ -128,10 +127,10 @@ type ExtendResponse struct {
 // ReportRequest reports one attempt: POST /api/v1/sms/report.
 type ReportRequest struct {
 	TaskID            string     `json:"task_id"`
-	AppID             string     `json:"app_id,omitempty"` // may be left to the batch
+	AppID             string     `json:"app_id,omitempty"` // absent in a batch = that of the batch
 	ClaimID           ID         `json:"claim_id,omitempty"`
 	Status            *int       `json:"status,omitempty"`                   // 2 = SUCCESS, 3 = FAILED
-	ErrorMessage      string     `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused
+	ErrorMessage      string     `json:"error_message,omitempty" text:"any"` // truncated to 500 characters, never refused
 	ErrorCode         string     `json:"error_code,omitempty"`               // at most 50 characters
 	ShouldRetry       bool       `json:"should_retry,omitempty"`
 	Outcome           string     `json:"outcome,omitempty"`             // unknown or released, instead of status

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// SubscribeRequest orders one WeChat subscribe message: POST
-// /api/v1/subscribe/send. BusinessType, BusinessID, TemplateType and
-// ReceiverUserID together name the message: it is sent once.
+// SubscribeRequest submits one WeChat subscribe message: POST /api/v1/subscribe/send. BusinessType, BusinessID,
+// TemplateType and ReceiverUserID together identify the message: it is sent once.
 type SubscribeRequest struct {
 	TemplateID       string          `json:"template_id"`         // at most 100 characters
-	TemplateType     string          `json:"template_type"`       // at most 50 characters, as BOOKING_CONFIRM
-	BusinessType     string          `json:"business_type"`       // at most 50 characters, as course_booking
-	BusinessID       Number          `json:"business_id"`         // as the id of the booking
+	TemplateType     string          `json:"template_type"`       // at most 50 characters, such as BOOKING_CONFIRM
+	BusinessType     string          `json:"business_type"`       // at most 50 characters, such as course_booking
+	BusinessID       Number          `json:"business_id"`         // such as the id of the booking
 	ReceiverUserID   Number          `json:"receiver_user_id"`    // the receiver's id in the business
-	ReceiverOpenID   string          `json:"receiver_openid"`     // as WeChat does; at most 100 characters
+	ReceiverOpenID   string          `json:"receiver_openid"`     // the receiver's id at WeChat; at most 100 characters
 	MessageData      json.RawMessage `json:"message_data"`        // {"thing1": {"value": "Tea"}, ...}
-	PagePath         string          `json:"page_path,omitempty"` // what a tap on the message opens; at most 1024 characters
+	PagePath         string          `json:"page_path,omitempty"` // the page that a tap on the message opens; at most 1024 characters
 	Lang             string          `json:"lang,omitempty"`      // zh_CN, en_US, zh_HK or zh_TW
 	MiniprogramState string          `json:"miniprogram_state,omitempty"`
 	OnUnknown        string          `json:"on_unknown,omitempty"`  // hold (default), resend, fail
@@ -26,28 +25,27 @@ type SubscribeRequest struct {
 	TTLSeconds       *int64          `json:"ttl_seconds,omitempty"` // from SendAt, or from now
 }
 
-// SubscribeResponse is what became of an order.
+// SubscribeResponse is the result of a submission.
 type SubscribeResponse struct {
 	ID          ID     `json:"id"`
-	TaskID      string `json:"task_id"`     // of its newest send
-	SendStatus  int    `json:"send_status"` // 0 sending, 1 sent, 2 failed
-	State       string `json:"state"`       // of the task
-	Skipped     bool   `json:"skipped,omitempty"`
-	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this order would have sent something else
-	Again       bool   `json:"again,omitempty"`        // it had failed before
-	Archived    bool   `json:"archived,omitempty"`     // with Skipped: it was sent long ago
+	TaskID      string `json:"task_id"`                // of its newest send
+	SendStatus  int    `json:"send_status"`            // 0 sending, 1 sent, 2 failed
+	State       string `json:"state"`                  // of the task
+	Skipped     bool   `json:"skipped,omitempty"`      // it was submitted before, and is sent or being sent
+	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this submission would have sent something else
+	Again       bool   `json:"again,omitempty"`        // it failed before and is sent again
+	Archived    bool   `json:"archived,omitempty"`     // with Skipped: it was sent long ago and is archived
 }
 
-// SubscribeRecordRequest says that the caller is about to send the message
-// itself: POST /api/v1/subscribe/record.
+// SubscribeRecordRequest claims a message that the caller will send itself: POST /api/v1/subscribe/record.
 type SubscribeRecordRequest struct {
 	SubscribeRequest
-	AppID        string `json:"app_id"`                  // 1..50 characters, who has the message
+	AppID        string `json:"app_id"`                  // 1..50 characters, the app that sends it
 	LeaseSeconds *int   `json:"lease_seconds,omitempty"` // 10..3600; default PROCESSING_TIMEOUT_MINUTES
 }
 
-// SubscribeRecordResponse hands the message to its caller until LeaseUntil. One
-// that is skipped has no claim and must not be sent.
+// SubscribeRecordResponse is the claim of a message until LeaseUntil. A skipped message has no claim and must not be
+// sent.
 type SubscribeRecordResponse struct {
 	SubscribeResponse
 	ClaimID    ID         `json:"claim_id,omitempty"`
@@ -58,12 +56,12 @@ type SubscribeRecordResponse struct {
 // /api/v1/subscribe/{id}/status. Exactly one of SendStatus and Outcome is given.
 type SubscribeStatusRequest struct {
 	AppID        string `json:"app_id"`
-	ClaimID      ID     `json:"claim_id"`                           // as record gave it
+	ClaimID      ID     `json:"claim_id"`                           // of SubscribeRecordResponse
 	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: extends the lease
 	Outcome      string `json:"outcome,omitempty"`                  // unknown, instead of a status
 	ErrorCode    string `json:"error_code,omitempty"`               // at most 50 characters; default SEND_FAILED
-	ErrorMessage string `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused; default 消息发送失败
-	ShouldRetry  bool   `json:"should_retry,omitempty"`             // with 2: another try may help
+	ErrorMessage string `json:"error_message,omitempty" text:"any"` // truncated to 500 characters, never refused; default 消息发送失败
+	ShouldRetry  bool   `json:"should_retry,omitempty"`             // with 2: a retry may help
 	LeaseSeconds *int   `json:"lease_seconds,omitempty"`            // with 0: 10..3600 from now; default PROCESSING_TIMEOUT_MINUTES
 }
 
@@ -79,8 +77,7 @@ type SubscribeStatusResponse struct {
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // after send_status 0
 }
 
-// SubscribeSentRequest reads whether a message was sent: GET
-// /api/v1/subscribe/sent.
+// SubscribeSentRequest reads whether a message was sent: GET /api/v1/subscribe/sent.
 type SubscribeSentRequest struct {
 	BusinessType   string `json:"business_type"`
 	BusinessID     Number `json:"business_id"`
@@ -91,7 +88,7 @@ type SubscribeSentRequest struct {
 // SubscribeSentResponse reports whether it was sent, by any caller.
 type SubscribeSentResponse struct {
 	Sent       bool `json:"sent"`
-	ID         ID   `json:"id,omitempty"` // absent, as SendStatus, when it was never ordered
+	ID         ID   `json:"id,omitempty"` // absent, like SendStatus, if it was never submitted
 	SendStatus *int `json:"send_status,omitempty"`
 }
 
@@ -101,7 +98,7 @@ type SubscribeLogsRequest struct {
 	BusinessType string `json:"business_type"`
 	BusinessID   Number `json:"business_id"`
 	Limit        *int   `json:"limit,omitempty"` // 1..200; default 50
-	After        ID     `json:"after,omitempty"` // next_after of the page before
+	After        ID     `json:"after,omitempty"` // next_after of the previous page
 }
 
 // SubscribeListRequest lists messages that are not archived, newest first: GET
@@ -112,41 +109,40 @@ type SubscribeListRequest struct {
 	TemplateType   string     `json:"template_type,omitempty"`
 	BusinessType   string     `json:"business_type,omitempty"`
 	ReceiverUserID Number     `json:"receiver_user_id,omitempty"`
-	CallerID       *ID        `json:"caller_id,omitempty"` // default the caller, for an admin or viewer all callers
+	CallerID       *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer all callers
 	From           *time.Time `json:"from,omitempty"`      // send_time at or after it; default 7 days ago
 	To             *time.Time `json:"to,omitempty"`        // send_time before it
 	Limit          *int       `json:"limit,omitempty"`     // 1..200; default 50
-	After          string     `json:"after,omitempty"`     // next_after of the page before
+	After          string     `json:"after,omitempty"`     // next_after of the previous page
 }
 
 // SubscribeFailuresRequest lists the failures, newest first: GET
 // /api/v1/subscribe/failures.
 type SubscribeFailuresRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 10
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // SubscribeStatisticsRequest counts messages: GET /api/v1/subscribe/statistics.
 type SubscribeStatisticsRequest struct {
-	Since *time.Time `json:"since,omitempty"` // those whose send_time is not before it; default all
+	Since *time.Time `json:"since,omitempty"` // only messages whose send_time is not before it; default all
 }
 
-// SubscribeRate is how many messages of one type of template were sent.
+// SubscribeRate counts the messages of one template type.
 type SubscribeRate struct {
 	TemplateType string `json:"template_type"`
 	SubscribeCounts
 }
 
-// SubscribeCounts are messages by what became of them; what is neither a success
-// nor failed is being sent.
+// SubscribeCounts counts messages by their outcome. Those that are neither a success nor failed are being sent.
 type SubscribeCounts struct {
 	Total       int64   `json:"total"`
 	Success     int64   `json:"success"`
 	Failed      int64   `json:"failed"`
-	SuccessRate float64 `json:"success_rate"` // percent of the total, two digits; 0 of none
+	SuccessRate float64 `json:"success_rate"` // percent of the total, with two decimals; 0 if the total is 0
 }
 
-// SubscribeStatisticsResponse counts messages, all of them and by type of template.
+// SubscribeStatisticsResponse counts all messages, and the messages of each template type.
 type SubscribeStatisticsResponse struct {
 	SubscribeCounts
 	Items []SubscribeRate `json:"items"`
@@ -164,7 +160,7 @@ type SubscribeLogResponse struct {
 	MessageData    json.RawMessage `json:"message_data"`
 	PagePath       string          `json:"page_path,omitempty"`
 	SendStatus     int             `json:"send_status"` // 0 sending, 1 sent, 2 failed
-	SendTime       time.Time       `json:"send_time"`   // when it was ordered, or when the status became what it is
+	SendTime       time.Time       `json:"send_time"`   // when it was submitted, or when its status last changed
 	RetryCount     int             `json:"retry_count"` // of all its sends
 	ErrorCode      string          `json:"error_code,omitempty"`
 	ErrorMessage   string          `json:"error_message,omitempty"`
@@ -172,20 +168,20 @@ type SubscribeLogResponse struct {
 	TaskID         string          `json:"task_id"` // of its newest send
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
-	Archived       bool            `json:"archived,omitempty"` // old, and in no list but that of its business event
+	Archived       bool            `json:"archived,omitempty"` // only the list of its business event has it
 }
 
 // SubscribeDetailRequest reads a message with its history: GET
 // /api/v1/subscribe/{id}.
 type SubscribeDetailRequest struct {
-	After string `json:"after,omitempty"` // next_after of the page before
+	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
 // SubscribeDetailResponse is a message with a page of its history.
 type SubscribeDetailResponse struct {
 	SubscribeLogResponse
 	Sends     []SubscribeSend `json:"sends"`                // newest first, at most 20
-	NextAfter string          `json:"next_after,omitempty"` // send it as after to get older ones; absent on the last page
+	NextAfter string          `json:"next_after,omitempty"` // pass it as after to get older sends; absent on the last page
 }
 
 // SubscribeSend is one send of a message: a task of its own.
@@ -206,9 +202,8 @@ type SubscribeSend struct {
 	SentAt           *time.Time      `json:"sent_at,omitempty"`
 }
 
-// SubscribeResendRequest sends a message again by hand: POST
-// /api/v1/subscribe/{id}/resend.
+// SubscribeResendRequest sends a message again: POST /api/v1/subscribe/{id}/resend.
 type SubscribeResendRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters; required with Force
-	Force  bool   `json:"force,omitempty"`  // although it was sent
+	Force  bool   `json:"force,omitempty"`  // even if it was sent
 }

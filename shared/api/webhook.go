@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Webhooks are signed as the Standard Webhooks specification says: three
-// headers, of which the signature covers the other two and the body.
+// Webhooks are signed according to the Standard Webhooks specification: the signature covers the other two headers and
+// the body.
 const (
 	webhookID        = "webhook-id"
 	webhookTimestamp = "webhook-timestamp"
@@ -29,12 +29,12 @@ const (
 	toleranceSeconds = 5 * 60
 )
 
-// What VerifyWebhook finds wrong, for errors.Is. The first three speak of the
-// request, so they deserve a 4xx; ErrWebhookSecret speaks of the receiver.
+// The errors of VerifyWebhook, for errors.Is. The first three are errors of the request: respond with a 4xx status.
+// ErrWebhookSecret is an error in the settings of the receiver.
 var (
 	ErrWebhookHeaders   = errors.New("a webhook header is missing or malformed")
 	ErrWebhookTime      = errors.New("the webhook's time is more than 5 minutes from now")
-	ErrWebhookSignature = errors.New("no webhook signature fits: another secret, or the body is not as it was sent")
+	ErrWebhookSignature = errors.New("no webhook signature matches: it was made with another secret, or the body was changed")
 	ErrWebhookSecret    = errors.New("not a webhook secret")
 )
 
@@ -45,10 +45,9 @@ func NewWebhookSecret() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// SignWebhook sets webhook-id, webhook-timestamp (at, in Unix seconds) and
-// webhook-signature, one signature per secret. The id stays the same over all
-// tries of one webhook and has no full stop. h is unchanged when the error is
-// not nil; a bad secret is ErrWebhookSecret.
+// SignWebhook sets webhook-id, webhook-timestamp (at, in Unix seconds) and webhook-signature, with one signature per
+// secret. The id must be the same in all tries of one webhook, and must not contain a full stop. If SignWebhook returns
+// an error, h is unchanged; a bad secret is ErrWebhookSecret.
 func SignWebhook(h http.Header, id string, at time.Time, body []byte, secrets ...string) error {
 	if !validWebhookID(id) {
 		return fmt.Errorf("%w: the id is empty or has a full stop", ErrWebhookHeaders)
@@ -64,11 +63,10 @@ func SignWebhook(h http.Header, id string, at time.Time, body []byte, secrets ..
 	return nil
 }
 
-// VerifyWebhook returns nil when one of the v1 signatures in h was made with
-// one of the secrets over exactly these bytes, at most 5 minutes from now.
-// Signatures of other versions are passed over. Take body as it was received,
-// before any decoding; within the 5 minutes a webhook may be repeated, so keep
-// its webhook-id and do nothing the second time.
+// VerifyWebhook returns nil if one of the v1 signatures in h was made with one of the secrets for exactly this body,
+// and the timestamp is at most 5 minutes from now. It ignores signatures of other versions. Pass body as it was
+// received, before any decoding. Within the 5 minutes a webhook can be replayed: store its webhook-id, and ignore a
+// repeat.
 func VerifyWebhook(h http.Header, body []byte, now time.Time, secrets ...string) error {
 	id, timestamp := h.Get(webhookID), h.Get(webhookTimestamp)
 	expected, err := webhookSignatures(id, timestamp, body, secrets)
@@ -81,26 +79,26 @@ func VerifyWebhook(h http.Header, body []byte, now time.Time, secrets ...string)
 	if err := checkWebhookTime(timestamp, now); err != nil {
 		return err
 	}
-	versions := 0
+	v1Signatures := 0
 	for signature := range strings.FieldsSeq(strings.Join(h.Values(webhookSignature), " ")) {
 		if !strings.HasPrefix(signature, signatureVersion) {
 			continue
 		}
-		versions++
+		v1Signatures++
 		for _, e := range expected {
 			if hmac.Equal([]byte(signature), []byte(e)) {
 				return nil
 			}
 		}
 	}
-	if versions == 0 {
+	if v1Signatures == 0 {
 		return fmt.Errorf("%w: %s has no v1 signature", ErrWebhookHeaders, webhookSignature)
 	}
 	return ErrWebhookSignature
 }
 
-// validWebhookID refuses the full stop: it parts what is signed, so with one in
-// the id a piece of the body could pass for the time.
+// validWebhookID refuses a full stop, because it separates the signed parts: with one in the id, the start of the body
+// could be taken for the time.
 func validWebhookID(id string) bool { return id != "" && !strings.Contains(id, ".") }
 
 func checkWebhookTime(timestamp string, now time.Time) error {
@@ -117,7 +115,7 @@ func checkWebhookTime(timestamp string, now time.Time) error {
 	return nil
 }
 
-// webhookSignatures gives one signature per secret, in their order.
+// webhookSignatures returns one signature per secret, in the same order.
 func webhookSignatures(id, timestamp string, body []byte, secrets []string) ([]string, error) {
 	if len(secrets) == 0 {
 		return nil, fmt.Errorf("%w: none is given", ErrWebhookSecret)
@@ -136,7 +134,7 @@ func webhookSignatures(id, timestamp string, body []byte, secrets []string) ([]s
 	return signatures, nil
 }
 
-// webhookKey never repeats the secret in its error.
+// webhookKey decodes a secret. Its error does not contain the secret.
 func webhookKey(secret string) ([]byte, error) {
 	encoded, ok := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(encoded)

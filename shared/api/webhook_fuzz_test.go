@@ -14,9 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// knowsTheKey says whether one of the signatures is the right one, by a computation of
-// its own as the specification of Standard Webhooks has it.
-func knowsTheKey(secret, id, timestamp, signatures string, body []byte) bool {
+// hasValidSignature reports whether one of the signatures is valid. It computes the signature independently, as in the
+// specification of Standard Webhooks.
+func hasValidSignature(secret, id, timestamp, signatures string, body []byte) bool {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 	if err != nil {
 		return false
@@ -26,8 +26,8 @@ func knowsTheKey(secret, id, timestamp, signatures string, body []byte) bool {
 	return slices.Contains(strings.Fields(signatures), "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 }
 
-// FuzzVerifyWebhook: what nobody signed with the secret is refused, whatever its
-// headers and body are, and what was signed is verified.
+// FuzzVerifyWebhook checks that VerifyWebhook accepts what SignWebhook signed, and any other headers and body only with
+// a valid signature.
 func FuzzVerifyWebhook(f *testing.F) {
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	const now = 1614265330
@@ -40,8 +40,8 @@ func FuzzVerifyWebhook(f *testing.F) {
 		h := http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {signature}}
 		own := http.Header{}
 		signed := api.SignWebhook(own, id, at, body, secret) == nil
-		if api.VerifyWebhook(h, body, at, secret) == nil && !knowsTheKey(secret, id, timestamp, signature, body) {
-			t.Fatal("verified what nobody signed")
+		if api.VerifyWebhook(h, body, at, secret) == nil && !hasValidSignature(secret, id, timestamp, signature, body) {
+			t.Fatal("verified without a valid signature")
 		}
 		if !signed {
 			return

@@ -12,7 +12,7 @@ type EndpointRequest struct {
 	Description string   `json:"description,omitempty"` // at most 200 characters
 	Events      []string `json:"events,omitempty"`      // such as task.succeeded; default all
 	Format      string   `json:"format,omitempty"`      // cloudevents (default), slack, dingtalk, wecom or feishu
-	Secret      string   `json:"secret,omitempty"`      // of a robot of dingtalk or feishu that demands signatures
+	Secret      string   `json:"secret,omitempty"`      // for the signatures that a robot of dingtalk or feishu requires
 }
 
 // EndpointResponse is a registered URL.
@@ -29,22 +29,22 @@ type EndpointResponse struct {
 	FailingSince   *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
 	CreatedAt      time.Time  `json:"created_at"`
 	RotatedAt      *time.Time `json:"rotated_at,omitempty"`
-	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // until when the secret before this one signs too
-	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; shown once, when it was made; never that of a robot
+	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // the previous secret signs, too, until then
+	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; only in the response to its creation or rotation; never that of a robot
 }
 
 // EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
 type EndpointsRequest struct {
-	CallerID *ID    `json:"caller_id,omitempty"` // default the caller, for an admin all callers
+	CallerID *ID    `json:"caller_id,omitempty"` // default: the caller; for an admin all callers
 	Limit    *int   `json:"limit,omitempty"`     // 1..200; default 50
-	After    string `json:"after,omitempty"`     // next_after of the page before
+	After    string `json:"after,omitempty"`     // next_after of the previous page
 }
 
-// SigningSecretResponse is what signs the calls to a caller's callback_urls and
-// its messages to URLs: GET /api/v1/webhooks/signing-secret.
+// SigningSecretResponse has the secret that signs the calls to a caller's callback_urls and its messages to URLs: GET
+// /api/v1/webhooks/signing-secret.
 type SigningSecretResponse struct {
 	Secret         string     `json:"secret"`                     // whsec_ and base64
-	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // until when the secret before this one signs too
+	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // the previous secret signs, too, until then
 }
 
 // DeliveriesRequest lists deliveries, newest first: GET
@@ -53,11 +53,11 @@ type DeliveriesRequest struct {
 	State      string     `json:"state,omitempty"` // pending, delivered or failed
 	EndpointID string     `json:"endpoint_id,omitempty"`
 	TaskID     string     `json:"task_id,omitempty"`
-	CallerID   *ID        `json:"caller_id,omitempty"` // default the caller, for an admin all callers
+	CallerID   *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin all callers
 	From       *time.Time `json:"from,omitempty"`      // recorded at or after it
 	To         *time.Time `json:"to,omitempty"`        // recorded before it
 	Limit      *int       `json:"limit,omitempty"`     // 1..200; default 50
-	After      string     `json:"after,omitempty"`     // next_after of the page before
+	After      string     `json:"after,omitempty"`     // next_after of the previous page
 }
 
 // DeliveriesResendRequest resends failed deliveries: POST
@@ -65,33 +65,33 @@ type DeliveriesRequest struct {
 type DeliveriesResendRequest struct {
 	Since      time.Time `json:"since"`                 // those that failed at or after it
 	EndpointID string    `json:"endpoint_id,omitempty"` // only those to this endpoint
-	CallerID   *ID       `json:"caller_id,omitempty"`   // default the caller, for an admin all callers
-	Limit      *int      `json:"limit,omitempty"`       // at most so many, 1..500; default 500
+	CallerID   *ID       `json:"caller_id,omitempty"`   // default: the caller; for an admin all callers
+	Limit      *int      `json:"limit,omitempty"`       // 1..500 deliveries; default 500
 	Reason     string    `json:"reason,omitempty"`      // at most 500 characters
 }
 
-// DeliveriesResendResponse is what was resent.
+// DeliveriesResendResponse counts the deliveries that were resent.
 type DeliveriesResendResponse struct {
 	Resent int  `json:"resent"`
-	More   bool `json:"more"` // there may be others: repeat the call
+	More   bool `json:"more"` // there may be more: repeat the call
 }
 
 // DeliveryResponse is the delivery of one event to one URL.
 type DeliveryResponse struct {
 	ID         string          `json:"id"`
-	EventID    string          `json:"event_id"` // the webhook-id, the same with every try
+	EventID    string          `json:"event_id"` // the webhook-id, the same in every try
 	EventType  string          `json:"event_type"`
 	Subject    string          `json:"subject"`     // the id of the task, of the endpoint that was disabled, of the alert or of the test
-	EndpointID string          `json:"endpoint_id"` // for a callback_url that of the caller's signing secret, which is no endpoint
+	EndpointID string          `json:"endpoint_id"` // for a callback_url the id of the caller's signing secret
 	URL        string          `json:"url"`
 	State      string          `json:"state"`             // pending, delivered or failed
 	Attempts   int             `json:"attempts"`          // tries made, resends included
-	NextAt     *time.Time      `json:"next_at,omitempty"` // not before; absent when no try is to come
+	NextAt     *time.Time      `json:"next_at,omitempty"` // the next try is not earlier; absent if no try follows
 	CreatedAt  time.Time       `json:"created_at"`
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
 	Tries      []DeliveryTry   `json:"tries"`             // oldest first, the last 50
-	Payload    json.RawMessage `json:"payload,omitempty"` // the event, where one delivery is read: the body, or what a robot's text was made of
-	Text       string          `json:"text,omitempty"`    // what a robot is sent, where one delivery is read
+	Payload    json.RawMessage `json:"payload,omitempty"` // only when one delivery is read: the body, or for a robot the event that its text describes
+	Text       string          `json:"text,omitempty"`    // only when one delivery is read: the text that a robot gets
 }
 
 // DeliveryTry is one POST of a delivery.
@@ -103,8 +103,8 @@ type DeliveryTry struct {
 	Response   string    `json:"response,omitempty"` // the beginning of the response
 }
 
-// WebhookEvent is what a webhook's URL gets: a CloudEvent in JSON. Verify it
-// with VerifyWebhook before reading it.
+// WebhookEvent is the body that a webhook's URL gets: a CloudEvent in JSON. Verify it with VerifyWebhook before
+// decoding it.
 type WebhookEvent struct {
 	SpecVersion     string    `json:"specversion"` // 1.0
 	ID              string    `json:"id"`          // the webhook-id; identifies a repeat
@@ -125,7 +125,7 @@ type TaskEventData struct {
 	Status    int             `json:"status"`
 	Reason    string          `json:"reason,omitempty"`
 	Result    string          `json:"result,omitempty"`
-	ErrorCode string          `json:"error_code,omitempty"` // the sender's, or the service's own, as timeout_failed
+	ErrorCode string          `json:"error_code,omitempty"` // of the sender, or of the service, such as timeout_failed
 	Source    string          `json:"source,omitempty"`
 	Metadata  json.RawMessage `json:"metadata,omitempty"`
 	SentAt    *time.Time      `json:"sent_at,omitempty"`
@@ -149,9 +149,9 @@ type TestEventData struct {
 type AlertEventData struct {
 	AlertID   string     `json:"alert_id"`             // the same for both events of one incident
 	Kind      string     `json:"kind"`                 // failure_rate, backlog or stream_full
-	Queue     string     `json:"queue"`                // of stream_full the stream
-	Value     float64    `json:"value"`                // what raised or cleared it: a part of 1, or of backlog a number of pending tasks
-	Threshold float64    `json:"threshold"`            // that was in force when it was raised
+	Queue     string     `json:"queue"`                // for stream_full the stream
+	Value     float64    `json:"value"`                // that raised or cleared it: a ratio from 0 to 1, or for backlog the number of pending tasks
+	Threshold float64    `json:"threshold"`            // at the time when it was raised
 	Since     time.Time  `json:"since"`                // when it was raised
 	ClearedAt *time.Time `json:"cleared_at,omitempty"` // absent while it is open
 }
