@@ -22,7 +22,7 @@ type attempt struct {
 }
 
 var (
-	errLost    = errors.New("the claim is no longer this sender's")
+	errLost    = errors.New("the sender has lost the claim")
 	errExpired = errors.New("the lease could not be extended in time")
 	errStopped = errors.New("the sender is stopping")
 )
@@ -71,8 +71,8 @@ func (r *run) extendLease(a *attempt) {
 	}
 }
 
-// extend extends the lease once, and with sending marks the task. It returns errLost if the claim is no longer
-// this sender's.
+// extend extends the lease once and, if sending is true, marks the task as sending. It returns errLost if the
+// sender has lost the claim.
 func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
 	started := time.Now() // the server's lease starts later than this
 	_, err := r.Client.Extend(ctx, a.task.TaskID, api.ExtendRequest{
@@ -129,7 +129,8 @@ func (r *run) prepare(a *attempt) error {
 	return nil
 }
 
-// untilStopped returns a context that also ends when the run stops to begin attempts.
+// untilStopped returns a context that ends with a.ctx, or earlier: when the run stops, since then no attempt may
+// begin.
 func (r *run) untilStopped(a *attempt) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	unregister := context.AfterFunc(r.running, func() { cancel(errStopped) })

@@ -7,10 +7,10 @@
 //     the claim as sending and the attempt is in the journal on disk. A task whose claim is lost is not
 //     sent.
 //   - A sender that is killed does not repeat an attempt. Its next start reports every attempt in the
-//     journal: the outcome if it was known, else unknown, for which the submitter's on_unknown decides.
-//     Tasks that were claimed and not marked go to another sender when their leases end.
-//   - An outcome is reported until the server responds. A repeated report changes nothing, as each report
-//     has its claim_id.
+//     journal: the outcome if the journal has it, else unknown; then the task's on_unknown decides. Tasks
+//     that were claimed and not marked go to another sender when their leases end.
+//   - A report is repeated until the server responds. The repeat of a report has no effect, because both have
+//     the same claim_id.
 //   - If a Gateway panics or does not return in time, the outcome is unknown, as it is for a zero Result.
 //   - The lease of a task is extended from its claim until its report gets a response. If that fails for too
 //     long, the ctx of Send ends before the lease.
@@ -31,6 +31,6 @@
 //
 // Claim, wait for the interval, mark as sending, write and sync the journal, send, write and sync the
 // result, report, remove the attempt from the journal. A kill before the mark only delays the task until its
-// lease ends. A kill after the mark makes the outcome unknown, until the result is in the journal. Attempts
-// that begin or end at the same time share a sync.
+// lease ends. A kill between the mark and the sync of the result makes the outcome unknown. Attempts that begin
+// or end at the same time share a sync.
 package sender

@@ -39,13 +39,13 @@ func messageOf(t api.ClaimedTask) Message {
 // Outcome is the outcome of an attempt.
 type Outcome int
 
-// The outcomes. Unknown is the zero value because it is never wrong.
+// The outcomes. Unknown is the zero value because it claims nothing: the message may have been sent or not.
 const (
 	Unknown   Outcome = iota // the message may have been sent; the task's on_unknown decides
 	OK                       // the provider accepted it
 	Failed                   // it was not sent, and a retry would not help
-	Retryable                // it was not sent; it is tried again as long as retries are left
-	Released                 // it was not tried: no retry is used
+	Retryable                // it was not sent; it is sent again if a retry is left
+	Released                 // it was not sent, and no retry is used up
 )
 
 var outcomeNames = []string{"unknown", "ok", "failed", "retryable", "released"}

@@ -61,8 +61,9 @@ type httpGateway struct {
 	client  *http.Client
 }
 
-// NewHTTP makes a Gateway that calls a provider once for each message. Of requests without a response only those
-// of which a part was sent are Unknown. The error names everything that is wrong with cfg.
+// NewHTTP makes a Gateway that calls a provider once for each message. A request without a response is Unknown
+// if a part of it was sent, else it has the outcome of "unreachable". The error names everything that is wrong
+// with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
 	rules, badRules := parseRules(cfg)
@@ -75,9 +76,9 @@ func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	}}, nil
 }
 
-// newTransport returns a transport that never repeats a request. On a kept connection net/http repeats some
-// requests by itself, and others are unknown if the server closes it at that moment, so each message has its own
-// connection. With HTTP/1 the trace reports reliably whether a byte was written.
+// newTransport returns a transport that never repeats a request. Each message has its own connection, because on
+// a kept-alive one net/http repeats some requests by itself, and the outcome of others is unknown if the server
+// closes it. With HTTP/1 the trace reports reliably whether a byte was written.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true
@@ -93,7 +94,7 @@ func (g *httpGateway) Send(ctx context.Context, m Message) Result {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteRequest: func(httptrace.WroteRequestInfo) { written.Store(true) },
 	})
-	req, err := g.request.request(ctx, m)
+	req, err := g.request.newRequest(ctx, m)
 	if err != nil {
 		return Result{Outcome: Failed, Code: "template", Message: err.Error()}
 	}

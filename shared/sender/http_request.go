@@ -42,8 +42,8 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 		r.method = http.MethodPost
 	}
 	var bad []error
-	parse := func(what, text string) *template.Template {
-		t, err := template.New(what).Parse(text)
+	parse := func(name, source string) *template.Template {
+		t, err := template.New(name).Parse(source)
 		bad = append(bad, err)
 		return t
 	}
@@ -65,7 +65,7 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 		return r, err
 	}
 	// Expand the templates with a sample, to find their errors at the start.
-	req, err := r.request(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
+	req, err := r.newRequest(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
 	if err != nil {
 		return r, err
 	}
@@ -86,23 +86,23 @@ func escapeFor(media string) (func(string) string, error) {
 	case kind == "application/x-www-form-urlencoded":
 		return url.QueryEscape, nil
 	case kind == "text/plain":
-		return func(text string) string { return text }, nil
+		return func(s string) string { return s }, nil
 	}
 	return nil, fmt.Errorf("%s %q: a body can be JSON, a form or text/plain", contentType, media)
 }
 
-func jsonEscape(text string) string {
-	quoted, err := json.Marshal(text)
+func jsonEscape(s string) string {
+	quoted, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // a string always has a JSON form
 	}
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// pathEscape escapes text for a path and for a query.
-func pathEscape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+// pathEscape escapes s for a path and for a query.
+func pathEscape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-func (r requestTemplate) request(ctx context.Context, m Message) (*http.Request, error) {
+func (r requestTemplate) newRequest(ctx context.Context, m Message) (*http.Request, error) {
 	address, err := expand(r.url, m, pathEscape)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 // responseRules decides the outcome of a response.
 type responseRules struct {
 	outcomes map[string]Outcome
-	path     []string // of the field that must have value; empty = the status alone decides
+	path     []string // of the field that must be equal to value; empty = the status alone decides
 	value    string
 }
 
@@ -31,14 +31,14 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	}}
 	var bad []error
 	status := regexp.MustCompile(`^([2-5]xx|[2-5][0-9][0-9])$`)
-	for _, on := range slices.Sorted(maps.Keys(cfg.Outcomes)) {
-		if on != unreachable && !status.MatchString(on) {
-			bad = append(bad, fmt.Errorf("%q must be a status such as 404, a class such as 5xx, or %s", on, unreachable))
+	for _, key := range slices.Sorted(maps.Keys(cfg.Outcomes)) {
+		if key != unreachable && !status.MatchString(key) {
+			bad = append(bad, fmt.Errorf("%q must be a status such as 404, a class such as 5xx, or %s", key, unreachable))
 		}
-		if on == unreachable && cfg.Outcomes[on] == OK {
+		if key == unreachable && cfg.Outcomes[key] == OK {
 			bad = append(bad, errors.New("the outcome of unreachable must not be ok: nothing was sent"))
 		}
-		rules.outcomes[on] = cfg.Outcomes[on]
+		rules.outcomes[key] = cfg.Outcomes[key]
 	}
 	if cfg.OKField != "" {
 		rules.path = strings.Split(cfg.OKField, ".")
@@ -48,15 +48,15 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	return rules, errors.Join(bad...)
 }
 
-// outcome returns the outcome of a status, or of its class.
+// outcome returns the outcome of the status if it has one, else that of its class.
 func (r responseRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
-	on := strconv.Itoa(res.StatusCode)
-	outcome, known := r.outcomes[on]
+	status := strconv.Itoa(res.StatusCode)
+	outcome, known := r.outcomes[status]
 	if !known && res.StatusCode == http.StatusServiceUnavailable && retryAfter > 0 {
 		return Released
 	}
 	if !known {
-		outcome = r.outcomes[on[:1]+"xx"]
+		outcome = r.outcomes[status[:1]+"xx"]
 	}
 	return outcome
 }
@@ -96,14 +96,14 @@ func (r responseRules) fieldResult(body []byte, readErr error) Result {
 func lookUp(body []byte, path []string) (value string, found bool) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
-	var at any
-	if decoder.Decode(&at) != nil {
+	var node any
+	if decoder.Decode(&node) != nil {
 		return "", false
 	}
 	for _, name := range path {
-		switch inner := at.(type) {
+		switch inner := node.(type) {
 		case map[string]any:
-			if at, found = inner[name]; !found {
+			if node, found = inner[name]; !found {
 				return "", false
 			}
 		case []any:
@@ -111,12 +111,12 @@ func lookUp(body []byte, path []string) (value string, found bool) {
 			if err != nil || i < 0 || i >= len(inner) {
 				return "", false
 			}
-			at = inner[i]
+			node = inner[i]
 		default:
 			return "", false
 		}
 	}
-	switch leaf := at.(type) {
+	switch leaf := node.(type) {
 	case string:
 		return leaf, true
 	case json.Number:

@@ -101,7 +101,7 @@ func TestCorruptJournalLineIsSkipped(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, append(whole, make([]byte, 5000)...), 0o600))
 	j, corrupt, err := openJournal(path, "app")
 	require.NoError(t, err)
-	require.Equal(t, 2, corrupt, "the changed one, and the zeros, as after a power failure")
+	require.Equal(t, 2, corrupt, "the changed line, and the zeros behind the last one, as after a power failure")
 	require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("c", 1)}, j.openReports())
 	require.NoError(t, j.close())
 }

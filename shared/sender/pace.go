@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pace limits the rate of callers: wait returns for one after another, in order, at least interval apart.
+// pace limits a rate: wait returns to its callers one after another, in the order of the calls, at least interval apart.
 type pace struct {
 	interval time.Duration
 	mu       sync.Mutex

@@ -47,10 +47,10 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 type pendingReport struct {
 	report    api.ReportRequest
 	journaled bool
-	done      func() // called when the report got a response or was given up
+	done      func() // called after the response, or when the reporter stops without one
 }
 
-// reporter sends reports to the server. Each call has all reports that were added during the call before.
+// reporter sends reports to the server in batches: reports that are added during a call are sent with the next one.
 type reporter struct {
 	Config
 	journal *journal
@@ -76,12 +76,12 @@ func (r *reporter) change(do func()) {
 	do()
 	select {
 	case r.wake <- struct{}{}:
-	default: // one is enough
+	default: // a wake-up is already pending
 	}
 }
 
-// next removes a batch of waiting reports; last reports that none are left and the reporter is closed.
-func (r *reporter) next() (batch []pendingReport, last bool) {
+// next removes a batch of waiting reports and returns it. done means that none are left and the reporter is closed.
+func (r *reporter) next() (batch []pendingReport, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := min(len(r.waiting), reportBatch)
@@ -89,13 +89,12 @@ func (r *reporter) next() (batch []pendingReport, last bool) {
 	return batch, r.closed && n == 0
 }
 
-// run reports until the reporter is closed and empty, or ctx ends: then the remaining reports stay in the
-// journal.
+// run reports until the reporter is closed and empty, or until ctx ends.
 func (r *reporter) run(ctx context.Context) {
 	pause, down := minPause, outage{}
 	for ctx.Err() == nil {
-		batch, last := r.next()
-		if last {
+		batch, done := r.next()
+		if done {
 			return
 		}
 		if len(batch) == 0 {
@@ -105,8 +104,8 @@ func (r *reporter) run(ctx context.Context) {
 			}
 			continue
 		}
-		kept, err := r.report(ctx, batch)
-		r.add(kept...)
+		remaining, err := r.report(ctx, batch)
+		r.add(remaining...)
 		if err == nil {
 			pause = minPause
 			if lasted := down.end(); lasted > 0 {
@@ -115,7 +114,7 @@ func (r *reporter) run(ctx context.Context) {
 			continue
 		}
 		if down.shouldLog(err) {
-			r.Log.WarnContext(ctx, LogReportFailed, "reports", len(kept), "error", err)
+			r.Log.WarnContext(ctx, LogReportFailed, "reports", len(remaining), "error", err)
 		}
 		sleep(ctx, pause)
 		pause = min(2*pause, maxPause)
@@ -123,8 +122,8 @@ func (r *reporter) run(ctx context.Context) {
 	r.giveUp(ctx)
 }
 
-// report makes one call. It returns the reports that must be repeated, and the error that is the reason.
-func (r *reporter) report(ctx context.Context, batch []pendingReport) (kept []pendingReport, err error) {
+// report sends a batch with one call. It returns the reports that must be sent again, and the error that is the reason.
+func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {
 		reports[i] = p.report
@@ -135,11 +134,11 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (kept []pe
 	}
 	for i, p := range batch {
 		if i >= len(results) {
-			return append(kept, batch[i:]...), errMissingItems
+			return append(remaining, batch[i:]...), errMissingItems
 		}
 		refused := results[i].Err
 		if refused != nil && !isFinal(refused.Status) {
-			kept, err = append(kept, p), refused
+			remaining, err = append(remaining, p), refused
 			continue
 		}
 		if refused != nil {
@@ -150,12 +149,12 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (kept []pe
 		}
 		p.done()
 	}
-	return kept, err
+	return remaining, err
 }
 
 var errMissingItems = errors.New("the response has fewer items than the call")
 
-// isFinal reports whether a refused report must not be repeated, as it would be refused again.
+// isFinal reports whether a refused report must not be sent again: the server would refuse it again.
 func isFinal(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -164,7 +163,7 @@ func isFinal(status int) bool {
 	return false
 }
 
-// giveUp ends the attempts that could not be reported.
+// giveUp ends the attempts that are still not reported. Journaled reports stay in the journal.
 func (r *reporter) giveUp(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

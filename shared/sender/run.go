@@ -31,7 +31,7 @@ type run struct {
 	sending     context.Context // ends a grace period after running
 	cancelSends context.CancelCauseFunc
 
-	slots    chan struct{} // a semaphore: one element for each task that may still be claimed
+	slots    chan struct{} // a semaphore: one element for each further task that may be claimed
 	queue    chan *attempt // claimed, in the server's order
 	markPace pace          // keeps Interval between the calls that mark tasks as sending
 	sendPace pace          // keeps Interval between the sends too, because marking takes a varying time
@@ -52,8 +52,8 @@ func newRun(ctx context.Context, cfg Config, j *journal) *run {
 	return r
 }
 
-// do claims and sends tasks until the run stops, and reports them. unreported has the reports that the last run did not
-// deliver. The error is that of the journal if it stopped the run.
+// do claims, sends and reports tasks until the run stops. unreported has the reports that the last run did not
+// deliver. If an error of the journal stopped the run, do returns it.
 func (r *run) do(unreported []api.ReportRequest) error {
 	defer r.stop()
 	defer r.cancelSends(nil)

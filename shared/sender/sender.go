@@ -77,8 +77,8 @@ func New(cfg Config) (*Sender, error) {
 }
 
 // Run claims and sends tasks until ctx ends; then it returns nil. It returns an error if the journal fails, as
-// nothing may be sent without it. Either way it returns when all attempts are reported or in the journal:
-// within the grace period and about 20 s. While the service is unavailable it keeps trying.
+// nothing may be sent without it. In both cases it returns when each attempt is reported or in the journal, which
+// takes at most the grace period and about 20 s more. While the service is unavailable it keeps trying.
 func (s *Sender) Run(ctx context.Context) error {
 	j, corrupt, err := openJournal(s.cfg.Journal, s.cfg.AppID)
 	if err != nil {

@@ -30,12 +30,12 @@ type testRun struct {
 }
 
 // startSender starts a sender whose sends are checked by the service.
-func startSender(t *testing.T, d *testService, send sender.GatewayFunc, change ...func(*sender.Config)) *testRun {
+func startSender(t *testing.T, service *testService, send sender.GatewayFunc, change ...func(*sender.Config)) *testRun {
 	t.Helper()
-	s := &testRun{t: t, service: d, cfg: sender.Config{
-		Client: d.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: sandbox.Log(t),
+	s := &testRun{t: t, service: service, cfg: sender.Config{
+		Client: service.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: sandbox.Log(t),
 		Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
-			d.checkSend(m.TaskID, api.ID(m.ClaimID))
+			service.checkSend(m.TaskID, api.ID(m.ClaimID))
 			return send(ctx, m)
 		}),
 	}}
@@ -93,8 +93,8 @@ func TestOutcomesAreReported(t *testing.T) {
 			"released":  {Outcome: sender.Released, RetryAfter: 1500 * time.Millisecond},
 			"unknown":   {},
 		}
-		d := newTestService("ok", "failed", "retryable", "released", "unknown", "panics")
-		s := startSender(t, d, func(_ context.Context, m sender.Message) sender.Result {
+		service := newTestService("ok", "failed", "retryable", "released", "unknown", "panics")
+		s := startSender(t, service, func(_ context.Context, m sender.Message) sender.Result {
 			require.Equal(t, "to "+m.TaskID, m.Content)
 			if m.TaskID == "panics" {
 				panic("on purpose")
@@ -104,8 +104,8 @@ func TestOutcomesAreReported(t *testing.T) {
 		advance(time.Minute)
 		require.Equal(t, map[string][]string{
 			"ok": {"2"}, "failed": {"3"}, "retryable": {"3 retry"}, "released": {"released"}, "unknown": {"unknown"}, "panics": {"unknown"},
-		}, d.outcomes())
-		for _, r := range d.reports {
+		}, service.outcomes())
+		for _, r := range service.reports {
 			switch r.TaskID {
 			case "ok":
 				require.NotNil(t, r.SentAt)
@@ -127,8 +127,8 @@ func TestIntervalBetweenSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var starts []time.Time
-		d := newTestService(names(20)...)
-		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
+		service := newTestService(names(20)...)
+		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			mu.Lock()
 			starts = append(starts, time.Now())
 			mu.Unlock()
@@ -136,7 +136,7 @@ func TestIntervalBetweenSends(t *testing.T) {
 			return ok(ctx, m)
 		}, func(c *sender.Config) {
 			c.Interval = 250 * time.Millisecond
-			c.Client.HTTP.Transport = &unevenTransport{RoundTripper: d}
+			c.Client.HTTP.Transport = &unevenTransport{RoundTripper: service}
 		})
 		advance(time.Minute)
 		require.Len(t, starts, 20)
@@ -163,15 +163,15 @@ func TestConcurrencyLimitsSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
-		d := newTestService(names(30)...)
-		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
+		service := newTestService(names(30)...)
+		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			most.Store(max(most.Load(), now.Add(1)))
 			time.Sleep(time.Second)
 			now.Add(-1)
 			return ok(ctx, m)
 		}, func(c *sender.Config) { c.Concurrency = 3 })
 		advance(12 * time.Second)
-		require.Len(t, d.outcomes(), 30)
+		require.Len(t, service.outcomes(), 30)
 		require.EqualValues(t, 3, most.Load())
 		s.finish()
 	})
@@ -181,14 +181,14 @@ func TestLeaseIsExtendedDuringALongSend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// The leases of waiting tasks are extended too.
-		d := newTestService(names(3)...)
-		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
+		service := newTestService(names(3)...)
+		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			time.Sleep(5 * time.Minute)
 			require.NoError(t, ctx.Err())
 			return ok(ctx, m)
 		}, func(c *sender.Config) { c.Lease, c.Timeout, c.Concurrency = 10*time.Second, time.Hour, 1 })
 		advance(20 * time.Minute)
-		require.Equal(t, map[string][]string{"task-00": {"2"}, "task-01": {"2"}, "task-02": {"2"}}, d.outcomes())
+		require.Equal(t, map[string][]string{"task-00": {"2"}, "task-01": {"2"}, "task-02": {"2"}}, service.outcomes())
 		s.finish()
 	})
 }
@@ -199,18 +199,18 @@ func TestSendEndsBeforeAnUnextendedLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newTestService("a")
-				d.refuseCalls("extend", status)
+				service := newTestService("a")
+				service.refuseCalls("extend", status)
 				var took time.Duration
-				s := startSender(t, d, func(ctx context.Context, _ sender.Message) sender.Result {
-					begun := time.Now()
+				s := startSender(t, service, func(ctx context.Context, _ sender.Message) sender.Result {
+					started := time.Now()
 					<-ctx.Done()
-					took = time.Since(begun)
+					took = time.Since(started)
 					return sender.Result{}
 				}, func(c *sender.Config) { c.Lease, c.Timeout = 30*time.Second, time.Hour })
 				advance(time.Minute)
 				require.Less(t, took, 30*time.Second)
-				require.Equal(t, map[string][]string{"a": {"unknown"}}, d.outcomes())
+				require.Equal(t, map[string][]string{"a": {"unknown"}}, service.outcomes())
 				s.finish()
 			})
 		})
@@ -220,9 +220,9 @@ func TestSendEndsBeforeAnUnextendedLease(t *testing.T) {
 func TestTimeoutEndsASend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newTestService("returns", "ignores")
+		service := newTestService("returns", "ignores")
 		block := make(chan struct{})
-		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
+		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			if m.TaskID == "ignores" {
 				<-block
 				return sender.Result{Outcome: sender.OK}
@@ -231,12 +231,12 @@ func TestTimeoutEndsASend(t *testing.T) {
 			return sender.Result{Outcome: sender.Retryable} // certain that it was not sent
 		}, func(c *sender.Config) { c.Timeout = 7 * time.Second })
 		advance(8 * time.Second)
-		require.Equal(t, map[string][]string{"returns": {"3 retry"}}, d.outcomes())
+		require.Equal(t, map[string][]string{"returns": {"3 retry"}}, service.outcomes())
 		advance(6 * time.Second)
-		require.Equal(t, []string{"unknown"}, d.outcomes()["ignores"])
+		require.Equal(t, []string{"unknown"}, service.outcomes()["ignores"])
 		close(block)
 		synctest.Wait()
-		require.Equal(t, []string{"unknown"}, d.outcomes()["ignores"], "a late result is ignored")
+		require.Equal(t, []string{"unknown"}, service.outcomes()["ignores"], "a late result is ignored")
 		s.finish()
 	})
 }
@@ -245,16 +245,16 @@ func TestLostClaimIsNotSent(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{409, 404} {
 		synctest.Test(t, func(t *testing.T) {
-			d := newTestService("lost", "mine")
-			d.setRefusal(func(call, task string) int {
+			service := newTestService("lost", "mine")
+			service.setRefusal(func(call, task string) int {
 				if call == "mark" && task == "lost" {
 					return status
 				}
 				return 0
 			})
-			s := startSender(t, d, ok)
+			s := startSender(t, service, ok)
 			time.Sleep(time.Minute)
-			require.Equal(t, map[string][]string{"mine": {"2"}}, d.outcomes(), "a lost claim is not reported")
+			require.Equal(t, map[string][]string{"mine": {"2"}}, service.outcomes(), "a lost claim is not reported")
 			require.NoError(t, s.stop())
 		})
 	}
@@ -263,11 +263,11 @@ func TestLostClaimIsNotSent(t *testing.T) {
 func TestUnmarkedTaskIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newTestService("a")
-		d.refuseCalls("mark", 503)
-		s := startSender(t, d, func(context.Context, sender.Message) sender.Result { panic("sent without a mark") })
+		service := newTestService("a")
+		service.refuseCalls("mark", 503)
+		s := startSender(t, service, func(context.Context, sender.Message) sender.Result { panic("sent without a mark") })
 		advance(time.Minute)
-		require.Equal(t, map[string][]string{"a": {"released"}}, d.outcomes())
+		require.Equal(t, map[string][]string{"a": {"released"}}, service.outcomes())
 		s.finish()
 	})
 }
@@ -275,11 +275,11 @@ func TestUnmarkedTaskIsReleased(t *testing.T) {
 func TestWaitingTaskIsReleasedBeforeItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newTestService("first", "second")
-		d.refuseCalls("extend", 503)
-		s := startSender(t, d, ok, func(c *sender.Config) { c.Interval, c.Concurrency = time.Hour, 1 })
+		service := newTestService("first", "second")
+		service.refuseCalls("extend", 503)
+		s := startSender(t, service, ok, func(c *sender.Config) { c.Interval, c.Concurrency = time.Hour, 1 })
 		advance(55 * time.Second)
-		require.Equal(t, map[string][]string{"first": {"2"}, "second": {"released"}}, d.outcomes())
+		require.Equal(t, map[string][]string{"first": {"2"}, "second": {"released"}}, service.outcomes())
 		s.finish()
 	})
 }
@@ -287,19 +287,19 @@ func TestWaitingTaskIsReleasedBeforeItsLeaseEnds(t *testing.T) {
 func TestRetryAfterDelaysTheNextSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newTestService("busy")
-		s := startSender(t, d, func(ctx context.Context, m sender.Message) sender.Result {
+		service := newTestService("busy")
+		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			if m.TaskID == "busy" {
 				return sender.Result{Outcome: sender.Released, RetryAfter: 40 * time.Second}
 			}
 			return ok(ctx, m)
 		})
 		advance(time.Second)
-		d.submit("next")
+		service.submit("next")
 		advance(38 * time.Second)
-		require.NotContains(t, d.outcomes(), "next")
+		require.NotContains(t, service.outcomes(), "next")
 		advance(2 * time.Second)
-		require.Equal(t, []string{"2"}, d.outcomes()["next"])
+		require.Equal(t, []string{"2"}, service.outcomes()["next"])
 		s.finish()
 	})
 }
@@ -326,12 +326,12 @@ func TestNewNamesAllErrors(t *testing.T) {
 
 func TestRunFailsWithoutAJournal(t *testing.T) {
 	t.Parallel()
-	d := newTestService("a")
+	service := newTestService("a")
 	app, err := sender.New(sender.Config{
-		Client: d.client(), AppID: "app", Gateway: sender.NewConsole(io.Discard), Journal: filepath.Join(t.TempDir(), "missing", "journal"),
+		Client: service.client(), AppID: "app", Gateway: sender.NewConsole(io.Discard), Journal: filepath.Join(t.TempDir(), "missing", "journal"),
 	})
 	require.NoError(t, err)
 	err = app.Run(t.Context())
 	require.True(t, errors.Is(err, os.ErrNotExist), err)
-	require.Zero(t, d.claimedCount())
+	require.Zero(t, service.claimedCount())
 }

@@ -29,10 +29,9 @@ type Subject struct {
 }
 
 const (
-	// returnTime limits how long after the end of ctx Send may return: half of what a sender allows.
-	returnTime = 2500 * time.Millisecond
-	workLimit  = 30 * time.Second
-	concurrent = 32
+	returnTime  = 2500 * time.Millisecond // for Send to return after its ctx has ended: half of what a sender allows
+	sendTimeout = 30 * time.Second        // of a Send that nothing cancels
+	concurrent  = 32
 )
 
 // The rules, which are the names of Run's subtests.
@@ -40,20 +39,20 @@ const (
 	SentOnce         = "a message is sent once"
 	SentConcurrently = "concurrent messages are each sent once"
 	AnyContent       = "any content is sent as data"
-	CancelledBefore  = "the outcome is true if ctx has ended before"
-	CancelledDuring  = "the outcome is true whenever ctx ends"
+	CancelledBefore  = "the outcome is correct if ctx has ended before Send"
+	CancelledDuring  = "the outcome is correct if ctx ends during Send"
 	NoResponse       = "Send returns when ctx ends without a response"
 )
 
 // Run tests each rule with a new subject.
 func Run(t *testing.T, subject func(t *testing.T) Subject) {
 	for name, rule := range map[string]func(*testing.T, Subject){
-		SentOnce:         sendsOnce,
-		SentConcurrently: sendsConcurrently,
-		AnyContent:       sendsAnything,
-		CancelledBefore:  startsAfterCancel,
-		CancelledDuring:  cancelledAnytime,
-		NoResponse:       returnsAfterContext,
+		SentOnce:         testSentOnce,
+		SentConcurrently: testSentConcurrently,
+		AnyContent:       testAnyContent,
+		CancelledBefore:  testCancelledBefore,
+		CancelledDuring:  testCancelledDuring,
+		NoResponse:       testNoResponse,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,17 +67,17 @@ func message(n int) sender.Message {
 	}
 }
 
-func workContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), workLimit)
+func sendContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func sendsOnce(t *testing.T, s Subject) {
+func testSentOnce(t *testing.T, s Subject) {
 	s.mustSend(t, message(0))
 }
 
-func sendsConcurrently(t *testing.T, s Subject) {
+func testSentConcurrently(t *testing.T, s Subject) {
 	var all sync.WaitGroup
 	for n := range concurrent {
 		all.Go(func() { s.mustSend(t, message(n)) })
@@ -86,7 +85,7 @@ func sendsConcurrently(t *testing.T, s Subject) {
 	all.Wait()
 }
 
-func sendsAnything(t *testing.T, s Subject) {
+func testAnyContent(t *testing.T, s Subject) {
 	for n, content := range []string{
 		"", " ", "您的验证码是 123456", "👍🏽 e\u0301", `"},{"to":"`, `\`, "{{.PhoneNumber}} {{", "%d %s %00", "a=1&b=2?#/../",
 		"line\r\nX-Header: 1\r\n\r\n", "\x1b[2J\u202e", "</script><!-- ' -->", "not\xffUTF-8",
@@ -99,7 +98,7 @@ func sendsAnything(t *testing.T, s Subject) {
 
 func (s Subject) mustSend(t *testing.T, m sender.Message) {
 	t.Helper()
-	if result := s.Gateway.Send(workContext(t), m); result.Outcome != sender.OK {
+	if result := s.Gateway.Send(sendContext(t), m); result.Outcome != sender.OK {
 		t.Errorf("%q: the provider accepts everything, but the result is %s %q %q", m.Content, result.Outcome, result.Code, result.Message)
 	}
 	if n := s.Sent(m); n != 1 {
@@ -107,38 +106,38 @@ func (s Subject) mustSend(t *testing.T, m sender.Message) {
 	}
 }
 
-func startsAfterCancel(t *testing.T, s Subject) {
+func testCancelledBefore(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.requireTrue(t, ctx, message(0))
+	s.requireCorrectOutcome(t, ctx, message(0))
 }
 
-func cancelledAnytime(t *testing.T, s Subject) {
+func testCancelledDuring(t *testing.T, s Subject) {
 	var all sync.WaitGroup
 	for n := range 4 * concurrent {
-		// From zero to longer than a call takes.
+		// From zero to more than a call takes.
 		limit := time.Duration(n) * 50 * time.Microsecond
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			s.requireTrue(t, ctx, message(n))
+			s.requireCorrectOutcome(t, ctx, message(n))
 		})
 	}
 	all.Wait()
 }
 
-func returnsAfterContext(t *testing.T, s Subject) {
+func testNoResponse(t *testing.T, s Subject) {
 	if s.Stall == nil {
 		t.Skip("this provider always responds")
 	}
 	s.Stall()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	s.requireTrue(t, ctx, message(0))
+	s.requireCorrectOutcome(t, ctx, message(0))
 }
 
-// requireTrue sends with a ctx that ends, and requires an outcome that agrees with what the provider accepted.
-func (s Subject) requireTrue(t *testing.T, ctx context.Context, m sender.Message) {
+// requireCorrectOutcome sends with a ctx that ends, and requires an outcome that does not contradict the provider.
+func (s Subject) requireCorrectOutcome(t *testing.T, ctx context.Context, m sender.Message) {
 	t.Helper()
 	results := make(chan sender.Result, 1)
 	go func() { results <- s.Gateway.Send(ctx, m) }()
