@@ -176,8 +176,8 @@ var apiMessages = map[string]string{
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds: messages to this user are accepted again as these get older": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一：随着时间推移可以继续发送",
 	"another call for this message is in progress; repeat the same call":                                                                                             "这条消息的另一个请求正在进行；请稍后再试",
-	"another caller ordered this message and it failed; that caller or an admin may send it again":                                                                   "这条消息由另一个调用方提交且已失败；只有该调用方或管理员可以重新发送",
-	"another caller ordered this message; only that caller or an admin may send it or ask about it":                                                                  "这条消息由另一个调用方提交；只有该调用方或管理员可以发送或查看",
+	"another caller submitted this message and it failed; that caller or an admin may send it again":                                                                 "这条消息由另一个调用方提交且已失败；只有该调用方或管理员可以重新发送",
+	"another caller submitted this message; only that caller or an admin may send or query it":                                                                       "这条消息由另一个调用方提交；只有该调用方或管理员可以发送或查看",
 	"caller_id: this caller may list only its own messages":                                                                                                          "该调用方只能查看自己的消息",
 	"cannot check now whether this message exists; repeat the same call later":                                                                                       "暂时无法确认这条消息是否存在；请稍后再试",
 	"is required of an admin: it must be one of the two names in between":                                                                                            "管理员必填：必须是两个用户之一",

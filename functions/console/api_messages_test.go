@@ -47,7 +47,7 @@ var unseen = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscrib
 // unseenMessages are single ones.
 var unseenMessages = map[string]bool{
 	"no such secret": true, "differs from the header Idempotency-Key; send one of them": true, "must be unknown": true,
-	"must not be sent with a batch; give each item its own idempotency_key": true, "a newer order takes its place": true,
+	"must not be sent with a batch; give each item its own idempotency_key": true, "replaced by a newer submission": true,
 	"the message has a newer send, task %s; retry that one": true,
 }
 

@@ -23,9 +23,9 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 		t.Helper()
 		require.Equal(t, 403, r.Status, r.Text)
 		require.Equal(t, []string{"business_type"}, r.Fields())
-		require.Contains(t, r.Text, "coupon", "it names what is granted")
+		require.Contains(t, r.Text, "coupon", "the error lists the granted types")
 	}
-	for round, status := range []string{"not ordered", "pending", "sent"} {
+	for round, status := range []string{"not submitted", "pending", "sent"} {
 		requireRefused(hostile.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")))
 		requireRefused(hostile.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")))
 		requireRefused(hostile.Get(sentBooking + "1"))
@@ -40,10 +40,10 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	coupon := strings.Replace(cluster.Booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "it may use the type that it was granted")
+	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "it may use its granted type")
 }
 
-func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
+func TestGrantedCallerGetsSameErrorForAnyOthersMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
@@ -90,7 +90,7 @@ func TestCallerWithoutBusinessTypesSeesNoOthersData(t *testing.T) {
 	require.Nil(t, skipped.Data("data_differs"), "or the data could be guessed")
 	require.Equal(t, false, other.Get(sentBooking+"1").Data("sent"))
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, other.Post(cluster.SubscribePath+"send", differs).Status, "it replaces no data of another caller")
+	require.Equal(t, 403, other.Post(cluster.SubscribePath+"send", differs).Status, "another caller must not replace the data")
 	require.Contains(t, shop.Get(at).Text, "瑜伽课")
 	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may")
 }

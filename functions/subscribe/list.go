@@ -40,9 +40,9 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// sent reports whether a message is sent, also another caller's: a caller that does not know
-// of it would send it a second time. A caller with a list of business types is refused for
-// another caller's message, as send would refuse it.
+// sent reports whether a message is sent, by this caller or another one: otherwise the user could
+// get it twice. A caller with a list of business types gets an error for another caller's message,
+// as it does from send.
 func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if err := checkQueue(c, task.WeChatQueue); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 	if err := checkBusinessType(c, req.BusinessType); err != nil {
 		return nil, err
 	}
-	business, _ := req.BusinessID.Uint64() // both are valid
+	business, _ := req.BusinessID.Uint64() // both numbers are valid
 	receiver, _ := req.ReceiverUserID.Uint64()
 	l, err := h.subscribe.FindLog(ctx, req.BusinessType, business, req.TemplateType, receiver)
 	switch {
@@ -103,7 +103,7 @@ func (r *listRequest) Validate() []task.Field {
 	return bad
 }
 
-// defaultSpan is how far back a list reads without a time from which on it is asked for.
+// defaultSpan is how far back list reads if the request has no from.
 const defaultSpan = 7 * 24 * time.Hour
 
 // list returns the messages of the caller, newest first.
@@ -136,7 +136,7 @@ func (r *failuresRequest) Validate() []task.Field {
 	return bad
 }
 
-// parseLogCursor reads the send time and the id of the last failure of the page before.
+// parseLogCursor reads the send time and the id of the last message of the previous page.
 func parseLogCursor(text string) (cursor subscribe.LogCursor, ok bool) {
 	cursor.At, cursor.ID, ok = decode.ParseTimeCursor(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
 	return cursor, ok
@@ -190,7 +190,7 @@ func (r *detailRequest) Validate() []task.Field {
 	return bad
 }
 
-// parseSendCursor reads the time and the task of the last send of the page before.
+// parseSendCursor reads the time and the task of the last send of the previous page.
 func parseSendCursor(text string) (cursor subscribe.SendCursor, ok bool) {
 	cursor.At, cursor.TaskID, ok = decode.ParseTimeCursor(text, task.ParseID)
 	return cursor, ok
@@ -227,7 +227,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 	return detail, nil
 }
 
-// logResponse is a message as its caller and an admin see it.
+// logResponse converts a row to the message that its caller and an admin see.
 func logResponse(l subscribe.Log) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,

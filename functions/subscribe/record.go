@@ -25,7 +25,7 @@ func (r *recordRequest) Validate() []task.Field {
 // record commits a message that the caller sends itself: its task is claimed by the caller in
 // the same transaction.
 func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
-	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, h.maxRetries, h.env.Config.OutgoingNetworks)
+	s := (*sendRequest)(&req.SubscribeRequest).submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
 	out, err := h.submit(ctx, c, s)
 	if err != nil {
@@ -109,8 +109,8 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	}, nil
 }
 
-// taskOfClaim returns the task of a message that has this claim. It may be an earlier task
-// than the newest: that one has ended, but its late success still counts.
+// taskOfClaim returns the task of a message that has this claim. It may have ended and have been
+// replaced by a newer task: a late success of it still counts.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
 	newest, err := h.tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {

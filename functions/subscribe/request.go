@@ -30,7 +30,7 @@ var noMetadata = []byte(`{}`)
 type sendRequest api.SubscribeRequest
 
 // Validate names every field whose value is not acceptable. It does not compare send_at with the
-// present (checkNow does): a repeat must be accepted at any later time.
+// current time (checkNow does), since a repeat must be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -55,17 +55,18 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-// number requires a number; decoding has refused other values.
+// number requires that the field is present; api.Number accepts only valid numbers.
 func number(bad *decode.Rules, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
 
-// oneOf limits an optional field to the values that WeChat accepts.
-func oneOf(bad *decode.Rules, field, value string, known ...string) {
-	bad.When(value != "" && !slices.Contains(known, value), field, "must be one of "+strings.Join(known, ", "))
+// oneOf restricts an optional field to the accepted values.
+func oneOf(bad *decode.Rules, field, value string, accepted ...string) {
+	bad.When(value != "" && !slices.Contains(accepted, value), field, "must be one of "+strings.Join(accepted, ", "))
 }
 
-// checkNow refuses a send time that is too far in the future, and a callback_url that may not be called now.
+// checkNow makes the checks whose result changes with time: send_at is not too far in the future,
+// and the outgoing networks allow the callback_url.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -73,9 +74,9 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 	return task.Invalid(bad)
 }
 
-// subscription converts a valid request. A message whose outcome is unknown is held unless the
-// request has another policy: the user must not get it twice.
-func (r *sendRequest) subscription(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
+// submission converts a valid request. The default policy is Hold, since the user must not get a
+// message twice.
+func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
@@ -83,9 +84,9 @@ func (r *sendRequest) subscription(c *fn.Call, maxRetries int, allowed config.Ne
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
 		Refused: r.checkNow(time.Now(), allowed), AllowOtherCallers: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
 	}
-	s.BusinessID, _ = r.BusinessID.Uint64() // both are valid
+	s.BusinessID, _ = r.BusinessID.Uint64() // both numbers are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()
-	if policy, known := task.ParsePolicy(r.OnUnknown); known {
+	if policy, ok := task.ParsePolicy(r.OnUnknown); ok {
 		s.OnUnknown = policy
 	}
 	return s

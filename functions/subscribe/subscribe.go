@@ -13,14 +13,15 @@
 //	POST /api/v1/subscribe/{id}/status
 //
 // The unique index uk_business_template_receiver decides whether a request is a repeat. A
-// repeat is skipped if the message is sent or being sent; if it has failed, it is sent again
-// under the same id.
+// repeat is skipped if the message is sent or being sent. If the message failed, it is sent
+// again under the same id.
 //
-// The keys of that index are common to all callers. A caller with a list of business types
-// may use no others, and its request for another caller's message is refused, whatever the
-// state of that message. A caller without such a list may use all types: its request for
-// another caller's message is skipped while that is sent or being sent, without comparing the
-// data, and refused after it has failed.
+// All callers share the keys of that index. A request for another caller's message depends on
+// the business types of the caller:
+//   - A caller with a list of business types may use only these. Its request is refused in every
+//     state of the message.
+//   - A caller without a list may use all types. Its request is skipped, without comparing the
+//     data, if the message is sent or being sent, and refused if the message failed.
 package subscribe
 
 import (
@@ -97,7 +98,7 @@ type handlers struct {
 }
 
 func (h *handlers) send(ctx context.Context, c *fn.Call, req sendRequest) (any, error) {
-	s := req.subscription(c, h.maxRetries, h.env.Config.OutgoingNetworks)
+	s := req.submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue = task.WeChatQueue
 	out, err := h.submit(ctx, c, s)
 	if err != nil {
@@ -114,8 +115,7 @@ func checkQueue(c *fn.Call, queue string) error {
 	return task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+queue)
 }
 
-// submit commits a message for the caller, unless the request must be refused, and sets the
-// header Location.
+// submit checks and commits a submission of the caller, and sets the header Location.
 func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submission) (out subscribe.Submitted, err error) {
 	if err := checkQueue(c, s.Queue); err != nil {
 		return out, err
@@ -156,7 +156,7 @@ func checkBusinessType(c *fn.Call, name string) error {
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
 // wake wakes the function wechat if the task is pending, and sweep when the task is due. It is
-// called for a skipped request too: the process of the first one may have died before this.
+// also called for a skipped repeat: the process of the first request may have died before its wake-up.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:

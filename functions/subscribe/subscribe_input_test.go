@@ -15,12 +15,12 @@ import (
 func TestBusinessIDsAreUnsigned64BitNumbers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	for written, read := range map[string]string{
+	for input, output := range map[string]string{
 		`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `18446744073709551615`: "18446744073709551615", `"18446744073709551615"`: "18446744073709551615",
 	} {
-		at := s.Subscribe(strings.Replace(cluster.Booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).Header.Get("Location")
-		require.Equal(t, read, s.Get(at).Data("business_id"))
-		require.Equal(t, 200, s.Get(cluster.SubscribePath+"logs?business_type=course_booking&business_id="+read).Status)
+		at := s.Subscribe(strings.Replace(cluster.Booking(input, ""), "CONFIRM", fmt.Sprint("T", len(input), input[:1] == `"`), 1)).Header.Get("Location")
+		require.Equal(t, output, s.Get(at).Data("business_id"))
+		require.Equal(t, 200, s.Get(cluster.SubscribePath+"logs?business_type=course_booking&business_id="+output).Status)
 	}
 	for _, bad := range []string{`1e3`, `1.0`, `-1`, `-0`, `18446744073709551616`, `"18446744073709551616"`, `"-1"`, `"01"`, `"1e3"`, `""`, `" 1"`, `"+1"`, `"一"`, `true`, `{}`, `[1]`, `null`} {
 		r := s.Post(cluster.SubscribePath+"send", cluster.Booking(bad, ""))
@@ -88,7 +88,7 @@ func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
 	}
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
 	again := s.Post(cluster.SubscribePath+"send", cluster.Booking(1, ""))
-	require.Equal(t, "content_blocked", again.Body["error"], "it would be sent anew")
+	require.Equal(t, "content_blocked", again.Body["error"], "it would be sent again")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
 

@@ -15,14 +15,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Scenario 1: a message is sent.
+// Scenario 1 of the original subscribe message service: a message is sent.
 func TestScenario1SentMessageHasOneRow(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := s.Subscribe(cluster.Booking(123, ""))
-	require.EqualValues(t, 0, made.Data("send_status"))
-	require.Equal(t, "pending", made.Data("state"))
-	require.Equal(t, fmt.Sprintf("%s%v", cluster.SubscribePath, made.Data("id")), made.Header.Get("Location"))
+	first := s.Subscribe(cluster.Booking(123, ""))
+	require.EqualValues(t, 0, first.Data("send_status"))
+	require.Equal(t, "pending", first.Data("state"))
+	require.Equal(t, fmt.Sprintf("%s%v", cluster.SubscribePath, first.Data("id")), first.Header.Get("Location"))
 	sent := s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"瑜伽课"}}`, string(sent.Data))
 
@@ -30,7 +30,7 @@ func TestScenario1SentMessageHasOneRow(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where send_status = 1`))
 	name := "business_type=course_booking&business_id=123&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
 	require.Equal(t, true, s.Get(cluster.SubscribePath+"sent?"+name).Data("sent"))
-	row := s.Get(made.Header.Get("Location"))
+	row := s.Get(first.Header.Get("Location"))
 	require.Equal(t, "123", row.Data("business_id"))
 	require.Equal(t, "9007199254740993", row.Data("receiver_user_id"), "with all its digits")
 }
@@ -69,8 +69,8 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sender := s.NewWeChatSender()
-	made := s.Subscribe(cluster.Booking(123, ""))
-	at := made.Header.Get("Location")
+	first := s.Subscribe(cluster.Booking(123, ""))
+	at := first.Header.Get("Location")
 	sender.Send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	failed := s.Get(at)
 	require.EqualValues(t, 2, failed.Data("send_status"))
@@ -80,8 +80,8 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 
 	again := s.Subscribe(strings.Replace(cluster.Booking(123, `"lang":"zh_TW"`), "瑜伽课", "茶", 1))
 	require.Equal(t, true, again.Data("again"))
-	require.Equal(t, made.Data("id"), again.Data("id"))
-	require.NotEqual(t, made.Data("task_id"), again.Data("task_id"))
+	require.Equal(t, first.Data("id"), again.Data("id"))
+	require.NotEqual(t, first.Data("task_id"), again.Data("task_id"))
 	require.Equal(t, task.SendFailedMessage, func() any {
 		sender.Send(task.Report{Outcome: task.SentFailed})
 		return s.Get(at).Data("error_message")
@@ -91,7 +91,7 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	require.Equal(t, 200, resent.Status, resent.Text)
 	sent := sender.Send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"茶"}}`, string(sent.Data))
-	require.Equal(t, "zh_TW", sent.Lang, "as it was ordered last")
+	require.Equal(t, "zh_TW", sent.Lang, "of the last request")
 
 	row := s.Get(at)
 	require.EqualValues(t, 1, row.Data("send_status"))
@@ -118,14 +118,14 @@ func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	require.Equal(t, 200, s.Post(cluster.SubscribePath+"record", cluster.Recording(2, "")).Status)
 	select {
 	case <-waiter.C:
-		t.Fatal("neither of them is to be claimed now")
+		t.Fatal("woken for a scheduled or recorded message")
 	default:
 	}
 	s.Subscribe(cluster.Booking(3, ""))
 	select {
 	case <-waiter.C:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody was woken")
+		t.Fatal("not woken")
 	}
 }
 
@@ -151,13 +151,13 @@ func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	}
 	refused := bob.Post(cluster.SubscribePath+"send", cluster.Booking(1, ""))
 	require.Equal(t, 403, refused.Status)
-	require.Contains(t, refused.Text, "another caller ordered this message")
+	require.Contains(t, refused.Text, "another caller submitted this message")
 	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("again"), "an admin may")
 	sender.Send(task.Report{Outcome: task.SentOK})
 	name := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
 	require.Equal(t, true, bob.Get(cluster.SubscribePath+"sent?"+name).Data("sent"), "bob must not send it himself")
-	bound := s.NewCaller("bound", "submitter", "default")
-	require.Equal(t, 403, bound.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
+	otherQueue := s.NewCaller("other-queue", "submitter", "default")
+	require.Equal(t, 403, otherQueue.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
 }
 
 func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
@@ -186,31 +186,31 @@ func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
 func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	record := func(more string) cluster.Reply {
-		r := s.Post(cluster.SubscribePath+"record", cluster.Recording(1, more))
+	record := func(fields string) cluster.Reply {
+		r := s.Post(cluster.SubscribePath+"record", cluster.Recording(1, fields))
 		require.Equal(t, 200, r.Status, r.Text)
 		return r
 	}
-	silent := record(`"lease_seconds":10,"on_unknown":"resend"`)
-	status := silent.Header.Get("Location") + "/status"
-	report := func(claim any, what string) cluster.Reply {
-		return s.Post(status, fmt.Sprintf(`{"app_id":"app","claim_id":%v,%s}`, claim, what))
+	expired := record(`"lease_seconds":10,"on_unknown":"resend"`)
+	status := expired.Header.Get("Location") + "/status"
+	report := func(claim any, fields string) cluster.Reply {
+		return s.Post(status, fmt.Sprintf(`{"app_id":"app","claim_id":%v,%s}`, claim, fields))
 	}
-	require.Equal(t, "processing", silent.Data("state"))
+	require.Equal(t, "processing", expired.Data("state"))
 	other := record("")
 	require.Equal(t, true, other.Data("skipped"))
 	require.Nil(t, other.Data("claim_id"))
-	longer := report(silent.Data("claim_id"), `"send_status":0,"lease_seconds":600`)
+	longer := report(expired.Data("claim_id"), `"send_status":0,"lease_seconds":600`)
 	require.Equal(t, 200, longer.Status, longer.Text)
-	require.Greater(t, longer.Data("lease_until"), silent.Data("lease_until"))
+	require.Greater(t, longer.Data("lease_until"), expired.Data("lease_until"))
 	s.Exec(`update task_live set due_at = now()`)
 	_, err := s.NewWeChatSender().DB.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 
 	newer := record("")
 	require.Equal(t, true, newer.Data("again"))
-	for _, what := range []string{`"send_status":1`, `"send_status":2`, `"send_status":0`, `"outcome":"unknown"`} {
-		late := report(silent.Data("claim_id"), what)
+	for _, fields := range []string{`"send_status":1`, `"send_status":2`, `"send_status":0`, `"outcome":"unknown"`} {
+		late := report(expired.Data("claim_id"), fields)
 		require.Equal(t, 409, late.Status, late.Text)
 		require.Equal(t, "stale_claim", late.Body["error"])
 	}
@@ -219,35 +219,35 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	require.EqualValues(t, 2, failed.Data("send_status"))
 	require.Equal(t, "pending", failed.Data("state"))
 	require.Equal(t, true, report(newer.Data("claim_id"), `"send_status":2`).Data("already"))
-	row := s.Get(silent.Header.Get("Location"))
+	row := s.Get(expired.Header.Get("Location"))
 	require.Equal(t, strings.Repeat("长", 500), row.Data("error_message"))
 	require.Equal(t, task.SendFailedCode, row.Data("error_code"))
-	require.EqualValues(t, 2, row.Data("retry_count"), "one for the silence and one for the failure")
+	require.EqualValues(t, 2, row.Data("retry_count"), "one for the expired lease and one for the failure")
 
 	last := record("")
 	require.EqualValues(t, 1, report(last.Data("claim_id"), `"send_status":1`).Data("send_status"))
-	require.EqualValues(t, 2, s.Get(silent.Header.Get("Location")).Data("retry_count"))
+	require.EqualValues(t, 2, s.Get(expired.Header.Get("Location")).Data("retry_count"))
 	require.Equal(t, true, record("").Data("skipped"))
 	conflict := s.Post(s.Subscribe(cluster.Booking(2, "")).Header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
 	require.Equal(t, 409, conflict.Status)
 	require.Contains(t, conflict.Text, "was not recorded")
 }
 
-func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
+func TestSubscribeOutcomeIsSentToCallbackURL(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)
-	order := api.SubscribeRequest{
+	request := api.SubscribeRequest{
 		TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(1), ReceiverUserID: api.NumberOf(9),
 		ReceiverOpenID: "openid", MessageData: api.JSON(`{"thing1":{"value":"瑜伽课"}}`), CallbackURL: shop.URL,
 	}
-	recorded, err := w.Client.RecordSubscribe(t.Context(), api.SubscribeRecordRequest{SubscribeRequest: order, AppID: "app"})
+	recorded, err := w.Client.RecordSubscribe(t.Context(), api.SubscribeRecordRequest{SubscribeRequest: request, AppID: "app"})
 	require.NoError(t, err)
 	sent := 1
 	settled, err := w.Client.SubscribeStatus(t.Context(), recorded.ID, api.SubscribeStatusRequest{AppID: "app", ClaimID: recorded.ClaimID, SendStatus: &sent})
 	require.NoError(t, err)
 	require.Equal(t, 1, settled.SendStatus)
-	again, err := w.Client.Subscribe(t.Context(), order)
+	again, err := w.Client.Subscribe(t.Context(), request)
 	require.NoError(t, err)
 	require.True(t, again.Skipped)
 	require.Equal(t, recorded.ID, again.ID)
@@ -265,14 +265,14 @@ func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
 func TestSubscribeMessagesAreListedByFilters(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, bank, eyes := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("eyes", "viewer")
+	shop, bank, viewer := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("viewer", "viewer")
 	first := shop.Subscribe(cluster.Booking(1, "")).Data("id")
 	second := shop.Subscribe(cluster.Booking(2, "")).Data("id")
 	theirs := bank.Subscribe(cluster.Booking(3, "")).Data("id")
 	s.Exec(`update subscribe_message_logs set send_status = 2, send_time = now() - interval '2 days', template_type = 'OTHER' where id = $1::text::bigint`, first)
-	list := func(who *cluster.Client, query string) (ids []any) {
+	list := func(caller *cluster.Client, query string) (ids []any) {
 		t.Helper()
-		got := who.Get(cluster.SubscribePath + "messages?" + query)
+		got := caller.Get(cluster.SubscribePath + "messages?" + query)
 		require.Equal(t, 200, got.Status, got.Text)
 		for _, item := range got.Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["id"])
@@ -280,7 +280,7 @@ func TestSubscribeMessagesAreListedByFilters(t *testing.T) {
 		return ids
 	}
 	require.Equal(t, []any{second, first}, list(shop, ""), "newest first")
-	require.Equal(t, []any{theirs, second, first}, list(eyes, ""))
+	require.Equal(t, []any{theirs, second, first}, list(viewer, ""))
 	require.Equal(t, []any{theirs, second, first}, list(s, ""))
 	for query, want := range map[string][]any{
 		"send_status=2": {first}, "template_type=OTHER": {first}, "template_id=tmpl": {second, first}, "business_type=x": nil, "receiver_user_id=9007199254740993": {second, first},
@@ -294,12 +294,12 @@ func TestSubscribeMessagesAreListedByFilters(t *testing.T) {
 	require.ElementsMatch(t, []string{"send_status", "to", "receiver_user_id", "after"}, shop.Get(cluster.SubscribePath+"messages?send_status=3&from=2024-01-02T00:00:00Z&to=2024-01-01T00:00:00Z&receiver_user_id=x&after=x").Fields())
 
 	for _, path := range []string{fmt.Sprint(theirs), "statistics", "failures", "logs?business_type=course_booking&business_id=3"} {
-		require.Equal(t, 200, eyes.Get(cluster.SubscribePath+path).Status, path)
+		require.Equal(t, 200, viewer.Get(cluster.SubscribePath+path).Status, path)
 	}
-	require.EqualValues(t, 3, eyes.Get(cluster.SubscribePath+"statistics").Data("total"))
-	require.Equal(t, 403, eyes.Post(cluster.SubscribePath+fmt.Sprint(theirs)+"/resend", "").Status)
-	half := s.NewCaller("half", "viewer")
-	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
-	require.Empty(t, list(half, ""))
-	require.Equal(t, 404, half.Get(cluster.SubscribePath+fmt.Sprint(theirs)).Status)
+	require.EqualValues(t, 3, viewer.Get(cluster.SubscribePath+"statistics").Data("total"))
+	require.Equal(t, 403, viewer.Post(cluster.SubscribePath+fmt.Sprint(theirs)+"/resend", "").Status)
+	queueViewer := s.NewCaller("queue-viewer", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'queue-viewer'`)
+	require.Empty(t, list(queueViewer, ""))
+	require.Equal(t, 404, queueViewer.Get(cluster.SubscribePath+fmt.Sprint(theirs)).Status)
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The columns that a row keeps in the archive.
+// The columns that are copied to the archive.
 const (
 	LogNames = `id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, page_path,
     send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful, created_at, updated_at`
 	SendNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
 )
 
-// archivedLogOfSQL finds the archived row of a message and compares its data with an order's.
+// archivedLogOfSQL finds the archived row of a message and compares its data with a submission's.
 const archivedLogOfSQL = `
 select id, task_id, send_status, caller_id, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
-from archived_subscribe_message_logs
-where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
+from archived_subscribe_message_logs g ` + whereKey
 
-// restoreLogSQL brings a row back from the archive with its sends.
+// restoreLogSQL moves a row with its sends from the archive back to the main tables.
 const restoreLogSQL = `select restore_subscribe_message($1)`
 
-// subscribeArchived decides an order for a message without a row in the main table. A sent
-// message is skipped. A failed one is restored to the main table and decided there.
+// subscribeArchived handles the submission of a message without a row in the main table. An
+// archived message that was sent is skipped. One that failed is restored to the main table, and
+// errOvertaken makes the caller of this function start over.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool
-	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.name(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
+	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.key(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
 		Scan(&out.ID, &out.TaskID, &out.Status, &owner, &same)
 	out.State, out.Archived = endOf(task.Task{}, false, out.Status), true
 	switch {
@@ -38,7 +38,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 		return out, s.Refused
 	case errors.Is(err, pgx.ErrNoRows):
 		return out, errOvertaken
-	case err != nil || out.TaskID == s.TaskID: // an earlier try of this very call
+	case err != nil || out.TaskID == s.TaskID: // an earlier attempt of this call was committed
 		return out, err
 	case s.isRefused(owner):
 		return Submitted{}, ErrOthersMessage()

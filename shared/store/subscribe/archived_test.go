@@ -22,27 +22,27 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`)
 	before := mustLog(t, db, sent.ID)
 	require.Equal(t, map[string]int{"tasks": 2, "subscribe_message_logs": 2}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
-	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`), "what is being sent stays")
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`), "a message that is being sent is not archived")
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 
-	t.Run("is found by its id, its name and its business event", func(t *testing.T) {
+	t.Run("is found by its id, its key and its business event", func(t *testing.T) {
 		found := mustLog(t, db, sent.ID)
 		require.True(t, found.Archived)
-		byName, err := db.Subscribe.FindLog(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
+		byKey, err := db.Subscribe.FindLog(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
 		require.NoError(t, err)
-		require.Equal(t, found, byName)
+		require.Equal(t, found, byKey)
 		listed, more, err := db.Subscribe.BusinessLogs(t.Context(), "course_booking", 1, nil, 0, 10)
 		require.NoError(t, err)
 		require.False(t, more)
 		require.Equal(t, []subscribe.Log{found}, listed)
 		found.Archived = false
-		require.Equal(t, before, found, "nothing of it is lost")
+		require.Equal(t, before, found)
 		history, _, err := db.Subscribe.History(t.Context(), sent.ID, subscribe.SendCursor{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
 	})
-	t.Run("is kept from a caller with granted business types", func(t *testing.T) {
+	t.Run("is refused to another caller with granted business types", func(t *testing.T) {
 		for _, id := range []uint64{1, 2} {
 			other := storetest.Booking(id, `{}`)
 			other.CallerID, other.OwnOnly = 8, true
@@ -68,9 +68,9 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		other := storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`)
 		other.CallerID = 8
 		_, err := db.Subscribe.Submit(t.Context(), other)
-		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "by who ordered it")
+		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "only its own caller may send it again")
 		again := db.MustSubscribe(t, storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`))
-		require.Equal(t, failed.ID, again.ID, "on its row")
+		require.Equal(t, failed.ID, again.ID, "in the same row")
 		require.True(t, again.Again)
 		require.False(t, again.Skipped)
 		l := mustLog(t, db, failed.ID)
@@ -82,7 +82,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Len(t, history, 2)
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_subscribe_message_logs`))
 	})
-	t.Run("is resent by hand", func(t *testing.T) {
+	t.Run("is resent by an operator", func(t *testing.T) {
 		_, err := db.Subscribe.Resend(t.Context(), sent.ID, &subscribe.Submission{TaskID: task.NewID(), Metadata: []byte(`{}`)}, false, store.Operator{})
 		require.ErrorContains(t, err, "force")
 		require.True(t, mustLog(t, db, sent.ID).Archived, "a refusal changes nothing")
@@ -95,22 +95,21 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	require.False(t, mustLog(t, db, pending.ID).Archived)
 }
 
-// A late success of a task that is still in the main tables would change its
-// message.
-func TestSubscribeMessageStaysAsLongAsItsTasks(t *testing.T) {
+// A message must not be archived before its tasks: a late success of a task changes the message.
+func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 0)
 	failed := db.SettledBooking(t, 1, task.SentFailed)
 	release := storetest.HoldLock(t, url, `select from task_done where id = $1 for update`, failed.TaskID)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its task is in use, so both wait")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its task is locked, so neither is archived")
 	release()
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }
 
-// The archive and an order at the same moment: the order waits for the row, which
-// then is gone, and must not make another one.
-func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
+// A submission that waits for a row while the row is archived must find the archived row, and not
+// insert another one.
+func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)

@@ -2,8 +2,8 @@
 // template and receiver. It has one row, and one task (package tasks) for each time it is sent.
 // TaskHooks updates the row in the transaction that changes its task.
 //
-// template_pauses counts consecutive errors by template and caller, and pauses a template that
-// fails too often. provider_tokens has the access tokens that all instances share; an
+// template_pauses counts consecutive errors by template and caller. A template with too many is
+// paused. provider_tokens has the access tokens that all instances share; an
 // advisory lock allows one instance at a time to fetch a token.
 //
 // # Totals
@@ -13,8 +13,8 @@
 // message of a closed day is sent again, or its result is corrected, the trigger
 // move_subscribe_total corrects the counts. It inserts rows with differences instead of updating
 // counts, so concurrent changes do not wait for each other.
-// Archiving deletes a row and does not change the totals. A message that comes back from the
-// archive is inserted unchanged first, which does not change them either.
+// Archiving a row, or restoring it from the archive, does not change the totals: both leave its
+// status and send time as they are.
 //
-// A message that failed and was archived returns to the main table when it is sent again.
+// A message that failed and was archived is restored to the main table when it is sent again.
 package subscribe

@@ -29,10 +29,10 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 			s = storetest.Booking(1, `{"a":1}`)
 			change(s)
 			again := db.MustSubscribe(t, s)
-			require.False(t, mayHaveBeenSent(t, db, again.TaskID), "what may have been delivered was another grant's")
+			require.False(t, mayHaveBeenSent(t, db, again.TaskID), "the earlier send used another consent")
 		})
 	}
-	t.Run("a message that is sent once more", func(t *testing.T) {
+	t.Run("a sent message that is resent", func(t *testing.T) {
 		t.Parallel()
 		db := storetest.Open(t)
 		s := storetest.Booking(1, `{"a":1}`)
@@ -48,7 +48,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 	})
 }
 
-// mayHaveBeenSent returns that field of the Send which the sender of the message gets.
+// mayHaveBeenSent returns Send.MayHaveBeenSent of a task.
 func mayHaveBeenSent(t *testing.T, db *storetest.DB, id task.ID) bool {
 	t.Helper()
 	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
@@ -72,5 +72,5 @@ func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
 	require.False(t, mayHaveBeenSent(t, db, out.TaskID))
 	_, err = db.Tasks.RetryFailed(t.Context(), out.TaskID, store.Operator{Name: "ann"})
 	require.NoError(t, err)
-	require.False(t, mayHaveBeenSent(t, db, out.TaskID), "no try of it ever left")
+	require.False(t, mayHaveBeenSent(t, db, out.TaskID), "no attempt was started")
 }

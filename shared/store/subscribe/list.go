@@ -25,7 +25,7 @@ type Log struct {
 	Data           json.RawMessage
 	Page           string
 	Status         task.SendStatus
-	SendTime       time.Time // when it was ordered, or when the status became what it is
+	SendTime       time.Time // when it was submitted, or when its status last changed
 	RetryCount     int
 	ErrorCode      string
 	ErrorMessage   string
@@ -33,11 +33,11 @@ type Log struct {
 	TaskID         task.ID // its newest send
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
-	Archived       bool // old, and out of the main table
+	Archived       bool // the row is in the archive table
 }
 
-// logFields are the columns of a row g of subscribe_message_logs, or of its archive,
-// that make a Log.
+// logFields are the columns of a row g of subscribe_message_logs, or of its archive, that scanLog
+// reads.
 const logFields = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
     g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
     coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
@@ -64,12 +64,12 @@ func scanLog(row pgx.CollectableRow) (l Log, err error) {
 }
 
 // logs reads a page of at most limit rows.
-func (st *Store) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []Log, more bool, err error) {
+func (st *Store) logs(ctx context.Context, operation string, limit int, sql string, args ...any) (page []Log, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanLog, sql, args...)
-	return page, more, store.Wrap(doing, err)
+	return page, more, store.Wrap(operation, err)
 }
 
-// oneLog reads the one row that sql gives; task.CodeNotFound when there is none.
+// oneLog reads the one row that sql returns; task.CodeNotFound if there is none.
 func (st *Store) oneLog(ctx context.Context, sql string, args ...any) (Log, error) {
 	found, _, err := st.logs(ctx, "subscribe log", 1, sql, args...)
 	if err == nil && len(found) == 0 {
@@ -92,14 +92,13 @@ func (st *Store) LogByID(ctx context.Context, id int64) (Log, error) {
 }
 
 const messageLogSQL = `
-select ` + logColumns + ` from subscribe_message_logs g ` + ofName + `
+select ` + logColumns + ` from subscribe_message_logs g ` + whereKey + `
 union all
-select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofName
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + whereKey
 
-const ofName = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
+const whereKey = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
 
-// FindLog finds the row of a message by what names it; task.CodeNotFound
-// when it was never ordered.
+// FindLog finds the row of a message by its key; task.CodeNotFound if it was never submitted.
 func (st *Store) FindLog(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (Log, error) {
 	return st.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
@@ -119,8 +118,8 @@ func (st *Store) BusinessLogs(ctx context.Context, businessType string, business
 	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, callerID, limit+1)
 }
 
-// Each of the two has an index of its own: a caller with few failures must not
-// have those of all others read.
+// There are two queries because each uses its own index: a list of one caller's failures must not
+// read the failures of all callers.
 const (
 	failedLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
@@ -148,7 +147,7 @@ func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCurso
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }
 
-// LogFilter narrows the rows of Logs; a zero field does not.
+// LogFilter filters the rows of Logs. A zero field filters nothing.
 type LogFilter struct {
 	CallerID       *int64
 	Status         *int
@@ -177,7 +176,7 @@ func (st *Store) Logs(ctx context.Context, f LogFilter, limit int) ([]Log, bool,
 type Send struct {
 	TaskID           task.ID
 	LogID            int64
-	CallerID         int64 // who ordered this send; only BeginSends says so
+	CallerID         int64 // who submitted this send; only BeginSends sets it
 	TemplateID       string
 	ReceiverOpenID   string
 	Data             json.RawMessage
@@ -186,11 +185,11 @@ type Send struct {
 	MiniprogramState string
 	CreatedAt        time.Time
 
-	MayHaveBeenSent bool // it is unknown whether an earlier try was delivered
-	Sent            bool // the message is sent: nothing is left to do
+	MayHaveBeenSent bool // an earlier attempt may have been delivered
+	Sent            bool // the message is sent: it must not be sent again
 }
 
-// CallerTemplate is the template of a send that BeginSends gave.
+// CallerTemplate returns the template of a send that BeginSends returned.
 func (s *Send) CallerTemplate() CallerTemplate {
 	return CallerTemplate{s.TemplateID, s.CallerID}
 }
@@ -198,21 +197,21 @@ func (s *Send) CallerTemplate() CallerTemplate {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL marks rows that waited after a failed try as being sent. A task that is no
-// longer claimed would leave its row in that state, so it is skipped.
+// beginSendsSQL marks rows that waited for a retry as being sent. It skips a task that is not
+// claimed now: nothing would end that state of its row.
 const beginSendsSQL = `
-with held as materialized (
+with claimed as materialized (
     select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
 )
 update subscribe_message_logs set send_status = 0, updated_at = now() where send_status = 2 and id = any(array(
-    select log_id from subscribe_message_sends where task_id = any(array(select id from held)))) and task_id = any(array(select id from held))`
+    select log_id from subscribe_message_sends where task_id = any(array(select id from claimed)))) and task_id = any(array(select id from claimed))`
 
 const claimedSendsSQL = `
 select ` + sendColumns + `, t.caller_id
 from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id join tasks t on t.id = s.task_id
 where s.task_id = any($1::uuid[])`
 
-// BeginSends returns what the claimed tasks send, and marks their rows as being sent.
+// BeginSends returns the sends of claimed tasks, and marks their rows as being sent.
 func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]Send, err error) {
 	sends = make(map[task.ID]Send, len(ids))
 	var batch pgx.Batch
@@ -271,14 +270,13 @@ order by created_at desc, task_id desc limit $4`
 
 const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3)`
 
-// SendCursor is the last send of a page of History; zero asks for the first
-// page.
+// SendCursor is the last send of a page of History; zero is before the first page.
 type SendCursor struct {
 	At     time.Time // its CreatedAt
 	TaskID task.ID
 }
 
-// History pages the sends of a row, newest first.
+// History returns a page of the sends of a row, newest first.
 func (st *Store) History(ctx context.Context, id int64, after SendCursor, limit int) (page []Send, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanSend, historySQL, id, store.TimeOrInfinity(after.At), after.TaskID, limit+1)
 	return page, more, store.Wrap("subscribe history", err)

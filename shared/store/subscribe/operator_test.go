@@ -22,7 +22,7 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 
 	_, err := db.Tasks.RetryFailed(t.Context(), first.TaskID, by)
-	require.Equal(t, task.CodeConflict, task.CodeOf(err), "its message has a newer send: both would go out")
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "its message has a newer send")
 	require.ErrorContains(t, err, "newer")
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 
@@ -33,28 +33,28 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
-func TestASendThatFailedIsNotRetriedOnceItsMessageIsSent(t *testing.T) {
+func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{"a":1}`)
 	s.OnUnknown = task.Fail
 	first := db.MustSubscribe(t, s)
-	lost := db.Try(t, task.Report{Outcome: task.SentUnknown})
+	unknown := db.Try(t, task.Report{Outcome: task.SentUnknown})
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount)
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: lost.AppID, ClaimID: lost.ClaimID}}})
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: unknown.AppID, ClaimID: unknown.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
-	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "that of an earlier send takes none back")
+	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "the success of an earlier send does not reduce the count")
 
 	_, err := db.Tasks.RetryFailed(t.Context(), second.TaskID, store.Operator{Name: "ann"})
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "force")
 }
 
-// A success that comes in while a resend makes up its mind must not be doubled.
+// A resend that waits for the row must see that the message was sent meanwhile.
 func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -64,7 +64,7 @@ func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 		_, err := db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, false, store.Operator{Name: "ann"})
 		return err
 	}
-	overtaken := func() error {
+	resendDuringSuccess := func() error {
 		tx, err := db.Hot.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `update subscribe_message_logs set send_status = 1`)
@@ -74,17 +74,17 @@ func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 		for len(done) == 0 && db.Count(t, `select count(*) from pg_locks where not granted`) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		if len(done) > 0 { // it had waited for as long as it does
+		if len(done) > 0 { // its lock timeout has passed
 			require.NoError(t, tx.Rollback(t.Context()))
 		} else {
 			require.NoError(t, tx.Commit(t.Context()))
 		}
 		return <-done
 	}
-	err := overtaken()
+	err := resendDuringSuccess()
 	for task.CodeOf(err) == task.CodeServerBusy {
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
-		err = overtaken()
+		err = resendDuringSuccess()
 	}
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "force")

@@ -12,41 +12,41 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// ProviderToken is an access token that all instances share. Whatever prints it
-// prints no secret.
+// ProviderToken is an access token that all instances share. Formatting, logging or encoding it
+// does not reveal its value.
 type ProviderToken struct {
 	Value string
-	Left  time.Duration // how long it is good from when it was handed over; 0 or less = it is over
+	Left  time.Duration // until it expires, counted from when it was read; 0 or less = expired
 }
 
 const hiddenToken = "[access token]"
 
-// Format keeps the value out of every text.
+// Format keeps the value out of formatted text.
 func (ProviderToken) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hiddenToken)) }
 
-// LogValue keeps it out of structured logs.
+// LogValue keeps the value out of structured logs.
 func (ProviderToken) LogValue() slog.Value { return slog.StringValue(hiddenToken) }
 
-// MarshalText keeps it out of JSON.
+// MarshalText keeps the value out of JSON.
 func (ProviderToken) MarshalText() ([]byte, error) { return []byte(hiddenToken), nil }
 
-// tokenSQL reads the clock: a transaction's now() stands still while a token is
-// fetched.
+// tokenSQL uses clock_timestamp(), since now() is the start of the transaction, which may have
+// waited seconds for the lock.
 const tokenSQL = `
 select token, extract(epoch from expires_at - clock_timestamp())::float8, version from provider_tokens where provider = $1 and app_id = $2`
 
-// ProviderToken gives the newest token of an app at a provider, which may be over;
-// the zero token when there has been none.
+// ProviderToken returns the newest token of an app at a provider, which may have expired; the zero
+// token if none was stored.
 func (st *Store) ProviderToken(ctx context.Context, provider, appID string) (ProviderToken, error) {
 	t, _, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	return t, store.Wrap("provider token", err)
 }
 
-// TokenRow names a row of provider_tokens where its token is encrypted.
+// TokenRow is the row in the sense of store.Keys: the token is encrypted for it.
 func TokenRow(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
 
-// tokenOf reads a token and its version, which changes with each that is kept. A token
-// that cannot be decrypted is as good as none: the provider gives another.
+// tokenOf reads a token and its version, which changes whenever a token is stored. A token that
+// cannot be decrypted is treated as absent: the provider can issue another.
 func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, version int64, err error) {
 	var left float64
 	err = row.Scan(&t.Value, &left, &version)
@@ -63,8 +63,9 @@ func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, 
 	return t, version, err
 }
 
-// The bounds of a refresh. fetchLimit must end before the server ends a session that
-// is idle in a transaction (10 s for the hot role), and who waits must outwait it.
+// The timeouts of a refresh. fetchLimit must be shorter than the server's
+// idle_in_transaction_session_timeout (10 s for the hot role), and than tokenLockTimeout of the
+// instances that wait for the fetch.
 const (
 	fetchLimit            = 8 * time.Second
 	tokenLockTimeout      = "9s"
@@ -74,64 +75,65 @@ const (
 const (
 	tokenTimeoutsSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)`
 
-	// An advisory lock, since the lock of a row would keep the whole server from
-	// clearing away dead rows while a token is fetched.
+	// An advisory lock needs no transaction ID. The lock of a row would need one, and would keep
+	// vacuum from removing dead rows of all tables while a token is fetched.
 	lockTokenSQL = `select pg_advisory_xact_lock(hashtextextended('provider token ' || $1::text || ' ' || $2::text, 0))`
 
-	keepTokenSQL = `
+	saveTokenSQL = `
 insert into provider_tokens as t (provider, app_id, token, expires_at, version)
 values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), 1)
 on conflict (provider, app_id) do update set token = excluded.token, expires_at = excluded.expires_at, version = t.version % 1000000000000000 + 1,
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces stale and returns the newest token. Among all instances one
-// fetch per app is under way, for 8 s at most. A call that waited for it uses its result, even
-// the same value again, and does not fetch. An error of fetch is returned unchanged, and
-// nothing is stored.
+// RefreshProviderToken replaces the token stale and returns the newest one. All instances together
+// run one fetch per app at a time, for at most 8 s. A call that waited for the fetch of another
+// does not fetch: it returns the token that was stored, even if its value is the same as before.
+// An error of fetch is returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
-	_, asOf, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
+	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	if err != nil {
 		return ProviderToken{}, store.Wrap("refresh token", err)
 	}
-	select { // one connection of this instance waits for the lock, not all
+	select { // so at most one connection of this instance waits for the lock
 	case st.refreshing <- struct{}{}:
 		defer func() { <-st.refreshing }()
 	case <-ctx.Done():
 		return ProviderToken{}, store.Wrap("refresh token", context.Cause(ctx))
 	}
 	var fresh ProviderToken
-	var refused error // by fetch
+	var fetchErr error
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		kept, version, err := st.lockToken(ctx, tx, provider, appID)
+		stored, version, err := st.lockToken(ctx, tx, provider, appID)
 		if err != nil {
 			return err
 		}
-		if kept.Left > 0 && (kept.Value != stale.Value || version != asOf) {
-			fresh = kept
+		if stored.Left > 0 && (stored.Value != stale.Value || version != versionBefore) {
+			fresh = stored
 			return nil
 		}
-		if fresh, refused = fetchToken(ctx, fetch); refused != nil {
-			return refused
+		if fresh, fetchErr = fetchToken(ctx, fetch); fetchErr != nil {
+			return fetchErr
 		}
 		encrypted, err := st.db.Keys.Encrypt(TokenRow(provider, appID), fresh.Value)
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, keepTokenSQL, provider, appID, encrypted, fresh.Left.Seconds())
+		_, err = tx.Exec(ctx, saveTokenSQL, provider, appID, encrypted, fresh.Left.Seconds())
 		return err
 	})
 	switch {
-	case refused != nil:
-		return ProviderToken{}, refused
+	case fetchErr != nil:
+		return ProviderToken{}, fetchErr
 	case err != nil:
 		return ProviderToken{}, store.Wrap("refresh token", err)
 	}
 	return fresh, nil
 }
 
-// lockToken gives the token as it is once no other instance refreshes it.
+// lockToken waits until no other instance refreshes the token, locks it until the end of tx and
+// reads it.
 func (st *Store) lockToken(ctx context.Context, tx pgx.Tx, provider, appID string) (t ProviderToken, version int64, err error) {
 	var batch pgx.Batch
 	batch.Queue(tokenTimeoutsSQL, tokenLockTimeout, tokenStatementTimeout)
@@ -149,7 +151,7 @@ func fetchToken(ctx context.Context, fetch func(context.Context) (ProviderToken,
 	defer cancel()
 	t, err := fetch(ctx)
 	if err == nil && (t.Value == "" || t.Left <= 0) {
-		err = errors.New("the provider gave a token that is empty or over")
+		err = errors.New("the provider returned an empty or expired token")
 	}
 	return t, err
 }

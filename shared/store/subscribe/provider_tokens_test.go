@@ -20,65 +20,64 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
+func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		value   func(n int32) string
 		callers int
 	}{
 		"a new value each time": {func(n int32) string { return fmt.Sprint("token-", n) }, 30},
-		// Who begins after a refresh cannot know of it: each of these began before.
-		"the same value as ever": {func(int32) string { return "token" }, 3},
+		// A call that starts after a refresh would fetch again. With one call for each instance,
+		// all of them have started before the first one fetches.
+		"the same value each time": {func(int32) string { return "token" }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := sandbox.NewDatabase(t)
-			doors := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
-			require.Equal(t, subscribe.ProviderToken{}, doors[0].MustToken(t))
+			instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+			require.Equal(t, subscribe.ProviderToken{}, instances[0].MustToken(t))
 			var fetches atomic.Int32
 			var stale subscribe.ProviderToken
 			for round := range int32(3) {
-				all := make(chan struct{})
-				var atOnce, asking sync.WaitGroup
-				asking.Add(c.callers)
+				start := make(chan struct{})
+				var calls, ready sync.WaitGroup
+				ready.Add(c.callers)
 				tokens := make([]subscribe.ProviderToken, c.callers)
 				for i := range c.callers {
-					atOnce.Go(func() {
-						asking.Done()
-						<-all
+					calls.Go(func() {
+						ready.Done()
+						<-start
 						var err error
-						tokens[i], err = doors[i%3].Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", stale, func(context.Context) (subscribe.ProviderToken, error) {
+						tokens[i], err = instances[i%3].Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", stale, func(context.Context) (subscribe.ProviderToken, error) {
 							n := fetches.Add(1)
-							// Each instance is at the door before this one has its token.
-							require.Eventually(t, func() bool {
-								return doors[0].Subscribe.IsRefreshing() && doors[1].Subscribe.IsRefreshing() && doors[2].Subscribe.IsRefreshing()
-							},
-								5*time.Second, time.Millisecond)
+							require.Eventually(t, func() bool { // a call of each instance needs the token
+								return instances[0].Subscribe.IsRefreshing() && instances[1].Subscribe.IsRefreshing() && instances[2].Subscribe.IsRefreshing()
+							}, 5*time.Second, time.Millisecond)
 							return subscribe.ProviderToken{Value: c.value(n), Left: 2 * time.Hour}, nil
 						})
 						require.NoError(t, err)
 					})
 				}
-				asking.Wait()
-				close(all)
-				atOnce.Wait()
+				ready.Wait()
+				close(start)
+				calls.Wait()
 				require.Equal(t, round+1, fetches.Load(), "one fetch")
 				for _, token := range tokens {
 					require.Equal(t, c.value(round+1), token.Value)
 					require.InDelta(t, 2*time.Hour, token.Left, float64(10*time.Second))
 				}
-				stale = doors[round%3].MustToken(t)
+				stale = instances[round%3].MustToken(t)
 				require.Equal(t, c.value(round+1), stale.Value)
 			}
-			require.Equal(t, 3, doors[0].Count(t, `select version from provider_tokens`))
+			require.Equal(t, 3, instances[0].Count(t, `select version from provider_tokens`))
 		})
 	}
 }
 
-func TestOnlyTheStaleTokenIsReplaced(t *testing.T) {
+func TestOnlyStaleTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	gives := func(value string, left time.Duration) func(context.Context) (subscribe.ProviderToken, error) {
+	returning := func(value string, left time.Duration) func(context.Context) (subscribe.ProviderToken, error) {
 		return func(context.Context) (subscribe.ProviderToken, error) {
 			return subscribe.ProviderToken{Value: value, Left: left}, nil
 		}
@@ -86,25 +85,25 @@ func TestOnlyTheStaleTokenIsReplaced(t *testing.T) {
 	refresh := func(stale string, fetch func(context.Context) (subscribe.ProviderToken, error)) (subscribe.ProviderToken, error) {
 		return db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{Value: stale}, fetch)
 	}
-	never := func(context.Context) (subscribe.ProviderToken, error) { panic("the token was replaced before") }
-	_, err := refresh("", gives("one", time.Hour))
+	mustNotFetch := func(context.Context) (subscribe.ProviderToken, error) { panic("the token was replaced before") }
+	_, err := refresh("", returning("one", time.Hour))
 	require.NoError(t, err)
-	got, err := refresh("older", never)
+	got, err := refresh("older", mustNotFetch)
 	require.NoError(t, err)
 	require.Equal(t, "one", got.Value)
 	require.InDelta(t, time.Hour, got.Left, float64(10*time.Second))
-	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "other app", subscribe.ProviderToken{Value: "one"}, gives("another", time.Hour))
+	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "other app", subscribe.ProviderToken{Value: "one"}, returning("another", time.Hour))
 	require.NoError(t, err)
-	require.Equal(t, "one", db.MustToken(t).Value, "apps have their own")
+	require.Equal(t, "one", db.MustToken(t).Value, "each app has its own token")
 
 	db.Exec(t, `update provider_tokens set expires_at = now() - interval '1 minute'`)
 	require.Less(t, db.MustToken(t).Left, time.Duration(0))
-	got, err = refresh("older", gives("two", time.Hour))
+	got, err = refresh("older", returning("two", time.Hour))
 	require.NoError(t, err)
-	require.Equal(t, "two", got.Value, "an expired token is fetched again, replaced or not")
-	for _, bad := range []func(context.Context) (subscribe.ProviderToken, error){gives("", time.Hour), gives("three", 0)} {
+	require.Equal(t, "two", got.Value, "an expired token is replaced even if the stale token is an older one")
+	for _, bad := range []func(context.Context) (subscribe.ProviderToken, error){returning("", time.Hour), returning("three", 0)} {
 		_, err = refresh("two", bad)
-		require.ErrorContains(t, err, "empty or over")
+		require.ErrorContains(t, err, "empty or expired")
 	}
 	require.Equal(t, "two", db.MustToken(t).Value)
 }
@@ -118,12 +117,12 @@ func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
 		fetches.Add(1)
 		return subscribe.ProviderToken{Value: "half", Left: time.Hour}, down
 	})
-	require.Equal(t, down, err, "it is given as it is")
+	require.Equal(t, down, err, "it is returned unchanged")
 	require.Equal(t, subscribe.ProviderToken{}, db.MustToken(t))
 	got, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(ctx context.Context) (subscribe.ProviderToken, error) {
-		end, bounded := ctx.Deadline()
-		require.True(t, bounded)
-		require.LessOrEqual(t, time.Until(end), subscribe.FetchLimit)
+		deadline, ok := ctx.Deadline()
+		require.True(t, ok)
+		require.LessOrEqual(t, time.Until(deadline), subscribe.FetchLimit)
 		return subscribe.ProviderToken{Value: "whole", Left: time.Hour}, nil
 	})
 	require.NoError(t, err)
@@ -149,13 +148,13 @@ func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	defer cancel()
 	for _, db := range []*storetest.DB{same, other} {
 		_, err := db.Subscribe.RefreshProviderToken(ctx, "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-			panic("another one fetches")
+			panic("another call fetches the token")
 		})
 		require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "%v", err)
 	}
 	require.Equal(t, subscribe.ProviderToken{}, other.MustToken(t), "reading does not wait")
 	require.Zero(t, other.Count(t, `select count(*) from pg_stat_activity where datname = current_database() and backend_xid is not null`),
-		"a fetch keeps no dead row")
+		"a fetch has no transaction ID, which would stop vacuum")
 	close(done)
 	slow.Wait()
 	require.Equal(t, "token", other.MustToken(t).Value)

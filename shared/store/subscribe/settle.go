@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TaskHooks keep the rows of subscribe messages equal to the tasks that send them.
+// TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages.
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, MayRevive: mayRevive} }
 
 // settleLogs copies the outcome of tasks to the rows of their messages. A message that is sent
@@ -33,7 +33,7 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 			store.Array("task_id uuid", func(c change) task.ID { return c.After.ID }),
 			store.Array("send_status smallint", func(c change) int16 { return int16(c.After.SendStatus()) }),
 			store.Array("retry_count smallint", func(c change) int16 { return c.After.RetryCount }),
-			// Only the end of a claim sets it.
+			// True only when a claim ends.
 			store.Array("doubtful boolean", func(c change) bool { return c.Before.State == task.Processing && c.After.MayHaveBeenSent() }),
 			store.Array("error_code text", func(c change) string {
 				if failed(c.After) && (c.After.ErrorCode == "" || c.After.ErrorCode == c.After.Reason.String()) {
@@ -52,7 +52,7 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 	},
 }
 
-// queueSubscriptions adds the statements that settle the subscribe messages of the tasks.
+// queueSubscriptions adds settleLogs for the tasks that send subscribe messages.
 func queueSubscriptions(batch *pgx.Batch, changes []tasks.Change) {
 	var settled []tasks.Change
 	for _, c := range changes {
@@ -68,8 +68,8 @@ const lockNewestSQL = `
 select task_id, send_status from subscribe_message_logs
 where id = (select log_id from subscribe_message_sends where task_id = $1) for update`
 
-// mayRevive refuses a new life to a send of a subscribe message that has a newer
-// one, or is sent: its user would get the message twice.
+// mayRevive refuses to retry an ended task if its subscribe message was sent or has a newer task:
+// the user would get the message twice.
 func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
 	if !task.IsSubscription(t.Queue) {
 		return nil
@@ -78,7 +78,7 @@ func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
 	var status task.SendStatus
 	err := conn.QueryRow(ctx, lockNewestSQL, t.ID).Scan(&newest, &status)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // it is no message's, and sends none
+	case errors.Is(err, pgx.ErrNoRows): // the task has no message
 		return nil
 	case err != nil:
 		return err

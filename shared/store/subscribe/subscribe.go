@@ -14,10 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is an order to send one subscribe message. Business, type of
-// template and receiver together name the message: there is at most one row for them.
+// Submission is a request to send one subscribe message. Business, type of template and receiver
+// are the key of the message: there is at most one row for them.
 type Submission struct {
-	TaskID task.ID // made before the commit, so that a commit whose response was lost is recognised
+	TaskID task.ID // created before the commit, so that a commit whose response was lost is recognised
 
 	TemplateID       string
 	TemplateType     string
@@ -43,12 +43,12 @@ type Submission struct {
 	AppID string
 	Lease time.Duration
 
-	// Refused is why the order is refused. An order for a message that is sent or being sent
-	// is skipped all the same.
+	// Refused is the error of a submission that must be refused. If the message is sent or being
+	// sent, the submission is skipped instead and succeeds.
 	Refused *task.Error
-	// AllowOtherCallers lets the order send again what another caller had ordered.
+	// AllowOtherCallers allows the submission of a failed message of another caller.
 	AllowOtherCallers bool
-	// OwnOnly refuses an order for a message that another caller ordered, whatever its state.
+	// OwnOnly refuses the submission of another caller's message, in any state of the message.
 	OwnOnly bool
 }
 
@@ -57,17 +57,17 @@ type Submitted struct {
 	ID          int64 // of the row
 	TaskID      task.ID
 	Status      task.SendStatus
-	State       task.State // of the task; of one that is archived its end
+	State       task.State // of the task, archived or not
 	Skipped     bool       // the message is sent or being sent: nothing was done
-	DataDiffers bool       // with Skipped: this order would have sent something else
-	Again       bool       // the row had failed before
-	Archived    bool       // with Skipped: the row is old and out of the main table
-	ClaimID     int64      // of a recorded one
+	DataDiffers bool       // with Skipped: this submission has other data than the message
+	Again       bool       // the message was sent before, and this is its next send
+	Archived    bool       // with Skipped: the row is archived
+	ClaimID     int64      // of a recorded message
 	LeaseUntil  time.Time
 }
 
 // newLog inserts the row of a message unless it exists or is archived. The unique index decides
-// among concurrent orders.
+// among concurrent submissions.
 const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
@@ -79,10 +79,11 @@ with g as (
     returning id
 )`
 
-// againLog starts the next send of a row; earlier sends stay in its history. A replaced task
-// that waited for a retry has already counted this send. doubtful stays true while an earlier
-// send may have been delivered and so have used up the consent that this send needs: the user's
-// consent to this template, unless the message is known as sent.
+// againLog starts the next send of a row; earlier sends stay in its history. $21 is the number of
+// retries to add: 0 if the replaced task waited for a retry, which is counted already.
+// doubtful means that an earlier send may have been delivered, and may have used up the user's
+// consent to the template. It is reset if the message is known as sent, or if this send needs
+// another consent because its template or receiver is another.
 const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
@@ -120,7 +121,7 @@ const subscribeClaim = `, c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
-// subscribeEvent writes the event of that task.
+// subscribeEvent writes the event of the new task.
 const subscribeEvent = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
@@ -164,12 +165,13 @@ func (s *Submission) args(claimID int64) []any {
 	}
 }
 
-// summary is the readable text of the task. What is sent is stored in the send.
+// summary is the content of the task, for people. The message itself is stored with the send.
 func (s *Submission) summary() string {
 	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
 }
 
-func (s *Submission) name() []any {
+// key returns the columns of the unique index uk_business_template_receiver.
+func (s *Submission) key() []any {
 	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
 }
 
@@ -202,13 +204,13 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 		out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
 		var batch pgx.Batch
 		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
-		batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+		batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.key()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 		switch err := conn.SendBatch(ctx, &batch).Close(); {
-		case store.Violates(err, "archived_business_template_receiver"): // the row was archived while the order waited for it
+		case store.Violates(err, "archived_business_template_receiver"): // the row was archived while this insert waited for it
 		case err != nil:
 			return out, store.WrapConnectionLost(conn.Conn(), err)
 		case out.ID != 0:
-			return out, st.ordered().Notify(nil)
+			return out, st.eventNotifier().Notify(nil)
 		}
 	}
 	for {
@@ -220,11 +222,11 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 	}
 }
 
-// errOvertaken means that the row changed meanwhile: another order gave it a new task, or it
-// was moved to or from the archive.
-var errOvertaken = errors.New("another order was faster")
+// errOvertaken means that the row changed meanwhile: another submission created a new task for it,
+// or it was moved to or from the archive.
+var errOvertaken = errors.New("another submission was faster")
 
-// scan reads the row that the statement of an order returns; without a row nothing changes.
+// scan reads the row that newSQL or againSQL returns. Without a row it leaves o unchanged.
 func (o *Submitted) scan(row pgx.Row) error {
 	var state int16
 	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
@@ -240,30 +242,29 @@ func (o *Submitted) scan(row pgx.Row) error {
 
 // logOfSQL finds the row of a message.
 const logOfSQL = `
-select id, task_id from subscribe_message_logs
-where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
+select id, task_id from subscribe_message_logs g ` + whereKey
 
-// lockLogSQL locks a row and compares its data with an order's.
+// lockLogSQL locks a row and compares its data with a submission's.
 const lockLogSQL = `
 select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
 from subscribe_message_logs where id = $1 for update`
 
-// subscribeAgain decides an order for a message that has its row.
+// subscribeAgain handles the submission of a message that already has a row.
 func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	var newest task.ID
-	err = conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest)
+	err = conn.QueryRow(ctx, logOfSQL, s.key()...).Scan(&out.ID, &newest)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return subscribeArchived(ctx, conn, s)
 	case err != nil:
 		return out, err
 	}
-	held, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // tasks before rows, as reports do
+	locked, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // before the row, as reports do: no deadlock
 	if err != nil {
 		return out, err
 	}
-	before, found, err := held.Of(newest)
+	before, found, err := locked.Of(newest)
 	if err != nil {
 		return out, err
 	}
@@ -279,7 +280,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, errOvertaken
 	case !found && out.Status == task.SubscribeSending: // its task has lost its state
 		return out, store.Busy()
-	case newest == s.TaskID: // an earlier try of this very call
+	case newest == s.TaskID: // an earlier attempt of this call was committed
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
 		return out, store.Commit(ctx, conn)
 	case s.isRefused(owner):
@@ -290,12 +291,12 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case s.Refused != nil:
 		return out, s.Refused
 	case owner != s.CallerID && !s.AllowOtherCallers:
-		return out, task.Refuse(task.CodeForbidden, "another caller ordered this message and it failed; that caller or an admin may send it again")
+		return out, task.Refuse(task.CodeForbidden, "another caller submitted this message and it failed; that caller or an admin may send it again")
 	}
-	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, held.Now, func(*pgx.Batch) {})
+	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, locked.Now, func(*pgx.Batch) {})
 }
 
-// isRefused reports whether the order must learn nothing about a message of owner.
+// isRefused reports whether the response must not show anything about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
 	return s.OwnOnly && !s.AllowOtherCallers && owner != s.CallerID
 }
@@ -304,13 +305,14 @@ func (s *Submission) isRefused(owner int64) bool {
 // a caller could guess the data of another.
 func (s *Submission) mayCompare(owner int64) bool { return s.AllowOtherCallers || owner == s.CallerID }
 
-// ErrOthersMessage refuses access to a message that another caller ordered. It is the same
-// whatever became of that message.
+// ErrOthersMessage refuses access to a message that another caller submitted. It is the same error
+// in every state of that message.
 func ErrOthersMessage() error {
-	return task.Refuse(task.CodeForbidden, "another caller ordered this message; only that caller or an admin may send it or ask about it")
+	return task.Refuse(task.CodeForbidden, "another caller submitted this message; only that caller or an admin may send or query it")
 }
 
-// endOf is the state of a task that may be archived.
+// endOf returns the state of a message's task. If the task was not found, it is archived, and
+// the status of the message decides.
 func endOf(t task.Task, found bool, status task.SendStatus) task.State {
 	switch {
 	case found:
@@ -336,27 +338,28 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 			return out, err
 		}
 		notifier = st.tasks.QueueChanges(&batch, []tasks.Change{{Before: before, After: after}})
-		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledManually, Message: "a newer order takes its place"}})
+		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledManually, Message: "replaced by a newer submission"}})
 	}
 	batch.Queue(s.againSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
 	err := notifier.Notify(conn.SendBatch(ctx, &batch).Close())
-	return out, st.ordered().Notify(err)
+	return out, st.eventNotifier().Notify(err)
 }
 
-// ordered returns the notifier of subscribeEvent.
-func (st *Store) ordered() *store.Notifier {
+// eventNotifier returns the notifier of subscribeEvent.
+func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // if an endpoint subscribes to it
+		n.CountEvents(1) // at most: without a subscribed endpoint there is none
 	}
 	return n
 }
 
-// Resend sends the message of a row again unchanged, for an operator: one that failed or, with
-// force, one that was sent. One that is being sent is a conflict. s needs only TaskID,
-// MaxRetries and OnUnknown; the rest is read from the row.
+// Resend sends the message of a row again unchanged, for an operator. The message must have failed
+// or, with force, have been sent; a message that is being sent is a conflict. What the message
+// consists of is read from the row; s has the rest: TaskID, MaxRetries, OnUnknown, CallbackURL and
+// Metadata.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -380,11 +383,11 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	if err != nil {
 		return out, err
 	}
-	held, err := tasks.Lock(ctx, conn, []task.ID{l.TaskID}, tasks.LockTimeout)
+	locked, err := tasks.Lock(ctx, conn, []task.ID{l.TaskID}, tasks.LockTimeout)
 	if err != nil {
 		return out, err
 	}
-	before, found, err := held.Of(l.TaskID)
+	before, found, err := locked.Of(l.TaskID)
 	if err != nil {
 		return out, err
 	}
@@ -409,7 +412,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	}
 	s.TemplateID, s.TemplateType, s.BusinessType, s.BusinessID = l.TemplateID, l.TemplateType, l.BusinessType, l.BusinessID
 	s.ReceiverUserID, s.ReceiverOpenID, s.Data, s.Page, s.CallerID, s.Queue = l.ReceiverUserID, l.ReceiverOpenID, l.Data, l.Page, l.CallerID, task.WeChatQueue
-	return st.sendAgain(ctx, conn, s, id, before, 0, held.Now, func(batch *pgx.Batch) {
+	return st.sendAgain(ctx, conn, s, id, before, 0, locked.Now, func(batch *pgx.Batch) {
 		by.QueueAudit(batch, "subscribe.resend", strconv.FormatInt(id, 10), store.MustJSON(map[string]any{"task_id": l.TaskID, "send_status": l.Status}),
 			store.MustJSON(map[string]any{"task_id": s.TaskID, "send_status": task.SubscribeSending}))
 	})

@@ -45,12 +45,12 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 }
 
-func TestOneOfConcurrentOrdersIsSent(t *testing.T) {
+func TestOneOfConcurrentSubmissionsIsSent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var ordered atomic.Int64
+	var submitted atomic.Int64
 	var callers sync.WaitGroup
-	order := func() {
+	submit := func() {
 		defer callers.Done()
 		var out subscribe.Submitted
 		err := storetest.RetryBusy(func() (err error) {
@@ -61,22 +61,22 @@ func TestOneOfConcurrentOrdersIsSent(t *testing.T) {
 		case err != nil:
 			t.Error(err)
 		case !out.Skipped:
-			ordered.Add(1)
+			submitted.Add(1)
 		}
 	}
 	for range 2 {
 		callers.Add(30)
 		for range 30 {
-			go order()
+			go submit()
 		}
 		callers.Wait()
-		require.EqualValues(t, 1, ordered.Swap(0))
+		require.EqualValues(t, 1, submitted.Swap(0))
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 		db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // the second round begins with a failed message
 	}
 }
 
-func TestOrderOfFailedMessageReusesRowWithNewData(t *testing.T) {
+func TestSubmitOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
@@ -102,7 +102,7 @@ func TestOrderOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	require.JSONEq(t, `{"thing1":{"value":"Tea"}}`, string(history[1].Data))
 }
 
-func TestNewOrderReplacesWaitingRetry(t *testing.T) {
+func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
@@ -110,7 +110,7 @@ func TestNewOrderReplacesWaitingRetry(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, first.ID).Status)
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
-	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the replaced retry was counted")
+	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the replaced retry is counted once")
 	old, err := db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Cancelled, old.Reason)
@@ -127,8 +127,8 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	first := db.MustSubscribe(t, s)
 	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
-	report := func(o task.Outcome) task.Verdict {
-		outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: o}}})
+	report := func(outcome task.Outcome) task.Verdict {
+		outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: outcome}}})
 		require.NoError(t, errs[0])
 		return outs[0].Verdict
 	}
@@ -202,7 +202,7 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestRefusedOrderOfKnownMessageIsSkipped(t *testing.T) {
+func TestRefusedSubmissionOfKnownMessageIsSkipped(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	refuse := func(id uint64) (subscribe.Submitted, error) {
@@ -303,14 +303,14 @@ LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message =
 	require.Empty(t, logs, "another caller's")
 }
 
-func TestOrderNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
+func TestSubmitNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[store.EventMode]int64{store.NoEvents: 0, store.FinalEvents: 0, store.AllEvents: 2} {
 		var notified atomic.Int64
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { notified.Add(1) } })
 		db.MustSubscribe(t, storetest.Booking(1, `{}`))
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
-		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // as if it had ended and were archived
+		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // as if the task had failed and had been archived
 		require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
 		require.Equal(t, want, notified.Load())
 	}

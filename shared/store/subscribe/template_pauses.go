@@ -13,13 +13,13 @@ import (
 // CallerTemplate names a template of subscribe messages as one caller uses it.
 type CallerTemplate struct {
 	TemplateID string
-	CallerID   int64 // who ordered the messages
+	CallerID   int64 // who submitted the messages
 }
 
 // Template counts the errors of one caller's messages with a template.
 type Template struct {
 	CallerTemplate
-	CallerName string     // "" = it is no stored caller
+	CallerName string     // "" = the caller has no row in callers
 	Strikes    int        // errors in a row
 	PausedAt   *time.Time // nil = it is not paused yet
 	Reason     string     // the newest error
@@ -56,10 +56,10 @@ const pausedTemplatesSQL = `
 select t.template_id, t.caller_id from unnest($1::varchar[], $2::bigint[]) t (template_id, caller_id)
 where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = t.caller_id and p.paused_at is not null)`
 
-// PausedTemplates gives those of the templates that are paused for their caller.
-func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[CallerTemplate]bool, error) {
-	rows, err := st.db.Hot.Query(ctx, pausedTemplatesSQL, store.Column(of, func(t CallerTemplate) string { return t.TemplateID }),
-		store.Column(of, func(t CallerTemplate) int64 { return t.CallerID }))
+// PausedTemplates returns the templates that are paused for their caller.
+func (st *Store) PausedTemplates(ctx context.Context, templates []CallerTemplate) (map[CallerTemplate]bool, error) {
+	rows, err := st.db.Hot.Query(ctx, pausedTemplatesSQL, store.Column(templates, func(t CallerTemplate) string { return t.TemplateID }),
+		store.Column(templates, func(t CallerTemplate) int64 { return t.CallerID }))
 	if err != nil {
 		return nil, store.Wrap("paused templates", err)
 	}
@@ -71,7 +71,7 @@ func (st *Store) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[
 	return paused, store.Wrap("paused templates", err)
 }
 
-// TemplateCursor is where a page of Templates ends.
+// TemplateCursor is the last template of a page of Templates; zero is before the first page.
 type TemplateCursor struct {
 	CallerTemplate
 	PausedAt *time.Time // nil = it is not paused yet
@@ -84,8 +84,8 @@ from template_pauses p left join callers c on c.id = p.caller_id
 where $1 = '' or (coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id) > (coalesce($3::timestamptz, 'infinity'), $1::varchar, $2::bigint)
 order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
 
-// Templates pages the templates that have strikes: the paused ones, longest
-// paused first, and then the others.
+// Templates returns a page of the templates that have strikes: first the paused ones, longest
+// paused first, then the others.
 func (st *Store) Templates(ctx context.Context, after TemplateCursor, limit int) (page []Template, more bool, err error) {
 	page, more, err = store.QueryPage[Template](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
 	return page, more, store.Wrap("subscribe templates", err)
@@ -98,9 +98,9 @@ with p as (
 )
 select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
-// releasedSQL makes the released tasks of a template due (ended = 3). Tasks that wait for their
-// send time were never claimed. It starts from the tasks, since sends are kept permanently.
-// Locked rows are skipped.
+// releasedSQL makes due the tasks of a template whose last claim was released (ended = 3). Tasks
+// that wait for their send time were never claimed, so they are not among them. The query starts
+// from the live tasks, which are fewer than the sends of a template. It skips locked rows.
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l
@@ -111,12 +111,12 @@ with c as materialized (
 )
 update task_live set due_at = now() where id = any(array(select id from c))`
 
-// releasedRows bounds one statement.
+// releasedRows is the largest number of tasks that one releasedSQL changes.
 const releasedRows = 5000
 
 // ResumeTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
-// for all. It makes the released tasks due and returns their number. task.CodeNotFound when
-// there is no such pause. Wake sweep afterwards.
+// for all. It makes the released tasks due and returns their number; the caller must then wake
+// sweep. task.CodeNotFound if there is no such pause.
 func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		ended, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", resumeTemplateSQL, templateID, callerID)

@@ -14,14 +14,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// of is a template as caller uses it.
-func of(caller int64, template string) subscribe.CallerTemplate {
+func callerTemplate(caller int64, template string) subscribe.CallerTemplate {
 	return subscribe.CallerTemplate{TemplateID: template, CallerID: caller}
 }
 
 func strike(t *testing.T, db *storetest.DB, caller int64, template string) (paused bool) {
 	t.Helper()
-	paused, err := db.Subscribe.StrikeTemplate(t.Context(), of(caller, template), "47003: argument invalid")
+	paused, err := db.Subscribe.StrikeTemplate(t.Context(), callerTemplate(caller, template), "47003: argument invalid")
 	require.NoError(t, err)
 	return paused
 }
@@ -40,45 +39,47 @@ func mustPausedTemplates(t *testing.T, db *storetest.DB, templates ...subscribe.
 	return paused
 }
 
-func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
+func TestThreeConsecutiveErrorsPauseTemplate(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	clear := func(caller int64) { require.NoError(t, db.Subscribe.ClearTemplate(t.Context(), of(caller, "a"))) }
-	clear(7)
+	succeed := func(caller int64) {
+		require.NoError(t, db.Subscribe.ClearTemplate(t.Context(), callerTemplate(caller, "a")))
+	}
+	succeed(7)
 	require.False(t, strike(t, db, 7, "a"))
 	require.False(t, strike(t, db, 7, "a"))
-	clear(7)
-	require.False(t, strike(t, db, 7, "a"), "a success in between counts")
-	require.False(t, strike(t, db, 7, "b"), "each template has its own")
-	require.False(t, strike(t, db, 8, "a"), "each caller has its own")
+	succeed(7)
+	require.False(t, strike(t, db, 7, "a"), "a success resets the count")
+	require.False(t, strike(t, db, 7, "b"), "each template has its own count")
+	require.False(t, strike(t, db, 8, "a"), "each caller has its own count")
 	require.False(t, strike(t, db, 7, "a"))
-	clear(8)
-	all := []subscribe.CallerTemplate{of(7, "a"), of(7, "b"), of(8, "a"), of(7, "c")}
+	succeed(8)
+	all := []subscribe.CallerTemplate{callerTemplate(7, "a"), callerTemplate(7, "b"), callerTemplate(8, "a"), callerTemplate(7, "c")}
 	require.Empty(t, mustPausedTemplates(t, db, all...))
-	require.True(t, strike(t, db, 7, "a"), "the success of another caller wipes out nothing")
-	require.True(t, strike(t, db, 7, "a"), "and stays so")
-	clear(7)
-	require.Equal(t, map[subscribe.CallerTemplate]bool{of(7, "a"): true}, mustPausedTemplates(t, db, all...), "a late success ends nothing")
+	require.True(t, strike(t, db, 7, "a"), "the success of another caller resets nothing")
+	require.True(t, strike(t, db, 7, "a"), "it is still paused")
+	succeed(7)
+	require.Equal(t, map[subscribe.CallerTemplate]bool{callerTemplate(7, "a"): true}, mustPausedTemplates(t, db, all...), "a success does not end a pause")
 	require.Empty(t, mustPausedTemplates(t, db))
 
 	list, more, err := db.Subscribe.Templates(t.Context(), subscribe.TemplateCursor{}, 10)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, list, 2)
-	require.Equal(t, of(7, "a"), list[0].CallerTemplate)
+	require.Equal(t, callerTemplate(7, "a"), list[0].CallerTemplate)
 	require.Equal(t, 4, list[0].Strikes)
 	require.NotNil(t, list[0].PausedAt)
 	require.Equal(t, "47003: argument invalid", list[0].Reason)
-	require.Equal(t, of(7, "b"), list[1].CallerTemplate)
+	require.Equal(t, callerTemplate(7, "b"), list[1].CallerTemplate)
 	require.Nil(t, list[1].PausedAt)
 
 	db.Exec(t, `update template_pauses set strikes = 32767`)
-	require.True(t, strike(t, db, 7, "a"), "counting has an end, striking has none")
-	_, err = db.Subscribe.StrikeTemplate(t.Context(), of(7, "d"), strings.Repeat("长", 600)+"\x00")
+	require.True(t, strike(t, db, 7, "a"), "the count stays at its maximum")
+	_, err = db.Subscribe.StrikeTemplate(t.Context(), callerTemplate(7, "d"), strings.Repeat("长", 600)+"\x00")
 	require.NoError(t, err)
 }
 
-func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
+func TestPagesOfTemplatesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
@@ -101,7 +102,7 @@ func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
 	require.Equal(t, all, paged)
 }
 
-func TestStrikesAtTheSameTimeAreAllCounted(t *testing.T) {
+func TestConcurrentStrikesAreAllCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var strikes sync.WaitGroup
@@ -116,40 +117,41 @@ func TestResumeMakesOnlyReleasedTasksDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	release := task.Report{Outcome: task.Released, RetryAfter: time.Hour, Message: "the template is paused"}
-	order := func(id uint64, template string, caller int64) *subscribe.Submission {
+	submission := func(id uint64, template string, caller int64) *subscribe.Submission {
 		s := storetest.Booking(id, `{}`)
 		s.TemplateID, s.CallerID = template, caller
 		return s
 	}
-	released, other, failed, neighbour := order(1, "a", 7), order(2, "b", 7), order(3, "a", 7), order(5, "a", 8)
-	for s, r := range map[*subscribe.Submission]task.Report{released: release, other: release, failed: {Outcome: task.SentFailed}, neighbour: release} {
+	released, failed := submission(1, "a", 7), submission(3, "a", 7)
+	otherTemplate, otherCaller := submission(2, "b", 7), submission(5, "a", 8)
+	for s, r := range map[*subscribe.Submission]task.Report{released: release, otherTemplate: release, otherCaller: release, failed: {Outcome: task.SentFailed}} {
 		db.MustSubscribe(t, s)
 		db.Try(t, r)
 	}
-	later := order(4, "a", 7)
+	later := submission(4, "a", 7)
 	later.SendAt = time.Now().Add(time.Hour)
 	db.MustSubscribe(t, later)
 	pauseTemplate(t, db, 7, "a")
 	pauseTemplate(t, db, 8, "a")
 
-	by, seven := storetest.Tester, int64(7)
+	by, caller := storetest.Tester, int64(7)
 	by.Reason = "the template was corrected"
-	due, err := db.Subscribe.ResumeTemplate(t.Context(), "a", &seven, by)
+	due, err := db.Subscribe.ResumeTemplate(t.Context(), "a", &caller, by)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
-	require.Equal(t, map[subscribe.CallerTemplate]bool{of(8, "a"): true}, mustPausedTemplates(t, db, of(7, "a"), of(8, "a")))
+	require.Equal(t, map[subscribe.CallerTemplate]bool{callerTemplate(8, "a"): true}, mustPausedTemplates(t, db, callerTemplate(7, "a"), callerTemplate(8, "a")))
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{task.WeChatQueue: 1}, swept.Pending)
 	require.Equal(t, task.Pending, db.MustTask(t, released.TaskID).State)
-	require.Equal(t, task.Scheduled, db.MustTask(t, other.TaskID).State, "of another template")
-	require.Equal(t, task.Scheduled, db.MustTask(t, neighbour.TaskID).State, "of another caller")
-	require.Equal(t, task.Scheduled, db.MustTask(t, later.TaskID).State, "its submitter wants it later")
+	require.Equal(t, task.Scheduled, db.MustTask(t, otherTemplate.TaskID).State)
+	require.Equal(t, task.Scheduled, db.MustTask(t, otherCaller.TaskID).State)
+	require.Equal(t, task.Scheduled, db.MustTask(t, later.TaskID).State, "its send time is later")
 	require.Equal(t, task.Failed, db.MustTask(t, failed.TaskID).State)
 
-	require.False(t, strike(t, db, 7, "a"), "the strikes begin anew")
-	_, err = db.Subscribe.ResumeTemplate(t.Context(), "a", &seven, by)
-	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "it has a strike, and is not paused")
+	require.False(t, strike(t, db, 7, "a"), "the count starts from zero")
+	_, err = db.Subscribe.ResumeTemplate(t.Context(), "a", &caller, by)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "a template with a strike that is not paused")
 	log := db.Actions(t, "subscribe_template/a")
 	require.Equal(t, []string{"subscribe_template.resume"}, storetest.ActionNames(log))
 	require.Contains(t, string(log[0].Before), `"strikes": 3`)
