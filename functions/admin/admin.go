@@ -9,8 +9,8 @@
 // An admin with queues administers only these queues. It may call only the routes marked with WithinQueues: the tasks,
 // pauses and alerts of its queues, the callers whose names begin with its own (ops.phone for ops) and whose
 // permissions are within its own, and, to read, the templates, which all submitters share. For tasks and callers of
-// others the error is not_found. The callers that it makes use its quotas and shares,
-// and are revoked and narrowed with it.
+// others the error is not_found. The callers that it creates share its quotas, and are revoked and narrowed together
+// with it.
 package admin
 
 import (
@@ -36,7 +36,11 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, subscribeStore: env.Subscribe, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry, messageStore: env.Messages, webhookStore: env.Webhooks, snapshot: env.Snapshot}
+	h := &handlers{
+		adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, messageStore: env.Messages, subscribeStore: env.Subscribe,
+		webhookStore: env.Webhooks, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt,
+		username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry, snapshot: env.Snapshot,
+	}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
@@ -98,10 +102,10 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. what is the kind of row that it should name.
-func withID[I int32 | int64, Req any](what string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
+// withID passes the id of the path to a handler. kind is the kind of its row, for the error.
+func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
-		id, err := fn.RowID[I](c, what)
+		id, err := fn.RowID[I](c, kind)
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ func TestInvalidTextsAndNumbers(t *testing.T) {
 		"blocked-words":    {"word": ""},
 		"callers":          {"name": `"roles":["sender"]`},
 	}
-	values := map[string]bool{ // JSON value -> whether a field may accept it
+	values := map[string]bool{ // JSON value -> whether some field accepts it
 		`""`: false, `"\u0000"`: false, `"a\u0000b"`: false, `"\ud800"`: false, `9223372036854775808`: false, `[]`: false, `{}`: false, `true`: false,
 		`"` + strings.Repeat("字", 201) + `"`: false, `"` + strings.Repeat("😀", 200) + `"`: true, `"'; drop table tasks; --"`: true, `"😀"`: true, `"\u202e"`: true,
 	}

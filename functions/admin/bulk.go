@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -12,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkTimeout leaves the time that counting may take, which is the statement timeout of the role for lists.
+// bulkTimeout is longer than the statement timeout of the database role for reads, which limits counting.
 const bulkTimeout = readTimeout + 5*time.Second
 
 // statesOfActions are the states of tasks that an action can change.
@@ -25,11 +26,7 @@ func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
 	states, known := statesOfActions[tasks.BulkAction(action)]
 	bad.When(!known, "action", "must be cancel, retry, succeeded, failed or resend")
 	state, _ := task.ParseState(f.State)
-	fits := !known
-	for _, s := range states {
-		fits = fits || s == state
-	}
-	bad.When(!fits, "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
+	bad.When(known && !slices.Contains(states, state), "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
 	_, known = task.ParseReason(f.Reason)
 	bad.When(!known, "filter.reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
 	bad.When(f.Reason != "" && state != task.Failed, "filter.reason", "only failed tasks have one")
@@ -61,7 +58,7 @@ func (r *bulkRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkFilter is a valid filter with the caller's queues, and with an end: now, or earlier.
+// bulkFilter converts a valid filter. It adds the caller's queues, and sets To to now unless it is earlier.
 func (h *handlers) bulkFilter(c *fn.Call, f api.BulkFilter) (tasks.BulkFilter, error) {
 	if f.Queue != "" && !c.MayUseQueue(f.Queue) {
 		return tasks.BulkFilter{}, errForbiddenQueue(f.Queue)
@@ -85,7 +82,7 @@ func (h *handlers) previewBulk(ctx context.Context, c *fn.Call, req bulkPreviewR
 	return api.BulkPreviewResponse{Action: req.Action, Filter: wireFilter(filter), Matched: matched}, err
 }
 
-// startBulk begins a bulk change if not more tasks match than the operator has seen.
+// startBulk starts a bulk change, unless more tasks match than the operator expects.
 func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (any, error) {
 	filter, err := h.bulkFilter(c, req.Filter)
 	if err != nil {
@@ -115,7 +112,7 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// ownBulks limits a caller with queues to the bulk changes that it began.
+// ownBulks limits a caller with queues to the bulk changes that it started: it returns the caller's id, else nil.
 func ownBulks(c *fn.Call) *int64 {
 	if c.HasQueues() {
 		return &c.Caller.ID

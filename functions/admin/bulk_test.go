@@ -9,13 +9,13 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// A bulk change is made while its operator could begin it, and stops otherwise.
-func TestBulkChangeStopsWithTheRightsOfItsOperator(t *testing.T) {
+// A bulk change stops when its operator would no longer be allowed to start it.
+func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const path = cluster.AdminPath + "bulk"
 	for name, c := range map[string]struct{ method, path, body, reason string }{
-		"kept":     {"PUT", "", `{"max_waiting_tasks":5}`, ""},
+		"limited":  {"PUT", "", `{"max_waiting_tasks":5}`, ""},
 		"rotated":  {"POST", "/rotate", "", "its operator has another token"},
 		"revoked":  {"POST", "/revoke", "", "its operator was revoked"},
 		"demoted":  {"PUT", "", `{"roles":["viewer"]}`, "its operator is not an admin any more"},
@@ -23,15 +23,15 @@ func TestBulkChangeStopsWithTheRightsOfItsOperator(t *testing.T) {
 	} {
 		s.SubmitTo(name)
 		operator := s.NewCallerWith(name, fmt.Sprintf(`"roles":["admin"],"queues":[%q,"other"]`, name))
-		began := operator.Post(path, `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`)
-		require.Equal(t, 200, began.Status, began.Text)
-		id := fmt.Sprint(began.Data("caller_id"))
+		started := operator.Post(path, `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`)
+		require.Equal(t, 200, started.Status, started.Text)
+		id := fmt.Sprint(started.Data("caller_id"))
 		changed := s.Do(c.method, cluster.AdminPath+"callers/"+id+c.path, c.body)
 		require.Equal(t, 200, changed.Status, changed.Text)
 		for range 2 {
 			require.Equal(t, 204, s.Tick("sweep").Status)
 		}
-		got := s.Get(path + "/" + began.Data("id").(string))
+		got := s.Get(path + "/" + started.Data("id").(string))
 		if c.reason == "" {
 			require.Equal(t, "finished", got.Data("state"))
 			continue

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxCallerNames = 200
-	builtInAdmin   = 0 // the id of the admin of the settings, who has no row
+	builtInAdmin   = 0 // the id of the built-in admin, which has no row
 )
 
 // callerNamesRequest adds validation to api.CallerNamesRequest.
@@ -44,7 +44,7 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames leaves out the callers that the operator does not manage, and for one with queues the built-in admin.
+// callerNames returns the callers that the operator manages. An operator without queues also sees the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
 	rows, err := h.callerStore.Named(ctx, ids, req.Name)

@@ -13,7 +13,7 @@ func TestCallerNames(t *testing.T) {
 	s := cluster.Serve(t)
 	s.NewCaller("shop", "submitter") // id 1
 	ops := s.NewCaller("ops", "admin", "otp")
-	viewer := s.NewCaller("eye", "viewer")
+	viewer := s.NewCaller("viewer", "viewer")
 	const path = cluster.AdminPath + "callers/names?"
 	names := func(c *cluster.Client, query string) map[string]string {
 		got := c.Get(path + query)
@@ -29,7 +29,7 @@ func TestCallerNames(t *testing.T) {
 	require.Equal(t, map[string]string{"1": "shop"}, names(viewer, "name=shop"))
 	require.Equal(t, map[string]string{"0": s.User}, names(viewer, "name="+s.User))
 	require.Empty(t, names(viewer, "name=nobody"))
-	require.Equal(t, map[string]string{"2": "ops"}, names(ops, "ids=0,1,2"), "callers of others do not exist for an admin with queues")
+	require.Equal(t, map[string]string{"2": "ops"}, names(ops, "ids=0,1,2"), "an admin with queues sees only the callers that it manages")
 	for _, query := range []string{"", "ids=1&name=shop", "ids=1,", "ids=-1", "ids=a", "name=a%20b"} {
 		require.Equal(t, 400, s.Get(path+query).Status, query)
 	}

@@ -91,9 +91,9 @@ func checkGrants(bad *decode.Rules, g callers.Grants) {
 	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
-// checkList checks each value of a list, and that none is in it twice.
-func checkList(bad *decode.Rules, field, what string, values []string, check func(at, value string)) {
-	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, what))
+// checkList checks each value of a list, and that no value is repeated. noun is what the values are, for the error.
+func checkList(bad *decode.Rules, field, noun string, values []string, check func(at, value string)) {
+	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, noun))
 	for i, value := range values[:min(len(values), maxValues)] {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		check(at, value)
@@ -181,7 +181,7 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
-		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil where there is no row because of an error
+		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only in the zero row that is returned with an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 		MadeBy: (*api.ID)(row.MadeBy),
 	}

@@ -35,31 +35,31 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["bulk"]`)
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
 	phone := deputy.NewCallerWith("ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
-	given := s.NewCallerWith("ops.given", `"roles":["sender"],"queues":["bulk"]`)
-	taken := ops.Post(callerPath(s, "ops.given")+"/rotate", "")
-	require.Equal(t, 200, taken.Status, taken.Text)
-	given.Password = taken.Data("token").(string)
-	free := s.NewCallerWith("ops.free", `"roles":["sender"],"queues":["bulk"]`)
+	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // ops gets its token by rotating it
+	rotated := ops.Post(callerPath(s, "ops.adopted")+"/rotate", "")
+	require.Equal(t, 200, rotated.Status, rotated.Text)
+	adopted.Password = rotated.Data("token").(string)
+	independent := s.NewCallerWith("ops.independent", `"roles":["sender"],"queues":["bulk"]`)
 	const poll = "/api/v1/sms/tasks/pending?app_id=app&queue=bulk"
 
 	require.Equal(t, 200, s.Post(callerPath(s, "ops")+"/rotate", "").Status)
-	for _, made := range []*cluster.Client{deputy, phone, given, free} {
-		require.NotEqual(t, 401, made.Get(poll).Status, "%s goes on when the operator's token is rotated", made.User)
+	for _, caller := range []*cluster.Client{deputy, phone, adopted, independent} {
+		require.NotEqual(t, 401, caller.Get(poll).Status, "%s stays valid when the operator's token is rotated", caller.User)
 	}
 	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
 	require.Equal(t, 200, revoked.Status, revoked.Text)
-	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.given"}, revoked.Data("also_changed"))
-	for _, made := range []*cluster.Client{deputy, phone, given} {
-		require.Equal(t, 401, made.Get(poll).Status, made.User)
-		require.Equal(t, "caller.revoke", auditOf(s, made.User)[0], made.User)
+	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.adopted"}, revoked.Data("also_changed"))
+	for _, caller := range []*cluster.Client{deputy, phone, adopted} {
+		require.Equal(t, 401, caller.Get(poll).Status, caller.User)
+		require.Equal(t, "caller.revoke", auditOf(s, caller.User)[0], caller.User)
 	}
-	require.Equal(t, 200, free.Get(poll).Status, "an admin without queues created it, and the operator never had its token")
+	require.Equal(t, 200, independent.Get(poll).Status, "an admin without queues created it, and the operator never had its token")
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// Access that a limited operator granted must end when the operator is revoked. So it cannot
-// change callers of other limited operators, and a caller that belongs to no operator
-// becomes its own when it rotates or changes it.
+// Access that a limited operator granted must end when the operator is revoked. So the operator
+// cannot change callers of other limited operators. A caller without an operator belongs to the
+// first limited operator that rotates or changes it.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -69,25 +69,25 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	sub := s.NewCallerWith("ops.sub", grants)
 	phone := sub.NewCallerWith("ops.sub.phone", senderOfBulk)
 	upper := ops.NewCallerWith("ops.sub.upper", senderOfBulk)
-	s.NewCallerWith("ops.given", senderOfBulk)
+	s.NewCallerWith("ops.adopted", senderOfBulk)
 	poll := func(by *cluster.Client, queue string) int {
 		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
 	}
 
-	for _, c := range []struct{ by, of *cluster.Client }{{ops, phone}, {sub, upper}} {
-		at := callerPath(s, c.of.User)
+	for _, c := range []struct{ operator, caller *cluster.Client }{{ops, phone}, {sub, upper}} {
+		at := callerPath(s, c.caller.User)
 		for _, r := range []cluster.Reply{
-			c.by.Post(at+"/rotate", ""), c.by.Do("PUT", at, `{"queues":["bulk","slow"]}`), c.by.Do("PUT", at, `{"roles":["admin"]}`),
+			c.operator.Post(at+"/rotate", ""), c.operator.Do("PUT", at, `{"queues":["bulk","slow"]}`), c.operator.Do("PUT", at, `{"roles":["admin"]}`),
 		} {
 			require.Equal(t, 403, r.Status, r.Text)
 			require.Contains(t, r.Text, "belongs to another admin")
 		}
-		require.Equal(t, []int{200, 403}, []int{poll(c.of, "bulk"), poll(c.of, "slow")}, "it goes on with its token")
-		require.Equal(t, 200, c.by.Get(at).Status)
+		require.Equal(t, []int{200, 403}, []int{poll(c.caller, "bulk"), poll(c.caller, "slow")}, "its token stays valid")
+		require.Equal(t, 200, c.operator.Get(at).Status)
 	}
 
 	// It may change the callers that its callers created, and those that belong to no operator.
-	require.Equal(t, 200, ops.Do("PUT", callerPath(s, "ops.given"), `{"queues":["bulk","slow"]}`).Status)
+	require.Equal(t, 200, ops.Do("PUT", callerPath(s, "ops.adopted"), `{"queues":["bulk","slow"]}`).Status)
 	require.Equal(t, 200, ops.Post(callerPath(s, "ops.sub")+"/rotate", "").Status)
 	rotated := ops.Post(callerPath(s, phone.User)+"/rotate", "")
 	require.Equal(t, 200, rotated.Status, rotated.Text)
@@ -96,9 +96,9 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 
 	other := s.NewCallerWith("ops.other", senderOfBulk)
 	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"]}`)
-	require.ElementsMatch(t, []any{"ops.sub", "ops.given"}, narrowed.Data("also_changed"))
+	require.ElementsMatch(t, []any{"ops.sub", "ops.adopted"}, narrowed.Data("also_changed"))
 	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
-	require.ElementsMatch(t, []any{"ops.sub", "ops.sub.phone", "ops.sub.upper", "ops.given"}, revoked.Data("also_changed"))
+	require.ElementsMatch(t, []any{"ops.sub", "ops.sub.phone", "ops.sub.upper", "ops.adopted"}, revoked.Data("also_changed"))
 	require.Equal(t, []int{401, 401, 200}, []int{poll(phone, "bulk"), poll(upper, "bulk"), poll(other, "bulk")})
 }
 
@@ -119,14 +119,14 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, 200, narrowed.Status, narrowed.Text)
 	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
-	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "no role was left")
-	require.Equal(t, 200, poll(other, "slow"), "another caller goes on")
+	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "a caller without a role is revoked")
+	require.Equal(t, 200, poll(other, "slow"), "another caller is not changed")
 	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []string{"caller.update", "caller.create"}, auditOf(s, "ops.both"))
 	require.Equal(t, []string{"caller.revoke", "caller.create"}, auditOf(s, "ops.slow"))
 
 	require.Equal(t, 200, s.Do("PUT", callerPath(s, "ops"), `{"queues":[]}`).Status)
-	require.Equal(t, 403, poll(both, "slow"), "a wider grant of the operator does not widen those of its callers")
+	require.Equal(t, 403, poll(both, "slow"), "the grants of its callers are not widened")
 }
 
 func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
@@ -163,7 +163,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	helper := deputy.NewCallerWith("ops.deputy.helper", grants)
 	modest := s.NewCallerWith("modest", grants)
 
-	// A count of the database that runs meanwhile may count new items twice until the next count.
+	// While the database is counted, new items may be counted twice until the next count, so this waits.
 	tasks := func(by *cluster.Client, want ...int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {
@@ -173,7 +173,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	tasks(ops, 200, 200)
 	tasks(deputy, 200, 200)
 	tasks(helper, 200, 429) // one quota for all three
-	tasks(modest, 200, 200) // another caller goes on
+	tasks(modest, 200, 200) // another caller has its own quota
 	send := func(by *cluster.Client, id int) int {
 		return by.Post("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%d","to":"user","type":"t","data":"x"}`, id)).Status
 	}
@@ -182,7 +182,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	}
 	require.Equal(t, []int{429, 429, 429, 200}, []int{send(ops, 9), send(deputy, 9), send(helper, 9), send(modest, 9)})
 
-	// Another process counts what is in the database.
+	// Another process gets its counts from the database.
 	_, h = cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
 	other := cluster.ServeHandler(t, h)
 	for _, by := range []*cluster.Client{ops, helper} {

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/overview"
 )
 
-// overview returns the last snapshot if the database is away: its time says how old it is.
+// overview returns the last snapshot if the database is unavailable. Its field at is the time of that snapshot.
 func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 	s, err := h.snapshot()
 	if err != nil && s.At.IsZero() {
@@ -83,7 +83,7 @@ func backlog(b overview.Backlog) api.Backlog {
 	return api.Backlog{Count: api.Count(b.Count), OldestSeconds: *seconds(&b.Oldest)}
 }
 
-// timeOf returns the zero time for none.
+// timeOf returns the zero time for nil.
 func timeOf(at *time.Time) time.Time {
 	if at == nil {
 		return time.Time{}

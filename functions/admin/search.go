@@ -24,7 +24,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search finds what has the text as an id, a number or a name. It returns only what the caller may read.
+// search finds the objects whose id, number or name is the text, among those that the caller may read.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -35,7 +35,7 @@ func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (a
 	return s.found, nil
 }
 
-// search is one search.
+// search is the state of one search.
 type search struct {
 	*handlers
 	c     *fn.Call
@@ -130,11 +130,11 @@ func (s *search) byNumber(ctx context.Context) error {
 // byName looks for an idempotency key and a request id, and for a caller.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
-		wanted := tasks.Search{Key: s.text, Caller: s.own()}
+		criteria := tasks.Search{Key: s.text, Caller: s.own()}
 		if len(s.text) <= 50 && s.own() == nil { // finding a request id reads many logs
-			wanted.Request = s.text
+			criteria.Request = s.text
 		}
-		if err := s.findTasks(ctx, wanted); err != nil {
+		if err := s.findTasks(ctx, criteria); err != nil {
 			return err
 		}
 	}
@@ -148,9 +148,9 @@ func (s *search) byName(ctx context.Context) error {
 	return ignoreUnknown(err)
 }
 
-func (s *search) findTasks(ctx context.Context, wanted tasks.Search) error {
-	wanted.Queues = s.c.Caller.Queues
-	ids, complete, err := s.taskStore.Find(ctx, wanted)
+func (s *search) findTasks(ctx context.Context, criteria tasks.Search) error {
+	criteria.Queues = s.c.Caller.Queues
+	ids, complete, err := s.taskStore.Find(ctx, criteria)
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func (o *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	o.Helper()
 	c := o.claim()
 	outs, errs := o.env.Tasks.Report([]*tasks.Report{{
-		Report:  task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: outcome, Message: "said"},
+		Report:  task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: outcome, Message: "no signal"},
 		Request: []byte(`{}`),
 	}})
 	require.NoError(o, errs[0])

@@ -139,7 +139,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 	return t, err
 }
 
-// reveal returns the phone number and the content in full. The audit entry is written before.
+// reveal writes an audit entry and then returns the full phone number and content.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {

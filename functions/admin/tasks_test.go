@@ -23,8 +23,8 @@ func TestTasks(t *testing.T) {
 	c := o.claim()
 
 	list := func(query string) (ids []string) {
-		for _, x := range mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
-			ids = append(ids, x.TaskID)
+		for _, item := range mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
+			ids = append(ids, item.TaskID)
 		}
 		return ids
 	}
@@ -50,7 +50,7 @@ func TestTasks(t *testing.T) {
 	}
 	require.Equal(t, []string{"received", "claimed", "report"}, events)
 	require.Equal(t, "192.0.2.7", one.Timeline[0].SourceIP)
-	require.Equal(t, "said", one.Timeline[2].Message)
+	require.Equal(t, "no signal", one.Timeline[2].Message)
 	o.requireError(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
 
 	o.requireError(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
@@ -79,7 +79,7 @@ func TestManualChangesOfTasks(t *testing.T) {
 	require.Equal(t, "asked to", actions[0].Reason)
 	require.Equal(t, "tower is back", actions[1].Reason)
 	require.Equal(t, "admin", actions[0].CallerName)
-	require.JSONEq(t, `{"state":"pending","reason":"","retry_count":0,"result":"said"}`, string(actions[0].Before))
+	require.JSONEq(t, `{"state":"pending","reason":"","retry_count":0,"result":"no signal"}`, string(actions[0].Before))
 
 	for outcome, state := range map[string]string{"succeeded": "succeeded", "failed": "failed", "resend": "pending"} {
 		id := o.submit(func(s *tasks.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
@@ -100,13 +100,13 @@ func TestManualChangesOfTasks(t *testing.T) {
 func TestViewersSeeOnlyTheHostOfTheCallbackURL(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, eyes := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer")
-	made := shop.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hi","callback_url":"https://shop.example/SECRETMARK"}`)
-	require.Equal(t, 200, made.Status, made.Text)
-	for _, path := range []string{cluster.AdminPath + "tasks", cluster.AdminPath + "tasks/" + made.Data("task_id").(string)} {
+	shop, viewer := s.NewCaller("shop", "submitter"), s.NewCaller("viewer", "viewer")
+	sent := shop.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hi","callback_url":"https://shop.example/SECRETMARK"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
+	for _, path := range []string{cluster.AdminPath + "tasks", cluster.AdminPath + "tasks/" + sent.Data("task_id").(string)} {
 		require.Contains(t, s.Get(path).Text, "SECRETMARK", path)
 		require.Contains(t, shop.Get(path).Text, "SECRETMARK", path)
-		got := eyes.Get(path)
+		got := viewer.Get(path)
 		require.Contains(t, got.Text, `"callback_url":"https://shop.example/****"`, path)
 		require.NotContains(t, got.Text, "SECRETMARK", path)
 	}

@@ -69,10 +69,10 @@ func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req t
 	return templateResponse(t), err
 }
 
-// setIfGiven sets a value if the request has the field.
-func setIfGiven[V any](old *V, given *V) {
-	if given != nil {
-		*old = *given
+// setIfGiven sets target if the request has the field.
+func setIfGiven[V any](target, field *V) {
+	if field != nil {
+		*target = *field
 	}
 }
 
