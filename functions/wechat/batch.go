@@ -40,8 +40,8 @@ type batch struct {
 	sends    map[task.ID]subscribe.Send
 	paused   map[subscribe.CallerTemplate]bool
 
-	mu          sync.Mutex // guards what follows, and tally.results
-	stopReason  *result    // if set, no further attempt is begun
+	mu          sync.Mutex // guards the fields below, and tally.results
+	stopReason  *result    // if set, no further attempt is started
 	stopClasses []class    // of all results that stopped the batch
 	errs        []error
 }
@@ -53,8 +53,8 @@ func (s *sender) newBatch(deadline time.Time) *batch {
 // hasMore reports whether another batch should be claimed.
 func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
 
-// send claims a batch, and sends and reports all of it, also after ctx has ended. The error is of the
-// database; tasks that it kept from being reported end with their leases.
+// send claims a batch, and sends and reports all of it, even if ctx ends meanwhile. It returns errors of
+// the database. Tasks that could not be reported stay claimed until their leases expire.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -94,8 +94,9 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 	return claimed, err
 }
 
-// prepare reads what all attempts need, and stops the batch if it cannot. The token comes first, as it
-// may take long: messages that are delivered and templates that are paused meanwhile must be seen.
+// prepare reads what all attempts need, and stops the batch on an error. It gets the token first, which
+// may take seconds: a message that is delivered, or a template that is paused, in this time must not be
+// sent.
 func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
@@ -122,8 +123,8 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	}
 }
 
-// attempt sends the message of one task, unless the message, its template or the batch excludes that. It
-// returns nil if the claim is lost.
+// attempt sends the message of one task. It does not send if the batch was stopped, the message was sent
+// or its template is paused. It returns nil if the claim is lost.
 func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {
@@ -165,7 +166,7 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 	return b.client.send(ctx, b.token, m)
 }
 
-// applyResult does what a result means for other messages.
+// applyResult updates the errors of the template, and stops the batch if other attempts would fail too.
 func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	switch r.class {
 	case sent:

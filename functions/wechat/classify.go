@@ -31,8 +31,7 @@ const (
 	// that does not count in the failure rate. If an earlier attempt ended unknown, that attempt may have
 	// used the consent, or there never was one. Report a final unknown.
 	noConsent
-	// quotaSpent: no more calls today. Release, and pause the queue until
-	// nextMidnight.
+	// quotaSpent: no more calls today. Release, and pause the queue until quotaUntil.
 	quotaSpent
 	// misconfigured: no message can be sent until an operator acts. Release, pause the queue and log an
 	// error.
@@ -141,14 +140,13 @@ type refusal struct {
 	errmsg  string // without token and secret
 }
 
-// Error returns both.
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
 
-// quotaUntil is when the daily quota may be tried again: a little after midnight, because a try before
-// WeChat's midnight would pause the queue for another day.
+// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. A call
+// before that midnight would be refused and pause the queue for another day.
 func quotaUntil(now time.Time) time.Time { return nextMidnight(now.Add(-clockSlack)).Add(clockSlack) }
 
-// nextMidnight is when WeChat's daily quotas are reset: 0:00 in Shanghai, which has been UTC+8 all year
+// nextMidnight returns when WeChat resets its daily quotas: 0:00 in Shanghai. That is UTC+8 all year
 // since 1991, so no time zone database is needed.
 func nextMidnight(now time.Time) time.Time {
 	shanghai := time.FixedZone("Asia/Shanghai", 8*60*60)

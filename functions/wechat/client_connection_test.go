@@ -20,11 +20,11 @@ type failingConn struct {
 	writes, from, cut int
 }
 
-func (b *failingConn) Write(p []byte) (int, error) {
-	if b.writes++; b.writes < b.from {
-		return b.Conn.Write(p)
+func (c *failingConn) Write(p []byte) (int, error) {
+	if c.writes++; c.writes < c.from {
+		return c.Conn.Write(p)
 	}
-	n, err := b.Conn.Write(p[:b.cut])
+	n, err := c.Conn.Write(p[:c.cut])
 	return n, errors.Join(err, errors.New("connection broken"))
 }
 
@@ -87,15 +87,15 @@ func TestCancelledSendIsNotAwayIfItArrived(t *testing.T) {
 	for i := range 300 {
 		m := testMessage()
 		m.OpenID = fmt.Sprint("user", i)
-		ctx, end := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Microsecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Microsecond)
 		results[m.OpenID] = client.send(ctx, token, m).class
-		end()
+		cancel()
 	}
 	require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class)
 	for _, arrived := range w.Sends() {
 		require.NotEqual(t, away, results[arrived.OpenID], arrived.OpenID)
 	}
-	for openID, came := range results {
-		require.Contains(t, []class{away, unknown, sent}, came, openID)
+	for openID, got := range results {
+		require.Contains(t, []class{away, unknown, sent}, got, openID)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// postEvent calls the function. It returns an error if that is killed before it responds.
+// postEvent calls the function. It returns an error if the process is killed before it responds.
 func postEvent(url string) error {
 	req, err := http.NewRequest(http.MethodPost, url+"/events/wechat", strings.NewReader(`{}`))
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *wechatServer) begin() {
 	c.T.Cleanup(call.Wait)
 }
 
-// beginWithoutToken is begin, and returns when the function waits for a token, which
-// it gets after ClearFaults.
+// beginWithoutToken is begin, and returns when the function waits for a token. The token is
+// returned after ClearFaults.
 func (c *wechatServer) beginWithoutToken() {
 	c.T.Helper()
 	c.fake.InjectFault(sandbox.WeChatFault{TokenCalls: true, Delay: time.Hour})
@@ -55,9 +55,9 @@ func (c *wechatServer) beginWithoutToken() {
 	c.until("requests a token", func() bool { return c.fake.TokenCalls() == calls+1 })
 }
 
-func (c *wechatServer) until(what string, is func() bool) {
+func (c *wechatServer) until(name string, condition func() bool) {
 	c.T.Helper()
-	cluster.Eventually(c.T, is, what)
+	cluster.Eventually(c.T, condition, name)
 }
 
 func (c *wechatServer) untilDelivered() {
@@ -109,8 +109,8 @@ func (k *rowLock) endWaiters() {
 	k.release()
 }
 
-// killAt clears the faults, and kills the function when a statement of it waits for the
-// task, which it leaves locked.
+// killAt clears the faults, and kills the function when one of its statements waits for the
+// locked task. The task stays locked.
 func (c *wechatServer) killAt(o subscribe.Submitted, statement string) *rowLock {
 	c.T.Helper()
 	row := c.lockTask(o)
@@ -127,7 +127,7 @@ func (c *wechatServer) kill() {
 	c.fake.ClearFaults()
 }
 
-// beginAndCall begins with a fault, and returns when WeChat is called.
+// beginAndCall injects a fault, calls the function, and returns when WeChat is called.
 func (c *wechatServer) beginAndCall(f sandbox.WeChatFault) {
 	c.T.Helper()
 	c.fake.InjectFault(f)
@@ -135,8 +135,8 @@ func (c *wechatServer) beginAndCall(f sandbox.WeChatFault) {
 	c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 }
 
-// steps kill the function at one point of its work each. safe means that the task was
-// not marked, so that another process sends it.
+// Each step kills the function at another point of a send. safe means that the task was not
+// marked as sending, so that another process sends it.
 var steps = []struct {
 	name string
 	kill func(c *wechatServer, o subscribe.Submitted)
@@ -187,8 +187,8 @@ func (c *wechatServer) finish() {
 	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "there are no more calls than claims")
 }
 
-// Each step is tested with policy hold, and each other policy at one step: the tests of
-// the store prove what a policy does when a lease expires.
+// Each step is tested with policy hold, and each other policy at one step only: the tests of
+// the store cover what each policy does when a lease expires.
 func TestKilledFunctionFollowsPolicy(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {
@@ -230,13 +230,13 @@ func TestKilledFunctionFollowsPolicy(t *testing.T) {
 	}
 }
 
-func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
+func TestRepeatedlyKilledFunctionsFollowPolicies(t *testing.T) {
 	t.Parallel()
-	const orders, kills = 90, 8
+	const messages, kills = 90, 8
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
 	c.fake.InjectFault(sandbox.WeChatFault{Delay: 5 * time.Millisecond, DeliverFirst: true})
 	policies := map[string]task.Policy{}
-	for n := range uint64(orders) {
+	for n := range uint64(messages) {
 		user := fmt.Sprint("user-", n)
 		policies[user] = task.Policy(n % 3)
 		c.fake.Grant(user, "T1", 1)
@@ -245,11 +245,11 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 	for range kills {
 		other := *c
 		other.start()
-		begun := len(c.fake.Sends())
+		before := len(c.fake.Sends())
 		c.begin()
 		other.begin()
 		c.until("some are sent", func() bool {
-			return len(c.fake.Sends()) > begun+3 || c.Count(`select count(*) from task_live where state in (1, 2)`) == 0
+			return len(c.fake.Sends()) > before+3 || c.Count(`select count(*) from task_live where state in (1, 2)`) == 0
 		})
 		require.NoError(t, c.process.Kill())
 		require.NoError(t, other.process.Kill())
@@ -257,9 +257,9 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 		c.start()
 	}
 	c.finish()
-	asked, delivered := map[string]int{}, map[string]int{}
+	calls, delivered := map[string]int{}, map[string]int{}
 	for _, s := range c.fake.Sends() {
-		asked[s.OpenID]++
+		calls[s.OpenID]++
 	}
 	for _, s := range c.fake.Delivered() {
 		delivered[s.OpenID]++
@@ -267,12 +267,12 @@ func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 	for user, policy := range policies {
 		require.LessOrEqual(t, delivered[user], 1, user)
 		if policy != task.Resend {
-			require.LessOrEqual(t, asked[user], 1, user)
+			require.LessOrEqual(t, calls[user], 1, user)
 		}
 	}
-	require.Equal(t, orders, c.Count(`select count(*) from task_done`)+c.Count(`select count(*) from task_live where state = 3`))
+	require.Equal(t, messages, c.Count(`select count(*) from task_done`)+c.Count(`select count(*) from task_live where state = 3`))
 	require.Zero(t, c.Count(`select count(*) from subscribe_message_logs g where send_status = 1 and receiver_openid <> all($1)`, slices.Collect(maps.Keys(delivered))), "each message with status sent is delivered")
-	t.Logf("%d orders, %d calls, %d delivered, %d without consent, %d held, %d failed as unknown", orders, len(c.fake.Sends()), len(c.fake.Delivered()),
+	t.Logf("%d messages, %d calls, %d delivered, %d without consent, %d held, %d failed", messages, len(c.fake.Sends()), len(c.fake.Delivered()),
 		c.Count(`select count(*) from task_done where status = 3 and error_code = '43101'`), c.Count(`select count(*) from task_live`),
 		c.Count(`select count(*) from task_done where status = 3`))
 }
@@ -288,7 +288,7 @@ func TestEndingFunctionFinishesItsSendsAndReleasesRest(t *testing.T) {
 		require.Equal(t, "succeeded, retries 0; row 1; calls 1, delivered 1", c.outcome(sending))
 		require.Equal(t, "pending, retries 0; row 0; calls 1, delivered 1", c.outcome(rest))
 	})
-	t.Run("not begun", func(t *testing.T) {
+	t.Run("not started", func(t *testing.T) {
 		t.Parallel()
 		c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 		claimed := c.submit(1)

@@ -35,14 +35,14 @@ func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.submitUnknown()
-	was, err := c.db.Tasks.ByID(t.Context(), first.TaskID)
+	failed, err := c.db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	c.Exec(`delete from provider_tokens`)
 	c.start() // without a cached token
 	second := c.submit(1)
 	c.beginWithoutToken()
 
-	outs, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: was.AppID, CallerID: task.ServiceCaller, ClaimID: was.ClaimID}}})
+	outs, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: failed.AppID, CallerID: task.ServiceCaller, ClaimID: failed.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
 	c.fake.ClearFaults()

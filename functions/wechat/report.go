@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const reportRetryDelay = 500 * time.Millisecond // between the tries to report while the database is unavailable
+const reportRetryDelay = 500 * time.Millisecond // between attempts to report while the database is unavailable
 
 // report returns the report of an attempt. mayHaveBeenSent means that the outcome of an earlier attempt of the
 // message is unknown.
@@ -81,8 +81,8 @@ func (b *batch) wake(out tasks.Reported) {
 	}
 }
 
-func (b *batch) count(what string) {
+func (b *batch) count(result string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.results[what]++
+	b.results[result]++
 }

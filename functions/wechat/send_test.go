@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimAsOther returns the message's task, claimed by another instance.
+// claimAsOther claims the one pending task as another instance.
 func (c *wechatServer) claimAsOther() tasks.Claimed {
 	c.T.Helper()
 	claimed, _, err := c.db.Tasks.Claim(c.T.Context(), tasks.ClaimRequest{
@@ -42,13 +42,13 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	change := func(s *subscribe.Submission) { s.OnUnknown = task.Fail }
 	first := c.submit(1, change)
-	held := c.claimAsOther()
-	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
+	claimed := c.claimAsOther()
+	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: claimed.ID, AppID: "another", ClaimID: claimed.ClaimID, Lease: time.Minute, Sending: true}, nil)
 	require.NoError(t, err)
 	c.expireLeases()
 	second := c.submit(1, change)
 	require.Equal(t, first.ID, second.ID)
-	_, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID}}})
+	_, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: claimed.ID, AppID: "another", ClaimID: claimed.ClaimID}}})
 	require.NoError(t, errs[0])
 	c.run()
 	require.Equal(t, "succeeded, retries 0; row 1; calls 0, delivered 0", c.outcome(first))
@@ -141,28 +141,28 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 		require.NoError(t, err)
 	}
 	cluster.Eventually(t, func() bool { _, err := o.JetStream().Stream(t.Context(), "WAKE"); return err == nil })
-	delivered := func(n int) {
+	waitDelivered := func(n int) {
 		t.Helper()
 		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.Count(`select count(*) from task_live`) == 0 })
 	}
 	c.submit(1)
 	wake("wake.queue.wechat")
-	delivered(1)
+	waitDelivered(1)
 
 	fake.InjectFault(scripted(-1, 1))
 	c.submit(2)
 	wake("wake.queue.wechat")
-	delivered(2)
+	waitDelivered(2)
 
 	fake.InjectFault(scripted(45009, 1))
-	waits := c.submit(3)
+	waiting := c.submit(3)
 	wake("wake.queue.wechat")
 	c.until("paused", func() bool { return c.Count(`select count(*) from queue_pauses`) == 1 })
 	c.until("released", func() bool { return c.Count(`select count(*) from task_live where state = 1`) == 1 })
-	require.Len(t, fake.Delivered(), 2, c.outcome(waits))
+	require.Len(t, fake.Delivered(), 2, c.outcome(waiting))
 	c.Exec(`update queue_pauses set until = now()`)
 	wake("wake.sweep")
-	delivered(3)
+	waitDelivered(3)
 }
 
 // The trigger repeats a failed call with growing delays; a wake-up would replace them.

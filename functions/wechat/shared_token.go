@@ -9,7 +9,7 @@ import (
 // provider is WeChat's name in the table of provider tokens.
 const provider = "wechat"
 
-// sharedTokens keeps the token of an app in the database.
+// sharedTokens stores the token of an app in the database.
 type sharedTokens struct {
 	subscribe *subscribe.Store
 	appID     string

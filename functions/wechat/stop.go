@@ -11,21 +11,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// pausedBy is the name in pauses of the queue that this function makes.
+// pausedBy is the name of this function in the pauses of the queue that it starts.
 const pausedBy = "wechat"
 
-// stop ends the batch: no further attempt is begun. For a spent quota or wrong settings it also pauses
-// the queue, before the rest of the batch is released, so that the released tasks wait for the end of the
-// pause.
+// stop ends the batch: no further attempt is started. For a spent quota or wrong settings it also pauses
+// the queue. It does so before the rest of the batch is released, so that the released tasks wait for the
+// end of the pause.
 func (b *batch) stop(ctx context.Context, r result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	known := slices.Contains(b.stopClasses, r.class)
-	if b.stopClasses = append(b.stopClasses, r.class); known {
+	handled := slices.Contains(b.stopClasses, r.class)
+	if b.stopClasses = append(b.stopClasses, r.class); handled {
 		return
 	}
 	if b.stopReason == nil {
-		b.stopReason = &result{r.verdict, r.code, "not begun: " + r.message}
+		b.stopReason = &result{r.verdict, r.code, "not started: " + r.message}
 	}
 	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat returned " + r.code + ": " + r.message}
 	switch r.class {
@@ -46,12 +46,12 @@ func (b *batch) stop(ctx context.Context, r result) {
 	b.env.WakeSweepAt(p.Until)
 }
 
-// stopped returns the result for tasks whose attempts are not begun, or nil if the batch goes on.
+// stopped returns the result of attempts that are not started, or nil if the batch goes on.
 func (b *batch) stopped() *result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopReason == nil && b.isDraining() {
-		return &result{verdict{class: away}, codeNotSent, "not begun: this instance is ending"}
+		return &result{verdict{class: away}, codeNotSent, "not started: this instance is ending"}
 	}
 	return b.stopReason
 }

@@ -62,11 +62,11 @@ func (c *client) replace(ctx context.Context, refused token) (token, error) {
 	return c.cached.store(c.shared.Refresh(ctx, refused, c.fetchToken))
 }
 
-func (h *cachedToken) store(t token, err error) (token, error) {
+func (c *cachedToken) store(t token, err error) (token, error) {
 	if err != nil {
 		return token{}, err
 	}
-	h.value, h.until = t, time.Now().Add(t.Left-renewBefore)
+	c.value, c.until = t, time.Now().Add(t.Left-renewBefore)
 	return t, nil
 }
 

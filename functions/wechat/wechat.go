@@ -73,7 +73,7 @@ type sender struct {
 	tasks       *tasks.Store
 	env         *fn.Env
 	cfg         Config
-	app         string // this instance
+	app         string // the app_id of this instance's claims
 	client      *client
 	logDisabled func() // logs once that there is no app id
 }
@@ -82,8 +82,8 @@ type sender struct {
 // between them.
 func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
 
-// send sends pending tasks, batch by batch, until none can be claimed or a batch has stopped. When the
-// call's time or the process ends first, it wakes another call.
+// send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the
+// time of the call is over before that, or the process is draining, it wakes another call.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
 		s.logDisabled()

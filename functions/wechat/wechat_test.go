@@ -31,7 +31,7 @@ type wechatServer struct {
 
 const tea = `{"thing1":{"value":"Tea"}}`
 
-// startWeChat starts both. Retries are due at once, unless env sets RETRY_BACKOFF.
+// startWeChat starts a wechatServer. Retries are due at once, unless env sets RETRY_BACKOFF.
 func startWeChat(t *testing.T, o sandbox.WeChatOptions, env ...string) *wechatServer {
 	t.Helper()
 	fake, url := sandbox.NewWeChat(t, o), sandbox.NewDatabase(t)
@@ -80,8 +80,8 @@ func (c *wechatServer) advance(d time.Duration) {
 	c.Exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
 }
 
-// outcome describes the outcome of a message in one line: its task, its row, and how many
-// calls WeChat got and how many messages it delivered.
+// outcome describes the outcome of a message in one line: its task, its row, and the numbers of
+// calls to WeChat and of delivered messages.
 func (c *wechatServer) outcome(o subscribe.Submitted) string {
 	c.T.Helper()
 	now, err := c.db.Tasks.ByID(c.T.Context(), o.TaskID)
@@ -193,7 +193,7 @@ func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 	require.Len(t, s.fake.Delivered(), 4)
 }
 
-// The first try may have used the consent, or the user never gave it: the result is the same.
+// Whether the first attempt used the consent or the user never gave it, the result is the same.
 func TestMissingConsentAfterUnknownSendIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -238,26 +238,26 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	s.run()
 	require.Equal(t, 3, s.Count(`select count(*) from task_done where status = 3 and error_code = '40037'`))
 	s.requireOneError()
-	waits, other := s.submit(3), s.submit(4, func(sub *subscribe.Submission) { sub.TemplateID = "T2" })
+	waiting, other := s.submit(3), s.submit(4, func(sub *subscribe.Submission) { sub.TemplateID = "T2" })
 	s.run()
-	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waits))
-	require.InDelta(t, time.Hour, s.dueIn(waits), float64(20*time.Second))
+	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waiting))
+	require.InDelta(t, time.Hour, s.dueIn(waiting), float64(20*time.Second))
 	require.Contains(t, s.outcome(other), "succeeded")
 	s.advance(time.Hour)
 	s.run()
-	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waits))
+	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waiting))
 
 	due, err := s.db.Subscribe.ResumeTemplate(t.Context(), "T1", nil, store.Operator{Name: "op"})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
 	s.run()
-	require.Equal(t, "failed/rejected, retries 0; row 2 40037; calls 5, delivered 1", s.outcome(waits))
+	require.Equal(t, "failed/rejected, retries 0; row 2 40037; calls 5, delivered 1", s.outcome(waiting))
 }
 
 func TestBadDataPausesTemplateForItsCallerOnly(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
-	var neighbour []subscribe.Submitted
+	var otherCallers []subscribe.Submitted
 	for n, caller := range []int64{7, 8, 7, 7, 7, 8} {
 		o := s.submit(uint64(n), func(sub *subscribe.Submission) {
 			if sub.CallerID = caller; caller == 7 {
@@ -265,11 +265,11 @@ func TestBadDataPausesTemplateForItsCallerOnly(t *testing.T) {
 			}
 		})
 		if caller == 8 {
-			neighbour = append(neighbour, o)
+			otherCallers = append(otherCallers, o)
 		}
 	}
 	s.run()
-	for _, o := range neighbour {
+	for _, o := range otherCallers {
 		require.Equal(t, "succeeded, retries 0; row 1; calls 5, delivered 2", s.outcome(o))
 	}
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where caller_id = 7 and state = 0`), "successes of another caller do not reset the errors")
@@ -306,9 +306,9 @@ func TestSpentQuotaPausesUntilMidnightInShanghai(t *testing.T) {
 	require.True(t, paused)
 	require.Equal(t, "wechat", p.PausedBy)
 	require.Contains(t, p.Reason, "45009")
-	const fromMidnight = 8 * time.Hour // Shanghai is so far ahead
 	require.WithinRange(t, p.Until, before, before.Add(24*time.Hour+2*time.Minute))
-	require.Equal(t, time.Minute, p.Until.Add(fromMidnight).Sub(p.Until.Add(fromMidnight).Truncate(24*time.Hour)), "a little after midnight")
+	local := p.Until.Add(8 * time.Hour) // in Shanghai
+	require.Equal(t, time.Minute, local.Sub(local.Truncate(24*time.Hour)), "a minute after midnight")
 
 	for range 3 {
 		s.run()
@@ -326,10 +326,10 @@ func TestWrongAppSettingsPauseTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		env   string
-		asked int
+		calls int
 	}{
 		"40125": {env: "WECHAT_APP_SECRET=wrong"},
-		"48001": {asked: 1},
+		"48001": {calls: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -340,7 +340,7 @@ func TestWrongAppSettingsPauseTheQueue(t *testing.T) {
 			o := s.submit(1)
 			s.run()
 			s.run()
-			want := fmt.Sprintf("pending, retries 0; row 0 %s; calls %d, delivered 0", name, c.asked)
+			want := fmt.Sprintf("pending, retries 0; row 0 %s; calls %d, delivered 0", name, c.calls)
 			require.Equal(t, want, s.outcome(o))
 			s.requireOneError()
 			p, paused, err := s.db.Tasks.QueuePause(t.Context(), task.WeChatQueue)
@@ -357,7 +357,7 @@ func TestWrongAppSettingsPauseTheQueue(t *testing.T) {
 			_, err = s.db.Tasks.ResumeQueue(t.Context(), task.WeChatQueue, store.Operator{Name: "op"})
 			require.NoError(t, err)
 			s.run()
-			require.Equal(t, fmt.Sprintf("succeeded, retries 0; row 1; calls %d, delivered 1", c.asked+1), s.outcome(o))
+			require.Equal(t, fmt.Sprintf("succeeded, retries 0; row 1; calls %d, delivered 1", c.calls+1), s.outcome(o))
 		})
 	}
 }
