@@ -14,11 +14,11 @@ func (s *site) alerts(p *page) error {
 	return p.show("alerts", p.T("Alerts"), found)
 }
 
-// alertValue writes the value of an alert: a number of tasks, or a part of 1 as a percentage.
+// alertValue formats the value of an alert: a number of tasks, or a fraction as a percentage.
 func alertValue(kind string, value any) string {
 	n, _ := value.(float64)
-	if given, ok := value.(*float64); ok && given != nil {
-		n = *given
+	if pointer, ok := value.(*float64); ok && pointer != nil {
+		n = *pointer
 	}
 	if kind == "backlog" {
 		return number(int64(n))

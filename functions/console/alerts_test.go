@@ -61,8 +61,8 @@ func TestDeadLetters(t *testing.T) {
 	require.Equal(t, 400, got.status)
 	got.has(t, `<details open>`, `<span class="wrong">`)
 
-	eye := s.NewCaller("eye", "viewer")
-	v := logIn(t, s, eye.User, eye.Password)
+	viewer := s.NewCaller("viewer", "viewer")
+	v := logIn(t, s, viewer.User, viewer.Password)
 	require.NotContains(t, v.get("/console/dead-letters").text, "/dismiss")
 	require.Equal(t, 403, v.submit("/console/dead-letters/"+id+"/dismiss", "reason", "r").status)
 

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// apiMessages are the messages with which the API refuses what forms, filters and buttons send, in Chinese. %s is the next value,
-// %[2]s the second one. TestEveryMessageOfTheAPIHasATranslation finds missing ones.
+// apiMessages has the Chinese translations of the errors that the API returns to forms, filters and buttons. %s is the next
+// value, %[2]s the second one. TestEveryMessageOfTheAPIHasATranslation finds missing translations.
 var apiMessages = map[string]string{
 	"the request has invalid fields: %s %s": "%s %s",
 	"the request has invalid fields":        "请求中有无效字段",
@@ -232,7 +232,7 @@ var apiMessages = map[string]string{
 	"there is no such path": "没有这个页面",
 	"this caller has too many %s; retry after the time in Retry-After":      "该调用方的请求过多，请稍后再试",
 	"this caller may not act for %s; only an admin without queues may":      "该调用方不能代表 %s；只有不限定队列的管理员可以",
-	"this concerns more than the queues to which this admin is limited: %s": "这超出了该管理员限定的队列：需要 %s 角色",
+	"this concerns more than the queues to which this admin is limited: %s": "这超出了该管理员限定的队列：%s",
 	"this instance has no memory left for this call, try again":             "服务内存不足，请稍后再试",
 	"this instance is about to end, try again":                              "服务正在重启，请稍后再试",
 	"this needs the role %s":                                                "需要角色：%s",
@@ -260,7 +260,7 @@ type messagePattern struct {
 	chinese string
 }
 
-// messagePatterns are the messages with values, the most specific ones first.
+// messagePatterns are the messages with values, longest fixed text first.
 var messagePatterns = sync.OnceValue(func() []messagePattern {
 	var texts []string
 	for text := range apiMessages {
@@ -279,10 +279,11 @@ var messagePatterns = sync.OnceValue(func() []messagePattern {
 	return patterns
 })
 
-// translatedValues are values of messages that are translated, too.
+// translatedValues are the values in messages that must be translated too.
 var translatedValues = slices.Concat(taskStates, messageStates, formats)
 
-// ofAPI returns a message of the API in the language of a page. Messages of the console itself have it already.
+// ofAPI returns a message of the API in the language of a page. Messages of the console itself are translated already and
+// are returned unchanged.
 func ofAPI(language, message string) string {
 	if language != "zh" {
 		return message
@@ -317,7 +318,7 @@ func fillIn(text string, values []string) string {
 	})
 }
 
-// refusalOf returns the refusal in err in the language of the page, or nil if it is none.
+// refusalOf returns the refusal in err, in the language of the page, or nil if err is not a refusal.
 func (p *page) refusalOf(err error) *api.Error {
 	var refused *api.Error
 	if !errors.As(err, &refused) {

@@ -35,16 +35,16 @@ func TestMessagesOfTheAPIInChinese(t *testing.T) {
 	}
 }
 
-// messageSources are the packages whose refusals a visitor of the console can meet.
+// messageSources are the packages whose errors the console can show.
 var messageSources = []string{
 	"functions/admin", "functions/messages", "functions/submit", "functions/subscribe", "functions/webhooks", "shared/decode", "shared/task", "shared/store",
 	"shared/store/admin", "shared/store/callers", "shared/store/messages", "shared/store/subscribe", "shared/store/tasks", "shared/store/webhooks",
 }
 
-// unseen are files whose refusals no form, filter or button of the console can cause.
+// unseen matches files whose errors no form, filter or button of the console can cause.
 var unseen = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscribe/(record|request))\.go$|store/messages/confirm\.go$|store/tasks/claim\.go$|task/(id|key|subscribe_data|alert|backoff)\.go$`)
 
-// unseenMessages are single ones.
+// unseenMessages are errors in other files that no form, filter or button of the console can cause.
 var unseenMessages = map[string]bool{
 	"no such secret": true, "differs from the header Idempotency-Key; send one of them": true, "must be unknown": true,
 	"must not be sent with a batch; give each item its own idempotency_key": true, "replaced by a newer submission": true,
@@ -100,10 +100,10 @@ func (s *sources) read(t *testing.T, directory string) {
 	}
 }
 
-// messageArguments says which argument of a function is a message.
+// messageArguments has the index of the argument that is a message, by function.
 var messageArguments = map[string]int{"When": 2, "addf": 1, "Refuse": 1, "NotFound": 0, "note": 1, "failAt": 1}
 
-// messages returns the messages of all refusals, with %s for each value.
+// messages returns the messages of all errors, with %s for each value.
 func (s *sources) messages() (found []string) {
 	for _, file := range s.files {
 		add := func(e ast.Expr, prefix string) {
@@ -141,7 +141,7 @@ func nameOf(e ast.Expr) string {
 
 var verb = regexp.MustCompile(`%[.\d]*[a-z]`)
 
-// text is the value of an expression, with %s for what is not constant.
+// text returns the value of an expression, with %s for each part that is not constant.
 func (s *sources) text(e ast.Expr, pkg string) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

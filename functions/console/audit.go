@@ -28,7 +28,7 @@ type difference struct {
 	Field, Before, After string
 }
 
-// differences compares the row before and after a change. What is sent to one person is hidden, as in lists.
+// differences compares the row before and after a change. Phone numbers are masked and contents hidden, as in lists.
 func differences(language string, before, after json.RawMessage) []difference {
 	was, is := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(was)
@@ -50,7 +50,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue is hidden for a value of an audit entry, of which "" is none.
+// hiddenValue is hidden for a value of an audit entry, where "" means no value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""
@@ -58,18 +58,18 @@ func hiddenValue(language, value string) string {
 	return hidden(language, value)
 }
 
-// fieldsOf returns the fields of a JSON object as people read them.
+// fieldsOf returns the fields of a JSON object as readable text.
 func fieldsOf(object json.RawMessage) map[string]string {
 	var values map[string]json.RawMessage
 	shown := map[string]string{}
 	if json.Unmarshal(object, &values) != nil {
-		return shown // there is no row
+		return shown // without a row
 	}
 	for field, raw := range values {
 		var value string
 		var list []string
 		switch {
-		case json.Unmarshal(raw, &list) == nil: // null is an empty one
+		case json.Unmarshal(raw, &list) == nil: // null is an empty list
 			value = strings.Join(list, ", ")
 		case json.Unmarshal(raw, &value) != nil:
 			value = string(raw)

@@ -25,7 +25,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// tab is a page in a real browser: headless Chromium. With SCREENSHOTS=directory, shot keeps what it shows.
+// tab is a page in a real browser: headless Chromium. With SCREENSHOTS=directory, shot saves screenshots there.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -37,15 +37,15 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
-// chromium is the one browser of the package: to start one takes seconds of a core.
+// chromium is the one browser of the package: starting one takes seconds of processor time.
 var chromium struct {
 	start sync.Once
 	ctx   context.Context
 	end   func()
 }
 
-// chromiumProgram returns the path of the browser, "" if there is none. The headless shell, which has no window to draw,
-// needs a third of the processor time. Its command in PATH is a script that would leave it running.
+// chromiumProgram returns the path of the browser, "" if there is none. The headless shell draws no window and needs a third
+// of the processor time. It is started by its full path, since its command in PATH is a script that would leave it running.
 func chromiumProgram() string {
 	for _, name := range []string{"/usr/lib/chromium/chromium-headless-shell", "chromium"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -61,13 +61,13 @@ func startChromium(program string) {
 		panic(err)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.UserDataDir(profile),
-		// Otherwise each page that is opened starts several processes ahead.
+		// Without these flags, each new page starts several processes.
 		chromedp.Flag("process-per-site", true), chromedp.Flag("renderer-process-limit", "1"), chromedp.DisableGPU,
 		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess,BackForwardCache,MediaRouter,OptimizationHints,Translate,site-per-process"))
 	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
-	chromium.ctx, _ = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // about events that it does not know
+	chromium.ctx, _ = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // its errors are about unknown events
 	chromium.end = func() {
-		_ = chromedp.Cancel(chromium.ctx) // it closes by itself, so that nothing writes to the profile any more
+		_ = chromedp.Cancel(chromium.ctx) // waits until the browser has ended, so that the profile can be removed
 		end()
 		_ = os.RemoveAll(profile)
 	}
@@ -82,15 +82,14 @@ func endChromium() {
 	}
 }
 
-// window is a window of the browser with cookies of its own. Tests use it one after the other, as each new one would
-// start a process.
+// window is a window of the browser with its own cookies. Tests reuse windows, since a new one would start a process.
 type window struct {
 	ctx     context.Context
 	close   func()
 	profile cdp.BrowserContextID
 }
 
-// windows has those that no test uses; nil is one that is not open yet. A test has one at a time.
+// windows has the windows that no test is using; nil stands for a window that is not open yet. A test uses one at a time.
 var windows = func() chan *window {
 	free := make(chan *window, 2)
 	for range cap(free) {
@@ -130,20 +129,20 @@ func openTab(t *testing.T, s *cluster.Client) *tab {
 	return b
 }
 
-// newWindow opens a window. The option of chromedp for one with its own cookies opens a tab, and there is no window yet
-// that it could be in.
+// newWindow opens a window. chromedp.WithNewBrowserContext would open a tab, which needs a window that is already open.
 func newWindow(t *testing.T) *window {
 	t.Helper()
-	profile, err := target.CreateBrowserContext().Do(chromiumItself())
+	profile, err := target.CreateBrowserContext().Do(browserExecutor())
 	require.NoError(t, err)
-	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(chromiumItself())
+	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(browserExecutor())
 	require.NoError(t, err)
 	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithTargetID(id))
 	require.NoError(t, chromedp.Run(ctx, log.Enable(), emulation.SetFocusEmulationEnabled(true))) // the others may take the focus
 	return &window{ctx, cancel, profile}
 }
 
-// reset makes the window as new. It closes that of a test that has failed, which may still load a page, and returns nil.
+// reset clears the window for the next test. After a failed test, whose window may still load a page, it closes the window
+// and returns nil.
 func (w *window) reset(t *testing.T) *window {
 	if w == nil {
 		return nil
@@ -152,21 +151,21 @@ func (w *window) reset(t *testing.T) *window {
 		ctx, stop := context.WithTimeout(w.ctx, time.Minute)
 		defer stop()
 		err := chromedp.Run(ctx, chromedp.Navigate("about:blank"), emulation.ClearDeviceMetricsOverride(), emulation.SetScriptExecutionDisabled(false))
-		if err == nil && storage.ClearCookies().WithBrowserContextID(w.profile).Do(chromiumItself()) == nil {
+		if err == nil && storage.ClearCookies().WithBrowserContextID(w.profile).Do(browserExecutor()) == nil {
 			return w
 		}
 	}
 	w.close()
-	_ = target.DisposeBrowserContext(w.profile).Do(chromiumItself())
+	_ = target.DisposeBrowserContext(w.profile).Do(browserExecutor())
 	return nil
 }
 
-// chromiumItself has commands go to the browser, not to a page in it.
-func chromiumItself() context.Context {
+// browserExecutor returns a context in which commands go to the browser, not to a page.
+func browserExecutor() context.Context {
 	return cdp.WithExecutor(chromium.ctx, chromedp.FromContext(chromium.ctx).Browser)
 }
 
-// byQuery finds elements by a CSS selector. chromedp would look for one that is not there yet every 5 ms.
+// byQuery finds elements by a CSS selector. It polls for missing elements every 30 ms; chromedp's default is 5 ms.
 func byQuery(s *chromedp.Selector) {
 	chromedp.ByQuery(s)
 	chromedp.RetryInterval(30 * time.Millisecond)(s)
@@ -191,7 +190,7 @@ func (b *tab) checkProblems() {
 	require.Empty(b.t, b.problems)
 }
 
-// logIn gives the window the session of a visitor who has logged in elsewhere.
+// logIn logs in without the form: it sets the cookies of a new session.
 func (b *tab) logIn(s *cluster.Client) {
 	b.t.Helper()
 	at, err := url.Parse(b.url)
@@ -209,20 +208,20 @@ func (b *tab) logInByForm(s *cluster.Client) {
 		chromedp.Submit(`input[name=password]`, byQuery), chromedp.WaitVisible(`.menu`, byQuery))
 }
 
-// text returns what the page shows.
+// text returns the visible text of the page.
 func (b *tab) text() (text string) {
 	b.t.Helper()
 	b.run(chromedp.Text("body", &text, byQuery))
 	return text
 }
 
-// click clicks an element and waits for what the page then has.
-func (b *tab) click(selector, then string) {
+// click clicks an element and waits until another one is visible.
+func (b *tab) click(selector, visible string) {
 	b.t.Helper()
-	b.run(chromedp.Click(selector, byQuery), chromedp.WaitVisible(then, byQuery))
+	b.run(chromedp.Click(selector, byQuery), chromedp.WaitVisible(visible, byQuery))
 }
 
-// phone makes the window as wide as that of a phone.
+// phone makes the window as wide as a phone.
 func (b *tab) phone() {
 	b.t.Helper()
 	b.width = 390
@@ -236,7 +235,7 @@ func (b *tab) desktop() {
 	b.run(emulation.ClearDeviceMetricsOverride())
 }
 
-// shot keeps a picture of the whole page where SCREENSHOTS names a directory.
+// shot saves a screenshot of the whole page if SCREENSHOTS is a directory.
 func (b *tab) shot(name string) {
 	b.t.Helper()
 	directory := os.Getenv("SCREENSHOTS")
@@ -248,11 +247,11 @@ func (b *tab) shot(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), png, 0o600))
 }
 
-// fill replaces the values of fields of a form, given as name, value, name, value; it opens the form first.
+// fill opens a form and replaces the values of its fields, which are passed as name, value, name, value.
 func (b *tab) fill(form string, fields ...string) {
 	b.t.Helper()
 	for i := 0; i+1 < len(fields); i += 2 {
-		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, byQuery)) // the page may still be arriving
+		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, byQuery)) // the page may still be loading
 	}
 	b.run(chromedp.Evaluate(`{ const d = document.querySelector(`+strconv.Quote(form)+`).closest("details"); if (d) d.open = true; }`, nil))
 	for i := 0; i+1 < len(fields); i += 2 {

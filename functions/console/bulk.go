@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// bulkActions are the actions on all tasks of a state, by state.
+// bulkActions are the actions that are possible for tasks of each state.
 var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
@@ -25,7 +25,7 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // of the filter, with its end set
+	Query string // the action and the filter, with the end that was counted to
 	List  string // where the tasks are listed
 }
 
@@ -52,7 +52,7 @@ func (s *site) newBulk(p *page) error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// Times such as "2h" are resolved only here, so that the counted tasks are the changed ones.
+	// Times such as "2h" become instants here and only here, so that the same tasks are counted and changed.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -129,7 +129,7 @@ func (s *site) bulks(p *page) error {
 	return p.show("bulks", p.T("Bulk changes"), found)
 }
 
-// shownFilter is the filter of a bulk change for the template "bulk_filter".
+// shownFilter is the data of the template "bulk_filter".
 type shownFilter struct {
 	api.BulkFilter
 	Caller callerLink
@@ -146,8 +146,8 @@ func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// TasksPath returns the address of a list of the filter's tasks in any state, because the change gives them another one. It
-// is "" if the address would show a phone number.
+// TasksPath returns the address of a list of the filter's tasks in any state, since the change gives them another state. It
+// is "" if the address would contain a phone number.
 func (b bulkProgress) TasksPath() string {
 	f := b.Filter
 	if f.PhoneNumber != "" {

@@ -10,10 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maxNames is how many names of callers the API gives at once.
+// maxNames is the largest number of callers in one API call for names.
 const maxNames = 200
 
-// callerLink is a caller by its name, with its page if it has one that the visitor may see.
+// callerLink is the name of a caller, and the path of its page if the visitor may see one.
 type callerLink struct{ Name, Path string }
 
 // nameCallers reads the names of callers for LinkCaller.
@@ -39,7 +39,7 @@ func (p *page) nameCallers(ids ...api.ID) error {
 	return nil
 }
 
-// LinkCaller is for the template "caller". A caller whose name the visitor may not read is shown by its id.
+// LinkCaller returns the data of the template "caller". A caller whose name the visitor may not read is shown by its id.
 func (p *page) LinkCaller(id api.ID) callerLink {
 	name := p.callerNames[id]
 	switch {
@@ -64,7 +64,7 @@ func (p *page) callerPath(id api.ID) string {
 // FiltersByCaller reports whether lists have rows of other callers than the visitor.
 func (p *page) FiltersByCaller() bool { return p.May(fn.Viewer) }
 
-// CallerFilter is what the field "caller" of a filter shows: the name, also if the address has the id.
+// CallerFilter is the value of the field "caller" of a filter: the name, even if the address has only the id.
 func (p *page) CallerFilter() string {
 	var id api.ID
 	if text := p.Param("caller_id"); p.Param("caller") == "" && id.UnmarshalJSON([]byte(text)) == nil && text != "" {
@@ -73,8 +73,8 @@ func (p *page) CallerFilter() string {
 	return p.Param("caller")
 }
 
-// filter returns the parameters of a list for the API: a span such as 2h becomes the time that long ago, the name of a caller
-// its id.
+// filter returns the parameters of a list for the API. It replaces a span such as 2h by the time that long ago, and the name
+// of a caller by its id.
 func (p *page) filter(names ...string) (url.Values, error) {
 	query := p.query(names...)
 	pastTimes(query, "from", "to")
@@ -92,7 +92,7 @@ func (p *page) filter(names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// filtered reads a list of the API with the filter in the address. A filter that was refused is shown with the page.
+// filtered reads a list of the API with the filter in the address. If the filter is refused, the page shows the refusal.
 func filtered[T any](p *page, path string, names ...string) (found T, err error) {
 	query, err := p.filter(names...)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 
 const callersPath = "/api/v1/admin/callers"
 
-// roles are those of a caller, with what they allow.
+// roles are the roles of a caller, and what each allows.
 var roles = []struct {
 	Role fn.Role
 	Text string
@@ -44,7 +44,7 @@ func (callerPage) AllRoles() any { return roles }
 // HasRole reports whether the box of a role is checked.
 func (c callerPage) HasRole(role fn.Role) bool { return slices.Contains(c.Roles, string(role)) }
 
-// Limit is a limit in the form; "" is that of the settings.
+// Limit formats a limit for the form; "" means the limit of the settings.
 func (c callerPage) Limit(n *int64) string {
 	if n == nil || *n == 0 {
 		return ""
@@ -129,7 +129,7 @@ func (s *site) addCaller(p *page) error {
 	return p.showToken(added)
 }
 
-// showToken shows a new token in the response itself: it is in no address, and nobody can show it again.
+// showToken shows a new token in the response itself. The token is in no URL and cannot be shown again.
 func (p *page) showToken(caller api.CallerResponse) error {
 	return p.show("caller_token", p.T("New token"), caller)
 }
@@ -137,7 +137,7 @@ func (p *page) showToken(caller api.CallerResponse) error {
 func (s *site) changeCaller(p *page) error {
 	id := p.id()
 	grants, err := p.typedGrants()
-	if err == nil && len(grants.Roles) == 0 { // which would leave them as they are
+	if err == nil && len(grants.Roles) == 0 { // the API would not change the roles
 		err = p.badField("roles", p.T("choose at least one role"))
 	}
 	if err == nil {
@@ -155,7 +155,7 @@ func (s *site) rotateCaller(p *page) error {
 	return p.showToken(rotated)
 }
 
-// revokeCaller revokes a caller whose name was typed to confirm it.
+// revokeCaller revokes a caller. The visitor must type its name to confirm.
 func (s *site) revokeCaller(p *page) error {
 	id := p.id()
 	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)

@@ -25,7 +25,7 @@ func TestCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	b := logIn(t, s, s.User, s.Password)
-	b.get("/console/callers").has(t, "There is no caller beside the built-in admin.")
+	b.get("/console/callers").has(t, "There are no callers besides the built-in admin.")
 	b.get("/console/callers/new").has(t, `value="viewer"`, `value="trigger"`)
 
 	got := b.submit("/console/callers/new", "name", "shop", "roles", "submitter", "roles", "viewer", "queues", "otp\r\n\r\n promo ", "business_types", hostile, "receives", "msg.orders.>", "max_waiting_tasks", "500", "best_priority", "3")
@@ -55,14 +55,14 @@ func TestCallers(t *testing.T) {
 		require.Equal(t, 409, got.status)
 		got.has(t, `value="shop"`, `value="sender" checked`)
 	})
-	t.Run("get a new token", func(t *testing.T) {
+	t.Run("are given a new token", func(t *testing.T) {
 		fresh := tokenOf(t, b.submit(page+"/rotate"))
 		require.NotEqual(t, token, fresh)
 		as := *s
 		as.User, as.Password = "shop", fresh
 		require.Equal(t, 200, as.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 	})
-	t.Run("see their own new token before they must log in again", func(t *testing.T) {
+	t.Run("see their own new token once, and must log in again", func(t *testing.T) {
 		boss := s.NewCaller("boss", "admin")
 		v := logIn(t, s, boss.User, boss.Password)
 		own := "/console/callers/" + s.QueryText(`select id::text from callers where name = 'boss'`)
@@ -80,14 +80,14 @@ func TestCallers(t *testing.T) {
 		require.NotContains(t, got.text, "Replace the token")
 	})
 	t.Run("are read by a viewer", func(t *testing.T) {
-		eye := s.NewCaller("eye", "viewer")
-		v := logIn(t, s, eye.User, eye.Password)
+		viewer := s.NewCaller("viewer", "viewer")
+		v := logIn(t, s, viewer.User, viewer.Password)
 		require.NotContains(t, v.get("/console/callers").text, "/console/callers/new")
 		require.NotContains(t, v.get(page).text, `action="/console/callers`)
 		require.Equal(t, 403, v.submit(page+"/rotate").status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
 	})
-	t.Run("of a limited admin are its own", func(t *testing.T) {
+	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
 		ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`)
 		v := logIn(t, s, ops.User, ops.Password)
 		got := v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0")
@@ -139,28 +139,28 @@ func TestCallersAreShownByName(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter") // id 1
-	of := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
-	own := s.Post("/api/v1/sms/send", `{"phone_number":"13800138001","content":"hi"}`).Data("task_id").(string)
+	shopTask := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	adminTask := s.Post("/api/v1/sms/send", `{"phone_number":"13800138001","content":"hi"}`).Data("task_id").(string)
 	shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://shop.example.com/a"}`)
-	eye := s.NewCaller("eye", "viewer")
-	b := logIn(t, s, eye.User, eye.Password)
-	b.get("/console/tasks/"+of).has(t, `<a href="/console/callers/1">shop</a>`)
-	b.get("/console/tasks/"+own).has(t, "<dd>"+s.User+" ·")
+	viewer := s.NewCaller("viewer", "viewer")
+	b := logIn(t, s, viewer.User, viewer.Password)
+	b.get("/console/tasks/"+shopTask).has(t, `<a href="/console/callers/1">shop</a>`)
+	b.get("/console/tasks/"+adminTask).has(t, "<dd>"+s.User+" ·")
 	b.get("/console/webhooks").has(t, `<a href="/console/callers/1">shop</a>`)
-	logIn(t, shop, shop.User, shop.Password).get("/console/tasks/"+of).has(t, "<dd>shop</dd>")
+	logIn(t, shop, shop.User, shop.Password).get("/console/tasks/"+shopTask).has(t, "<dd>shop</dd>")
 
 	for _, query := range []string{"caller=shop", "caller_id=1"} {
 		got := b.get("/console/tasks?" + query)
-		got.has(t, of, `name="caller" value="shop"`)
-		require.NotContains(t, got.text, own)
+		got.has(t, shopTask, `name="caller" value="shop"`)
+		require.NotContains(t, got.text, adminTask)
 	}
-	b.get("/console/tasks?caller="+s.User).has(t, own)
-	b.get("/console/tasks?caller=1").has(t, of)
+	b.get("/console/tasks?caller="+s.User).has(t, adminTask)
+	b.get("/console/tasks?caller=1").has(t, shopTask)
 	for _, list := range []string{"tasks", "webhooks/deliveries", "subscribe"} {
 		got := b.get("/console/" + list + "?caller=%3Cb%3E")
 		require.Equal(t, 400, got.status)
 		got.has(t, "there is no caller of this name", `value="&lt;b&gt;"`)
-		require.NotContains(t, logIn(t, shop, shop.User, shop.Password).get("/console/"+list).text, `name="caller"`, "a submitter sees its own alone")
+		require.NotContains(t, logIn(t, shop, shop.User, shop.Password).get("/console/"+list).text, `name="caller"`, "a submitter sees only its own")
 	}
 	logIn(t, s, s.User, s.Password).get("/console/bulk/new?state=pending&caller=shop").has(t, `caller_id=1`, `<a href="/console/callers/1">shop</a>`, "1 tasks match")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Function serves the pages. It must be given the functions that it uses: those of the API.
+// Function serves the pages. The functions of the API must be served by the same handler.
 var Function = fn.HTTP("console", New)
 
 //go:embed static

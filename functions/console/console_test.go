@@ -48,7 +48,7 @@ func logIn(t *testing.T, s *cluster.Client, name, password string) *browser {
 	return b
 }
 
-// shown is a page as the visitor got it.
+// shown is a page that the visitor received.
 type shown struct {
 	status int
 	path   string // after redirects
@@ -128,7 +128,7 @@ func TestLogin(t *testing.T) {
 	ann := s.Post("/api/v1/admin/callers", `{"name":"ann","roles":["submitter"]}`)
 	token := ann.Data("token").(string)
 
-	t.Run("leads to the page that was asked for", func(t *testing.T) {
+	t.Run("leads to the requested page", func(t *testing.T) {
 		b := newBrowser(t, s)
 		require.Equal(t, "/console/login?next=%2Fconsole%2Ftasks%3Fstate%3Dfailed", b.get("/console/tasks?state=failed").path)
 		got := b.submit("/console/login", "name", "ann", "password", token, "next", "/console/tasks?state=failed")
@@ -141,7 +141,7 @@ func TestLogin(t *testing.T) {
 			require.NotContains(t, got.path, "evil")
 		}
 	})
-	t.Run("with a wrong password says so", func(t *testing.T) {
+	t.Run("refuses a wrong password", func(t *testing.T) {
 		got := newBrowser(t, s).submit("/console/login", "name", "ann", "password", "wrong")
 		require.Equal(t, 401, got.status)
 		got.has(t, "The name or the password is wrong.", `value="ann"`)
@@ -153,26 +153,26 @@ func TestLogin(t *testing.T) {
 		require.Equal(t, "/console/login", b.get("/console").path)
 	})
 	t.Run("ends when the caller is revoked", func(t *testing.T) {
-		made := s.Post("/api/v1/admin/callers", `{"name":"bob","roles":["submitter"]}`)
-		b := logIn(t, s, "bob", made.Data("token").(string))
+		bob := s.Post("/api/v1/admin/callers", `{"name":"bob","roles":["submitter"]}`)
+		b := logIn(t, s, "bob", bob.Data("token").(string))
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
-		s.Post("/api/v1/admin/callers/"+made.Data("id").(string)+"/revoke", "")
+		s.Post("/api/v1/admin/callers/"+bob.Data("id").(string)+"/revoke", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
 	t.Run("ends when the token is replaced", func(t *testing.T) {
-		made := s.Post("/api/v1/admin/callers", `{"name":"eve","roles":["submitter"]}`)
-		b := logIn(t, s, "eve", made.Data("token").(string))
-		s.Post("/api/v1/admin/callers/"+made.Data("id").(string)+"/rotate", "")
+		eve := s.Post("/api/v1/admin/callers", `{"name":"eve","roles":["submitter"]}`)
+		b := logIn(t, s, "eve", eve.Data("token").(string))
+		s.Post("/api/v1/admin/callers/"+eve.Data("id").(string)+"/rotate", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
-	t.Run("is found beside a cookie of another server on this machine", func(t *testing.T) {
+	t.Run("ignores the cookie of another server on this machine", func(t *testing.T) {
 		b := logIn(t, s, "ann", token)
 		at, err := url.Parse(s.URL + "/console")
 		require.NoError(t, err)
-		b.http.Jar.SetCookies(at, []*http.Cookie{{Name: "sendonce", Value: "theirs", Path: "/console"}})
+		b.http.Jar.SetCookies(at, []*http.Cookie{{Name: "sendonce", Value: "other", Path: "/console"}})
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
 	})
-	t.Run("needs a cookie that nobody changed", func(t *testing.T) {
+	t.Run("refuses a changed cookie", func(t *testing.T) {
 		b := logIn(t, s, "ann", token)
 		at, err := url.Parse(s.URL)
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// Pages of other origins cannot act with the session of a visitor, not even those that may call the API.
+// Pages of other origins cannot use the session of a visitor.
 func TestOtherOriginsCannotSubmitForms(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -203,7 +203,7 @@ func TestOtherOriginsCannotSubmitForms(t *testing.T) {
 	require.Equal(t, "/console", b.get("/console").path, "still logged in")
 }
 
-func TestSessionCookieIsSecureBeyondThisMachine(t *testing.T) {
+func TestSessionCookieIsSecureExceptOnLocalhost(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for host, want := range map[string]string{
@@ -249,10 +249,9 @@ func TestSearchLeadsToWhatItFinds(t *testing.T) {
 	b.get("/console/search?q=%3Cscript%3Ealert(1)%3C%2Fscript%3E").has(t, "&lt;script&gt;")
 	b.get("/console/search?q="+strings.Repeat("a", 301)).has(t, "1 to 300 characters")
 
-	for _, find := range []string{id, "order-4711"} { // of another caller
-		made := s.Post("/api/v1/admin/callers", `{"name":"other-`+find[:3]+`","roles":["submitter"]}`)
-		stranger := logIn(t, s, "other-"+find[:3], made.Data("token").(string))
-		stranger.get("/console/search?q="+find).has(t, "Nothing was found.")
+	for _, find := range []string{id, "order-4711"} { // which belong to another caller
+		other := s.NewCaller("other-"+find[:3], "submitter")
+		logIn(t, s, other.User, other.Password).get("/console/search?q="+find).has(t, "Nothing was found.")
 	}
 }
 
@@ -323,7 +322,7 @@ func TestTasksAreFilteredByTimeSpans(t *testing.T) {
 		}
 	}
 	got := b.get("/console/bulk/new?state=pending&from=2h")
-	got.has(t, "1 tasks match", "2 h ago", `value="action=cancel&amp;from=20`) // the change begins with what was counted
+	got.has(t, "1 tasks match", "2 h ago", `value="action=cancel&amp;from=20`) // from is an instant
 	require.Equal(t, 400, b.get("/console/bulk/new?state=pending&from=yesterday").status)
 }
 
@@ -334,10 +333,10 @@ func TestBulkChangeShowsItsFilter(t *testing.T) {
 	b := logIn(t, s, s.User, s.Password)
 	form := b.get("/console/bulk/new?" + url.Values{"state": {"pending"}, "queue": {"promo"}, "source": {"shop & <b>"}, "from": {"2h"}}.Encode())
 	query := html.UnescapeString(between(t, form.text, `name="query" value="`, `"`))
-	began := b.submit("/console/bulk", "query", query, "expected", "1", "count", "1", "reason", "withdrawn")
-	began.has(t, "promo", "shop &amp; &lt;b&gt;", "2 h ago")
+	started := b.submit("/console/bulk", "query", query, "expected", "1", "count", "1", "reason", "withdrawn")
+	started.has(t, "promo", "shop &amp; &lt;b&gt;", "2 h ago")
 	require.Equal(t, 204, s.Tick("sweep").Status)
-	got := b.get(strings.Split(began.path, "?")[0])
+	got := b.get(strings.Split(started.path, "?")[0])
 	got.has(t, `class="state finished"`)
 	list := html.UnescapeString(between(t, got.text, `<a href="/console/tasks?`, `"`))
 	require.NotContains(t, list, "state=")
@@ -360,11 +359,11 @@ func TestBulkChangeShowsWhyItStopped(t *testing.T) {
 func TestBulkChangeHidesThePhoneNumberOfItsFilter(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	began := s.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending","phone_number":"13800138000"},"expected":0,"reason":"x"}`)
-	require.Equal(t, 200, began.Status, began.Text)
-	eyes := s.NewCaller("eyes", "viewer")
-	b := logIn(t, eyes, eyes.User, eyes.Password)
-	for _, path := range []string{"/bulk", "/bulk/" + began.Data("id").(string), "/audit"} {
+	started := s.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending","phone_number":"13800138000"},"expected":0,"reason":"x"}`)
+	require.Equal(t, 200, started.Status, started.Text)
+	viewer := s.NewCaller("viewer", "viewer")
+	b := logIn(t, viewer, viewer.User, viewer.Password)
+	for _, path := range []string{"/bulk", "/bulk/" + started.Data("id").(string), "/audit"} {
 		got := b.get("/console" + path)
 		require.Equal(t, 200, got.status, path)
 		require.NotContains(t, got.text, "13800138000", path)
@@ -399,7 +398,7 @@ func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
 	require.Contains(t, list.Text, own)
 	require.NotContains(t, list.Text, foreign)
 	require.Equal(t, 200, shop.Post("/api/v1/admin/tasks/"+own+"/reveal", "").Status)
-	require.Equal(t, 403, shop.Post("/api/v1/admin/tasks/"+own+"/cancel", "").Status, "that is /api/v1/sms/task/{id}/cancel")
+	require.Equal(t, 403, shop.Post("/api/v1/admin/tasks/"+own+"/cancel", "").Status, "a submitter must use /api/v1/sms/task/{id}/cancel")
 
 	b := logIn(t, s, "shop", shop.Password)
 	page := b.get("/console")
@@ -426,7 +425,7 @@ func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is a time")
 }
 
-// The timeline says who decided, and what. Submitters see that it was an operator, not who.
+// The timeline shows the decision and the operator who made it. Submitters see only that it was an operator.
 func TestTimelineShowsWhoDecided(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -449,7 +448,7 @@ func TestTimelineShowsWhoDecided(t *testing.T) {
 	admin.get("/console/tasks").has(t, `<td class="text">cancelled</td>`)
 }
 
-// One address that floods the login, with wrong passwords and with forms that never end, keeps nobody else from it.
+// One address floods the login with wrong passwords and with forms that never end. Visitors from other addresses can log in.
 func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -34,12 +34,12 @@ func (s *site) deadLetters(p *page) error {
 	return p.show("dead_letters", p.T("Dead letters"), shown)
 }
 
-// deadLetter is an event with what could be read of it.
+// deadLetter is a dead letter with the fields that could be read from its event.
 type deadLetter struct {
 	api.DeadLetterResponse
 	Subject  string  // the id of a task, message or endpoint; "" if there is none
 	CallerID *api.ID // of the caller that it belongs to
-	Sender   string  // of the message, if the event is one
+	Sender   string  // of the message; "" if the event is not a message
 }
 
 // readDeadLetter reads an event of any kind: it may be a CloudEvent, the data of one, or no JSON at all.

@@ -34,7 +34,7 @@ func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) 
 	return res, body
 }
 
-// The tests share a server, as it prepares each file at the first request for it.
+// The subtests share a server, since it prepares each file at the first request.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -61,7 +61,7 @@ func contractIsServed(t *testing.T, s *cluster.Client) {
 	require.Contains(t, contract.Paths, "/api/v1/sms/send")
 }
 
-// Each file is the same compressed and not, and is not sent again while it is unchanged.
+// Each file has the same content compressed and uncompressed, and is not sent again while it is unchanged.
 func docsAreCompressed(t *testing.T, s *cluster.Client) {
 	for _, path := range []string{"/openapi.yaml", "/openapi.json", "/docs", "/docs/init.js", "/docs/style.css", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/reference"} {
 		plain, text := fetch(t, s.URL+path, "Accept-Encoding", "gzip;q=0")
@@ -141,7 +141,7 @@ func referenceFitsPhones(t *testing.T, s *cluster.Client) {
 	b.window("reference-phone")
 }
 
-// window keeps a picture of the window, as a long page is too large for shot.
+// window saves a screenshot of the window, since a long page is too large for shot.
 func (b *tab) window(name string) {
 	b.t.Helper()
 	if directory := os.Getenv("SCREENSHOTS"); directory != "" {

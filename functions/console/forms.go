@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// refusedInput reports whether the API refused what the visitor entered. It keeps the refusal, so that the handler can show
-// the form again with the entered values and what is wrong with them.
+// refusedInput reports whether err is a refusal of the entered values. It stores the refusal, so that the handler can show
+// the form again with the entered values and their problems.
 func (p *page) refusedInput(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
@@ -27,7 +27,7 @@ func (p *page) refusedInput(err error) bool {
 	return true
 }
 
-// showRefused shows the page at an address with the form that was refused. It returns an error that is not a refusal.
+// showRefused shows the page at an address with the refused form. It returns err if that is not a refusal.
 func (p *page) showRefused(err error, to string, show handler) error {
 	if !p.refusedInput(err) {
 		return err
@@ -35,8 +35,7 @@ func (p *page) showRefused(err error, to string, show handler) error {
 	return p.showEntered(to, show)
 }
 
-// finish ends a change that only needs a notice: it redirects to a page with the notice, or shows that page again with the
-// form that was refused.
+// finish ends a change. It redirects to a page with a notice, or shows that page with the refused form.
 func (p *page) finish(err error, to string, show handler, notice string) error {
 	if err != nil {
 		return p.showRefused(err, to, show)
@@ -44,7 +43,7 @@ func (p *page) finish(err error, to string, show handler, notice string) error {
 	return p.done(to, notice)
 }
 
-// showEntered shows the page at an address with what was entered into its form.
+// showEntered shows the page at an address with the entered values in its form.
 func (p *page) showEntered(to string, show handler) error {
 	if err := p.setAddress(to); err != nil {
 		return err
@@ -53,8 +52,8 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// setAddress replaces the address of the request, which is the action of a form, by that of a page: the response has links to
-// itself.
+// setAddress replaces the address of the request, the action of a form, by the address of a page. Links in the response
+// are built from it.
 func (p *page) setAddress(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
@@ -67,8 +66,8 @@ func (p *page) setAddress(to string) error {
 	return nil
 }
 
-// Form returns the page for one of several forms on it. A hidden input "form" has the form's name. Only the form that was
-// refused has a Refusal.
+// Form returns the page for one of several forms on it. A hidden input "form" has the form's name. Only the refused form
+// has a Refusal.
 func (p *page) Form(name string) *page {
 	form := *p
 	if p.PostFormValue("form") != name {
@@ -77,7 +76,7 @@ func (p *page) Form(name string) *page {
 	return &form
 }
 
-// Problem returns what is wrong with a field of the form, or "". The fields of a list ("events[2]") belong to the list.
+// Problem returns the error messages of a field of the form, or "". Those of its parts ("events[2]") are included.
 func (p *page) Problem(field string) string {
 	if p.Refusal == nil {
 		return ""
@@ -99,7 +98,7 @@ func (p *page) Entered(field, initial string) string {
 	return initial
 }
 
-// Selected reports whether a box or an option of a form is selected: as entered if the form was refused, else as initial.
+// Selected reports whether a checkbox or an option is selected: as entered if the form was refused, else as in initial.
 func (p *page) Selected(field, value string, initial bool) bool {
 	if p.entered {
 		return slices.Contains(p.PostForm[field], value)

@@ -16,7 +16,22 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Whatever a form or an address has, the answer is a page that says what is wrong with it.
+var wildcard = regexp.MustCompile(`\{[^}]*\}`)
+
+// addresses returns the path of a route with each id and each button.
+func addresses(path string, ids, buttons []string) (all []string) {
+	for _, id := range ids {
+		for _, button := range buttons {
+			address := wildcard.ReplaceAllLiteralString(strings.ReplaceAll(path, "{do}", button), id)
+			if !slices.Contains(all, address) {
+				all = append(all, address)
+			}
+		}
+	}
+	return all
+}
+
+// For any form and address the response is a page that names the problem, never an error of the server.
 func TestPagesRefuseGarbage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -43,9 +58,8 @@ func TestPagesRefuseGarbage(t *testing.T) {
 	}
 	buttons := []string{"x", "preview", "activate", "deactivate", "reset", "delete", "retry", "cancel", "resolve", "reveal"}
 	ids := []string{"1", task, "%00", "%FF", "..%2F..%2Fapi", "99999999999999999999", url.PathEscape(hostile)}
-	wildcard := regexp.MustCompile(`\{[^}]*\}`)
 	b := logIn(t, s, s.User, s.Password)
-	b.submit("/console/language", "language", "zh") // what is wrong is said in Chinese
+	b.submit("/console/language", "language", "zh") // so that an untranslated problem is found
 	problem := regexp.MustCompile(`<(?:span class="wrong"|p class="problem"[^>]*|div class="problem"[^>]*><p)>([^<]*)<`)
 	tried, problems := 0, map[string]bool{}
 	for _, pattern := range patterns {
@@ -53,23 +67,10 @@ func TestPagesRefuseGarbage(t *testing.T) {
 		if !strings.HasPrefix(path, "/console/") || path == "/console/login" || path == "/console/logout" {
 			continue
 		}
-		places := []string{""}
-		if wildcard.MatchString(path) {
-			places = ids
-		}
-		var targets []string
-		for _, id := range places {
-			for _, button := range buttons {
-				target := wildcard.ReplaceAllLiteralString(strings.ReplaceAll(path, "{do}", button), id)
-				if !slices.Contains(targets, target) {
-					targets = append(targets, target)
-				}
-			}
-		}
-		for i, target := range targets {
+		for i, target := range addresses(path, ids, buttons) {
 			for j, value := range values {
 				if i > 0 && j != i%len(values) {
-					continue // each address but the first with one of the values
+					continue // the first address is tried with all values, each other address with one
 				}
 				address, form := target, forms[j]
 				if method == http.MethodGet {

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// loginPage is the form, and what was wrong with the last try.
+// loginPage is the login form, with the problem of the last attempt.
 type loginPage struct {
 	Name, Next, Problem string
 	Insecure            bool // over plain HTTP a browser does not keep the session
@@ -28,7 +28,7 @@ func (s *site) loginForm(p *page) error {
 	return p.show("login", p.T("Log in"), p.login(""))
 }
 
-// logIn begins a session. Wrong passwords are limited and delayed like those of API calls.
+// logIn starts a session. Wrong passwords are limited and delayed like those of API calls.
 func (s *site) logIn(p *page) error {
 	if err := p.ParseForm(); err != nil {
 		return p.render(http.StatusBadRequest, "login", p.T("Log in"), p.login(p.T("The form is malformed.")))

@@ -19,10 +19,10 @@ var messageStates = []string{"accepted", "sending", "sent", "received", "abandon
 
 type messagesPage struct {
 	api.Page[api.MessageResponse]
-	Kind string // of the stuck messages
+	Kind string // of the stuck messages: sending or sent
 }
 
-// messages lists the stuck messages to those who decide about them. A submitter finds its own messages by their keys.
+// messages lists the stuck messages, for visitors who read those of all callers. A submitter finds its messages by their keys.
 func (s *site) messages(p *page) error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
@@ -39,7 +39,7 @@ func (s *site) messages(p *page) error {
 	return p.show("messages", p.T("Messages"), shown)
 }
 
-// messageByKey redirects to the message with a key of its sender.
+// messageByKey redirects to the message with this sender and key.
 func (s *site) messageByKey(p *page) error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
 	if refused := p.refusalOf(err); refused != nil && refused.Status == http.StatusNotFound {
@@ -58,7 +58,7 @@ func (s *site) messageByKey(p *page) error {
 	return p.redirect("/console/messages/" + found.ServerMsgID)
 }
 
-// changeStuck handles the buttons for all messages that a list shows.
+// changeStuck handles the buttons that change all messages of a list.
 func (s *site) changeStuck(p *page) error {
 	do, back := p.PathValue("do"), localPath(p.PostFormValue("back"))
 	if do != "redrive" && do != "abandon" {
@@ -76,7 +76,8 @@ type messagePage struct {
 	Revealed bool
 }
 
-// Conversation is the page of what the two users of a message sent to each other; "" if it is not between users.
+// Conversation returns the page of all messages between the sender and the user who receives this one; "" if no other user
+// receives it.
 func (m messagePage) Conversation() string {
 	if name, isUser := strings.CutPrefix(m.To, "user:"); isUser && name != m.From {
 		return conversationsPage + "?" + url.Values{"user": {m.From}, "peer": {name}}.Encode()
@@ -84,13 +85,15 @@ func (m messagePage) Conversation() string {
 	return ""
 }
 
-// MayRedrive reports whether the message may be sent again by hand, MayDecide whether an operator may change it at all.
+// MayRedrive reports whether an operator may send the message again.
 func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
+
+// MayDecide reports whether an operator may change the message at all.
 func (m messagePage) MayDecide() bool {
 	return !m.Archived && m.State != "received" && m.State != "accepted"
 }
 
-// Redrives is how often the message was sent again by hand.
+// Redrives is how often an operator has sent the message again.
 func (m messagePage) Redrives() int { return m.Epoch - 1 }
 
 func (s *site) message(p *page) error { return p.showMessage(nil) }
@@ -133,7 +136,7 @@ func (s *site) changeMessage(p *page) error {
 	return p.finish(err, back, s.message, "message_"+do)
 }
 
-// revealMessages returns the data of messages by their ids; the API records who read it.
+// revealMessages returns the data of messages by their ids. The API writes an audit entry for each.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	found, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}
@@ -143,12 +146,12 @@ func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	return revealed, err
 }
 
-// conversationPage has the peers of a user, or what the user and one of them sent to each other.
+// conversationPage has the peers of a user, or the messages between the user and one peer.
 type conversationPage struct {
 	User, Peer   string
 	Peers        api.Page[api.Peer]
 	Conversation api.ConversationResponse
-	Data         map[string]api.JSON // by the ids of the messages; what is not revealed is not in it
+	Data         map[string]api.JSON // of the revealed messages, by their ids
 }
 
 // Shown is the data of a message, nil if it is hidden.
@@ -183,7 +186,7 @@ func (p *page) readConversation(param func(name string) string) (shown conversat
 	return shown, err
 }
 
-// revealConversation shows the data of the messages that the page before listed.
+// revealConversation shows the data of the messages that the previous page listed.
 func (s *site) revealConversation(p *page) error {
 	shown, err := p.readConversation(p.PostFormValue)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestMessagePages(t *testing.T) {
 	s.ExhaustSends(message.Sent, three)
 	s.Exec(`update message_live set last_error = $1`, hostile)
 
-	t.Run("list what is stuck", func(t *testing.T) {
+	t.Run("list stuck messages", func(t *testing.T) {
 		got := b.get("/console/messages")
 		got.has(t, one, two, hostileShown)
 		require.NotContains(t, got.text, three)
@@ -72,7 +72,7 @@ func TestMessagePages(t *testing.T) {
 		b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "/console/messages", "reason", "typo").has(t, "Abandoned: 2 messages.")
 	})
 	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
-		viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 		viewer.get("/console/messages/"+one).has(t, "order.paid")
 		for _, path := range []string{"/console/messages", "/console/messages/" + one} {
 			require.NotContains(t, viewer.get(path).text, `/abandon"`)
@@ -115,7 +115,7 @@ func TestConversationPages(t *testing.T) {
 	cid := logIn(t, s, "cid", s.NewCaller("cid", "submitter").Password)
 	require.Equal(t, 403, cid.get(page).status)
 	require.Equal(t, 403, cid.submit("/console/messages/conversations/reveal", "user", "ann", "peer", "bob").status)
-	viewer := logIn(t, s, "eyes", s.NewCaller("eyes", "viewer").Password)
+	viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 	viewer.get(page).has(t, "hidden, ")
 	viewer.get("/console/messages/conversations?user=bob").has(t, "Wrote to bob", ">ann</a>")
 	bad := viewer.get("/console/messages/conversations?user=ann&peer=%22%3E%3Cb%3E")

@@ -29,15 +29,15 @@ var notices = map[string]string{
 	"subscribe_skipped":          "It was not sent again: it is being sent already.",
 	"subscribe_template_resumed": "The template is resumed. Messages that are due now: %s.",
 
-	"robot_added":      "The robot is added. Send a test event to see whether it answers.",
+	"robot_added":      "The robot is added. Send a test event to check it.",
 	"endpoint_enable":  "The endpoint is enabled.",
 	"endpoint_disable": "The endpoint is disabled.",
 	"endpoint_delete":  "The endpoint is deleted.",
-	"endpoint_test":    "A test event is on its way. This page shows the answer.",
+	"endpoint_test":    "A test event is on its way. This page shows the response.",
 	"delivery_resent":  "The delivery is sent again.",
 	"resent":           "Sent again: %s deliveries.",
 	"resent_more":      "Sent again: %s deliveries. There are more: press the button once more.",
 
-	"bulk_started": "The change was begun. This page shows its progress.",
+	"bulk_started": "The change was started. This page shows its progress.",
 	"bulk_stopped": "The change was stopped.",
 }

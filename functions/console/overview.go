@@ -10,7 +10,7 @@ import (
 
 type overviewPage struct {
 	api.OverviewResponse
-	Stale bool // more than a minute old: the database does not answer
+	Stale bool // the snapshot is more than a minute old: the database does not respond
 	Total totals
 	Plot  plot
 	Rows  []queueRow

@@ -29,15 +29,15 @@ type site struct {
 	log *slog.Logger
 }
 
-// page is a request for one page, and what its template is rendered with.
+// page is a request for one page. Its exported fields and methods are for templates.
 type page struct {
 	*fn.Visit
 	w        http.ResponseWriter
 	Language string     // en or zh
-	Refusal  *api.Error // why the API refused what was entered; nil = it did not
-	entered  bool       // forms have what was entered
+	Refusal  *api.Error // why the API refused the entered values; nil = not refused
+	entered  bool       // forms show the entered values
 
-	callerNames map[api.ID]string // that the page shows
+	callerNames map[api.ID]string // of the callers on this page
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.
@@ -73,13 +73,13 @@ func (s *site) public(h handler) fn.Route {
 
 // showError renders a page that says what went wrong.
 func (s *site) showError(p *page, err error) {
-	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be made. The log has the reason.")}
+	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be rendered. The log has the reason.")}
 	refused := p.refusalOf(err)
 	switch {
 	case refused != nil:
 		shown = refused
 	case errors.Is(err, context.DeadlineExceeded):
-		shown = &api.Error{Status: http.StatusServiceUnavailable, Message: p.T("The service did not answer in time. Try again.")}
+		shown = &api.Error{Status: http.StatusServiceUnavailable, Message: p.T("The service did not respond in time. Try again.")}
 	default:
 		p.Log("error", "page_failed", "cause", err.Error())
 	}
@@ -87,7 +87,7 @@ func (s *site) showError(p *page, err error) {
 		_ = p.redirect("/console/login")
 		return
 	}
-	p.Refusal = nil // the page of the form could not be shown, and the error says why
+	p.Refusal = nil // the error page shows the message itself
 	if err := p.render(shown.Status, "error", p.T("Error"), shown); err != nil {
 		http.Error(p.w, shown.Message, shown.Status)
 	}
@@ -111,11 +111,11 @@ func (p *page) doneMany(to, notice string, n int) error {
 	return p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
 }
 
-// withNotice returns the address of a page with a notice, given as name, value, name, value, in place of the notice that
-// it had.
+// withNotice returns the address of a page with the parameters of a notice: name, value, name, value. They replace those of
+// an earlier notice.
 func withNotice(to string, notice ...string) string {
 	path, text, _ := strings.Cut(to, "?")
-	query, _ := url.ParseQuery(text) // without what is malformed
+	query, _ := url.ParseQuery(text) // malformed parameters are left out
 	query.Del("n")
 	for i := 0; i+1 < len(notice); i += 2 {
 		query.Set(notice[i], notice[i+1])
@@ -123,7 +123,7 @@ func withNotice(to string, notice ...string) string {
 	return path + "?" + query.Encode()
 }
 
-// Notice is the sentence about what was just done, from the key in the address.
+// Notice returns the message about the last change. The address has its key.
 func (p *page) Notice() string {
 	text := notices[p.Param("done")]
 	switch n, err := strconv.Atoi(p.Param("n")); {
@@ -137,14 +137,14 @@ func (p *page) Notice() string {
 	return ""
 }
 
-// layout is what the layout of all pages is rendered with.
+// layout is the data of the template "layout".
 type layout struct {
 	*page
 	Title   string
 	Content any
 }
 
-// show renders a page, with status 200 unless it shows what was refused.
+// show renders a page. The status is 200, or that of the refusal.
 func (p *page) show(name, title string, content any) error {
 	if p.Refusal != nil {
 		return p.render(p.Refusal.Status, name, title, content)
@@ -219,8 +219,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether a page is closed to the visitor: its routes of the API belong to no queue, so an admin with queues
-// needs another role for them.
+// Closed reports whether the visitor may not open a page. The API routes of these pages belong to no queue, so an admin with
+// queues needs another role for them.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
@@ -231,7 +231,7 @@ func (p *page) Closed(path string) bool {
 	return false
 }
 
-// menu is the pages of the menu, with the roles that see them beside admin; no roles = everybody.
+// menu has the pages of the menu, with the roles that see them in addition to admin; no roles = all visitors.
 var menu = []struct {
 	path, text string
 	roles      []fn.Role
@@ -257,7 +257,7 @@ var menu = []struct {
 	{"/docs", "API", nil, false},
 }
 
-// MayChange reports whether buttons are shown that change something. The API decides what they may change.
+// MayChange reports whether the page shows buttons that change something. The API checks each change.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
 // MayChangeAll is MayChange for what belongs to no queue, which admins with queues may not change.
@@ -274,15 +274,15 @@ func (p *page) ReadsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues)
 // id returns the {id} of the address, escaped for other addresses.
 func (p *page) id() string { return url.PathEscape(p.PathValue("id")) }
 
-// query returns the parameters of the address that a list of the API takes, without empty ones.
+// query returns the parameters of the address that have these names and are not empty.
 func (p *page) query(names ...string) url.Values {
-	given, kept := p.URL.Query(), url.Values{}
+	all, query := p.URL.Query(), url.Values{}
 	for _, name := range names {
-		if value := strings.TrimSpace(given.Get(name)); value != "" {
-			kept.Set(name, value)
+		if value := strings.TrimSpace(all.Get(name)); value != "" {
+			query.Set(name, value)
 		}
 	}
-	return kept
+	return query
 }
 
 // get calls a GET route of the API.
@@ -298,8 +298,8 @@ func post[T any](p *page, path string, body any) (out T, err error) {
 	return out, p.API(http.MethodPost, path, body, &out)
 }
 
-// With returns the address of this page with other values of parameters, given as name, value, name, value; an
-// empty value removes its parameter. The position in a list is left out unless it is given.
+// With returns the address of this page with changed parameters: name, value, name, value. An empty value removes its
+// parameter. The position in a list (after) is removed unless it is among them.
 func (p *page) With(pairs ...string) string {
 	query := p.URL.Query()
 	query.Del("done")

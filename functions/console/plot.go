@@ -13,8 +13,8 @@ const (
 	plotSteps = 72 // six hours
 )
 
-// plotSize is the size of a plot in its own units, with the room for the labels of its axes. It is scaled to the width of
-// what it is in.
+// plotSize is the size of a plot in the units of its viewBox, including the margins for the labels of its axes. Browsers
+// scale it to the available width.
 type plotSize struct{ Width, Height, Left, Top, Bottom float64 }
 
 var (
@@ -29,7 +29,7 @@ type plot struct {
 	Lines   []plotLine
 	Rows    []plotMark // horizontal lines with a number
 	Columns []plotMark // times
-	Summary string     // the same for those who do not see it
+	Summary string     // for screen readers
 }
 
 type plotLine struct{ Class, Name, Points string }

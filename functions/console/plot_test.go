@@ -18,7 +18,7 @@ func TestPlotDrawsSixHours(t *testing.T) {
 	p := &page{Visit: &fn.Visit{Request: &http.Request{}}, Language: "en"}
 	drawn := p.newPlot(largePlot, at, []api.Throughput{
 		{Since: at.Truncate(plotStep), Submitted: 7, Succeeded: 6, Failed: 1},
-		{Since: at.Truncate(plotStep), Submitted: 1},          // of another queue
+		{Since: at.Truncate(plotStep), Submitted: 1},          // another queue
 		{Since: at.Add(-7 * time.Hour), Submitted: 1_000_000}, // too old
 	})
 	submitted := strings.Fields(drawn.Lines[0].Points)

@@ -39,10 +39,11 @@ func (q shownQueue) Pending() int64 {
 
 func (q shownQueue) Processing() int64 { return q.ProcessingTasks - q.HeldTasks }
 
-// pauseForm is what the form that pauses a queue shows: the pause that there is, unless a form was refused.
+// pauseForm is the data of the template "pause". It has the entered values if the form was refused, else those of the
+// current pause.
 type pauseForm struct{ Reason, Until, ReasonProblem, UntilProblem string }
 
-// PauseForm is for the template "pause"; pause is nil for a queue that is not paused.
+// PauseForm returns the data of the template "pause"; pause is nil for a queue that is not paused.
 func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	var shown api.QueuePause
 	if pause != nil {
@@ -51,7 +52,7 @@ func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	return pauseForm{p.Entered("reason", shown.Reason), p.Entered("until", instant(shown.Until)), p.Problem("reason"), p.Problem("until")}
 }
 
-// pauseQueue pauses the queue that the form names, which need not have tasks.
+// pauseQueue pauses the queue of the form. The queue may have no tasks.
 func (s *site) pauseQueue(p *page) error {
 	until, err := p.typedTime("until")
 	if err == nil {

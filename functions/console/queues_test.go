@@ -13,7 +13,7 @@ import (
 // hostile is what a caller might write into any field.
 const hostile = `"><script>alert(1)</script>'{{.}}` + "\u202e\u200b"
 
-// hostileShown is how a page must have it.
+// hostileShown is hostile as a page must contain it.
 const hostileShown = `&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;{{.}}` + "\u202e\u200b"
 
 func TestQueues(t *testing.T) {
@@ -44,7 +44,7 @@ func TestQueues(t *testing.T) {
 		require.NotContains(t, got.text, "<script>alert")
 		b.submit("/console/queues/pause", "queue", "../x", "reason", "r").has(t, "A-Z a-z 0-9")
 	})
-	t.Run("are changed beginning with the pause that there is", func(t *testing.T) {
+	t.Run("show the current pause in the form", func(t *testing.T) {
 		b.submit("/console/queues/pause", "queue", "later", "reason", "night <b>", "until", "2h")
 		got := b.get("/console/queues")
 		got.has(t, `name="reason" value="night &lt;b&gt;"`)
@@ -54,15 +54,15 @@ func TestQueues(t *testing.T) {
 		b.submit("/console/queues/resume", "queue", "later", "reason", "morning")
 	})
 	t.Run("have no buttons for a viewer", func(t *testing.T) {
-		viewer := s.NewCaller("eye", "viewer")
+		viewer := s.NewCaller("viewer", "viewer")
 		v := logIn(t, s, viewer.User, viewer.Password)
 		got := v.get("/console/queues")
 		got.has(t, "otp")
 		require.NotContains(t, got.text, "<details")
 		require.Equal(t, 403, v.submit("/console/queues/pause", "queue", "otp", "reason", "r").status)
 	})
-	t.Run("are those of a limited viewer", func(t *testing.T) {
-		limited := s.NewCaller("eye2", "viewer", "marketing")
+	t.Run("are limited to its own for a limited viewer", func(t *testing.T) {
+		limited := s.NewCaller("limited", "viewer", "marketing")
 		v := logIn(t, s, limited.User, limited.Password)
 		got := v.get("/console/queues")
 		got.has(t, "marketing")
@@ -75,7 +75,7 @@ func TestQueues(t *testing.T) {
 			require.Equal(t, 200, v.get("/console/"+path).status)
 		}
 	})
-	t.Run("are those of a limited admin", func(t *testing.T) {
+	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
 		limited := s.NewCaller("ops", "admin", "marketing")
 		v := logIn(t, s, limited.User, limited.Password)
 		got := v.get("/console/queues")

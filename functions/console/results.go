@@ -6,11 +6,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// englishResults are the results that Sendonce itself gives to tasks, which are in Chinese in the original SMS API.
+// englishResults has the English texts of the results that Sendonce itself writes. The original SMS API has them in Chinese.
 var englishResults = map[string]string{
 	task.ResultTimeoutRetry:     "no report in time, retried",
 	task.ResultTimeoutExhausted: "no report in time, and no retry left",
-	task.ResultTimeoutUnknown:   "no report in time: nobody knows whether it was sent",
+	task.ResultTimeoutUnknown:   "no report in time: it is unknown whether it was sent",
 	task.ResultExpired:          "expired, not sent",
 	task.ResultCancelled:        "cancelled",
 	task.SendFailedMessage:      "the message could not be sent",
@@ -18,8 +18,7 @@ var englishResults = map[string]string{
 
 const englishExhausted = "no retry left: "
 
-// resultText is the result of a task in the language of the page. Results that senders and operators wrote are shown as
-// they are.
+// resultText returns the result of a task in the language of the page. Results of senders and operators are not translated.
 func resultText(language, result string) string {
 	if language == "zh" {
 		return result

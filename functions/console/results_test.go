@@ -24,7 +24,7 @@ func TestResultText(t *testing.T) {
 	}
 }
 
-// Each Chinese text that package task writes as a result is in englishResults.
+// englishResults has every Chinese text that package task writes as a result.
 func TestEveryResultHasAnEnglishText(t *testing.T) {
 	t.Parallel()
 	found := 0

@@ -19,11 +19,11 @@ type hit struct {
 
 type searchPage struct {
 	Hits      []hit
-	TasksPath string // of the tasks of the phone number that was searched; "" if it was none
+	TasksPath string // lists the tasks of the phone number; "" if the text is not a phone number
 	Complete  bool
 }
 
-// search lists what was found, or redirects to it if it is one thing.
+// search lists the results. If there is only one, it redirects to it.
 func (s *site) search(p *page) error {
 	query := p.query("q")
 	if len(query) == 0 {
@@ -37,7 +37,7 @@ func (s *site) search(p *page) error {
 	for _, one := range found.Found {
 		text := one.ID
 		if one.Kind == "caller" {
-			text = query.Get("q") // it was found by its name
+			text = query.Get("q") // the caller's name
 		}
 		shown.Hits = append(shown.Hits, hit{one, kindPaths[one.Kind] + url.PathEscape(one.ID), text})
 	}

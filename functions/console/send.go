@@ -18,7 +18,7 @@ import (
 
 type sendPage struct {
 	Action    string // where the form is sent
-	Key       string // the idempotency key of this form, which makes one task even if it is sent twice
+	Key       string // the idempotency key of this form: if it is sent twice, there is one task
 	Templates []api.TemplateResponse
 	Preview   *textPreview
 }
@@ -42,7 +42,7 @@ func (s *site) sendForm(p *page) error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview returns the text that the form would send, or nil. Only for admins it says whether the API would accept it.
+// preview returns the text that the form would send, or nil. Sendable is set only for admins.
 func (f sendPage) preview(p *page) (*textPreview, error) {
 	shown, err := f.previewText(p)
 	if shown == nil || err != nil {
@@ -60,12 +60,12 @@ func (f sendPage) preview(p *page) (*textPreview, error) {
 	return shown, nil
 }
 
-// previewText returns the text, or nil if the form has none yet. Only admins can preview a template.
+// previewText returns the text, or nil if the form has no text yet. Only admins can preview a template.
 func (f sendPage) previewText(p *page) (*textPreview, error) {
 	content, id := p.Entered("content", ""), p.Entered("template_id", "")
 	switch {
 	case (id != "" || p.Entered("template_name", "") != "") && !p.MayChange():
-		return &textPreview{Refusal: p.T("Only admins can preview a template. Its text is made when the message is sent.")}, nil
+		return &textPreview{Refusal: p.T("Only admins can preview a template. Its text is composed when the message is sent.")}, nil
 	case id != "":
 		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.ID.String() == id })
 		if i < 0 {
@@ -81,7 +81,8 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil
 }
 
-// checkMessage checks the fields that need no call of the API. An empty phone number is accepted: it is not entered yet.
+// checkMessage checks the fields that can be checked without a call of the API. An empty phone number is accepted, because
+// it may not be entered yet.
 func (p *page) checkMessage() error {
 	if phone := p.PostFormValue("phone_number"); phone != "" {
 		if _, problem := task.Country("").Phone(phone); problem != "" {

@@ -27,7 +27,7 @@ func TestSend(t *testing.T) {
 	b := logIn(t, s, shop.User, shop.Password)
 	admin := logIn(t, s, s.User, s.Password)
 
-	t.Run("makes one task for one form", func(t *testing.T) {
+	t.Run("creates one task for a form that is sent twice", func(t *testing.T) {
 		key := keyOf(t, b.get("/console/send"))
 		require.NotEqual(t, key, keyOf(t, b.get("/console/send")))
 		fields := []string{"idempotency_key", key, "phone_number", "13800138000", "content", hostile, "queue", "otp", "send_at", "2h"}
@@ -48,7 +48,7 @@ func TestSend(t *testing.T) {
 		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
 		require.Equal(t, "Your code is 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
 	})
-	t.Run("with the chosen one of two templates of one name", func(t *testing.T) {
+	t.Run("with one of two templates of the same name", func(t *testing.T) {
 		s.Post("/api/v1/admin/template", `{"template_name":"login <b>","template_content":"Second {code}"}`)
 		got := admin.get("/console/send")
 		got.has(t, `<option value="2">login &lt;b&gt;: Second {code}</option>`)
@@ -82,7 +82,7 @@ func TestSend(t *testing.T) {
 		got.has(t, `<p class="text sms">您好 &lt;b&gt;</p>`, "6 characters", "UCS-2", `value="k9"`)
 		admin.submit("/console/send/preview", "template_id", "1", "params", "code=7").has(t, "Your code is 7</p>")
 	})
-	t.Run("says that it would be sent if it would", func(t *testing.T) {
+	t.Run("previews whether the message would be sent", func(t *testing.T) {
 		s.Post("/api/v1/admin/blocked-words", `{"word":"lottery"}`)
 		preview := func(b *browser, name, value string) shown {
 			form := []string{name, value}
@@ -93,25 +93,25 @@ func TestSend(t *testing.T) {
 			}
 			return b.submit("/console/send/preview", form...)
 		}
-		const promise = "It would be sent."
-		preview(admin, "send_at", "2h").has(t, promise, "hello {name}</p>", "12 characters")
+		const sendable = "It would be sent."
+		preview(admin, "send_at", "2h").has(t, sendable, "hello {name}</p>", "12 characters")
 		for name, value := range map[string]string{"phone_number": "abc", "send_at": "tomorrow", "queue": "a b", "content": "a lottery"} {
 			got := preview(admin, name, value)
-			require.NotContains(t, got.text, promise, name)
+			require.NotContains(t, got.text, sendable, name)
 			got.has(t, "It would be refused:")
 		}
 		preview(admin, "send_at", "400d").has(t, "must be at most a year ahead")
-		require.NotContains(t, preview(admin, "phone_number", "").text, promise)
+		require.NotContains(t, preview(admin, "phone_number", "").text, sendable)
 		refused := admin.submit("/console/send", "idempotency_key", "k9", "phone_number", "abc", "content", "hello")
 		require.Equal(t, 400, refused.status)
-		require.NotContains(t, refused.text, promise)
+		require.NotContains(t, refused.text, sendable)
 		got := preview(b, "send_at", "2h")
 		got.has(t, "hello {name}</p>", "12 characters")
-		require.NotContains(t, got.text, promise, "only admins are told by the API")
+		require.NotContains(t, got.text, sendable, "only admins can preview it with the API")
 		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Only admins can preview a template")
 	})
 	t.Run("is for submitters", func(t *testing.T) {
-		for _, caller := range []*cluster.Client{s.NewCaller("eye", "viewer"), s.NewCaller("ops", "admin", "otp")} {
+		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, s, caller.User, caller.Password)
 			require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
 			got := v.get("/console/send")
@@ -120,8 +120,8 @@ func TestSend(t *testing.T) {
 			got.has(t, "needs the role submitter")
 			require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
 		}
-		both := s.NewCallerWith("both", `"roles":["admin","submitter"],"queues":["otp"]`)
-		v := logIn(t, s, both.User, both.Password)
+		submitter := s.NewCallerWith("submitter", `"roles":["admin","submitter"],"queues":["otp"]`)
+		v := logIn(t, s, submitter.User, submitter.Password)
 		v.get("/console/tasks").has(t, `"/console/send"`)
 		v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a", "queue", "otp").has(t, "The message was submitted")
 	})
@@ -140,7 +140,7 @@ func TestOperatorSendsAMessage(t *testing.T) {
 	b.click(`form.stack button.primary`, `.problem`)
 	b.shot("send-refused")
 	b.fill(`form.stack`, "params", "code=1234\nminutes=5")
-	// Twice before the browser leaves the page: the second of two clicks of a mouse may meet the next page.
+	// The script clicks twice before the browser leaves the page. A second click of a mouse could hit the next page.
 	b.run(chromedp.Evaluate(`{ const b = document.querySelector("form.stack button.primary"); b.click(); b.click(); }`, nil), chromedp.WaitVisible(`.timeline`, byQuery))
 	b.shot("send-done")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))

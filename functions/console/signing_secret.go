@@ -21,7 +21,7 @@ func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {
 	return p.show("signing_secret", p.T("Secret of callback URLs"), shown)
 }
 
-// changeSigningSecret handles the buttons of that page: show or rotate.
+// changeSigningSecret handles the buttons of the page: show or rotate.
 func (s *site) changeSigningSecret(p *page) (err error) {
 	var shown api.SigningSecretResponse
 	switch p.PathValue("do") {

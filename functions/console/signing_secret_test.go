@@ -16,7 +16,7 @@ func TestSigningSecret(t *testing.T) {
 	b := logIn(t, s, shop.User, shop.Password)
 	const page = "/console/webhooks/signing-secret"
 	b.get("/console/webhooks").has(t, `href="`+page+`"`)
-	require.NotContains(t, b.get(page).text, "whsec_", "the secret is shown only after a click on its button")
+	require.NotContains(t, b.get(page).text, "whsec_", "the secret is hidden until it is revealed")
 	secret := func() string { return shop.Get("/api/v1/webhooks/signing-secret").Data("secret").(string) }
 	got := b.submit(page + "/show")
 	require.Contains(t, html.UnescapeString(got.text), secret())

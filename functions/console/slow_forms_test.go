@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// slowForm submits a form. When the service begins to read the body, it calls beforeBody and then sends the body. A
-// service that responds without reading the body causes neither.
+// slowForm submits a form. When the service begins to read the body, slowForm calls beforeBody and then sends the body.
+// If the service responds without reading the body, neither happens.
 func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) (status int, location string) {
 	ctx := httptrace.WithClientTrace(b.t.Context(), &httptrace.ClientTrace{Got100Continue: beforeBody})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+path, body)
@@ -41,21 +41,21 @@ func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) (stat
 	return res.StatusCode, res.Header.Get("Location")
 }
 
-// holdForms submits n forms whose bodies end with the test, and returns once the service reads each or has responded
-// to it.
+// holdForms submits n forms whose bodies do not end before the test. It returns when the service has begun to read each
+// form or has responded to it.
 func (b *browser) holdForms(n int, path string) {
 	b.t.Helper()
-	held := make(chan struct{}, 2*n)
+	signals := make(chan struct{}, 2*n)
 	for range n {
 		body, end := io.Pipe()
 		b.t.Cleanup(func() { _ = end.Close() })
 		go func() {
-			b.slowForm(path, body, func() { held <- struct{}{} })
-			held <- struct{}{}
+			b.slowForm(path, body, func() { signals <- struct{}{} })
+			signals <- struct{}{}
 		}()
 	}
 	for range n {
-		<-held
+		<-signals
 	}
 }
 
@@ -78,7 +78,7 @@ func TestCallerIsCheckedAgainAfterSlowForm(t *testing.T) {
 		changed := 0
 		b.slowForm("/console/callers/"+victimID+"/rotate", strings.NewReader("a=b"), func() { changed = change(thiefID).Status })
 		require.Equal(t, 200, changed, name)
-		require.Equal(t, 200, victim.Get("/api/v1/admin/callers").Status, "%s: the victim's token was replaced", name)
+		require.Equal(t, 200, victim.Get("/api/v1/admin/callers").Status, "%s: the victim's token must stay valid", name)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestTemplates(t *testing.T) {
 		require.Equal(t, 404, b.submit(page+"/explode").status)
 	})
 	t.Run("are read by a viewer and by a limited admin", func(t *testing.T) {
-		for _, caller := range []*cluster.Client{s.NewCaller("eye", "viewer"), s.NewCaller("ops", "admin", "otp")} {
+		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, s, caller.User, caller.Password)
 			got := v.get("/console/templates")
 			got.has(t, "login")
@@ -96,7 +96,7 @@ func TestDefaultSMS(t *testing.T) {
 	b.submit(page+"/reset").has(t, "will be sent once more")
 	require.Equal(t, 1, s.Count(`select count(*) from default_sms_data where not is_sent`))
 
-	viewer := s.NewCaller("eye", "viewer")
+	viewer := s.NewCaller("viewer", "viewer")
 	v := logIn(t, s, viewer.User, viewer.Password)
 	v.get(page).has(t, "hidden, 6 characters")
 	require.NotContains(t, v.get(page).text, "Delete</button>")
@@ -119,7 +119,7 @@ func TestBlockedWords(t *testing.T) {
 	got.has(t, strings.Repeat("x", 101), `<span class="wrong">`)
 	id := s.QueryText(`select id::text from blocked_words`)
 
-	viewer := s.NewCaller("eye", "viewer")
+	viewer := s.NewCaller("viewer", "viewer")
 	v := logIn(t, s, viewer.User, viewer.Password)
 	require.NotContains(t, v.get("/console/blocked-words").text, "Remove</button>")
 	require.Equal(t, 403, v.submit("/console/blocked-words/"+id+"/remove").status)

@@ -51,7 +51,7 @@ func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
 	return found, p.nameCallers(found.CallerID)
 }
 
-// revealSubscribe shows the contents of the sends of a message. The audit log has a reveal for the task of each.
+// revealSubscribe shows the contents of the sends of a message. It reveals each task, so the audit log has an entry for each.
 func (s *site) revealSubscribe(p *page) error {
 	found, err := p.readSubscribeMessage()
 	if err != nil {

@@ -67,7 +67,7 @@ func TestSubscribePages(t *testing.T) {
 		got.has(t, `<span class="wrong">is required`)
 		b.submit("/console/subscribe/templates/resume", "template_id", "tmpl/"+hostile, "caller_id", caller, "reason", "repaired").has(t, "The template is resumed. Messages that are due now: 0.", "No template has errors.")
 	})
-	t.Run("a viewer reads all, a submitter its own", func(t *testing.T) {
+	t.Run("show a viewer all messages, a submitter its own", func(t *testing.T) {
 		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 		viewer.get("/console/subscribe").has(t, "/console/subscribe/"+one, "/console/subscribe/templates")
 		require.NotContains(t, viewer.get("/console/subscribe/"+two).text, `/resend"`)

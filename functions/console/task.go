@@ -30,7 +30,7 @@ type step struct {
 // webhookStep is one try of a delivery.
 type webhookStep struct {
 	ID, EventType, URL string
-	Number             int // of the try, from 1, among those that are kept
+	Number             int // of the try, counted from 1 among the stored tries
 	api.DeliveryTry
 }
 
@@ -59,7 +59,7 @@ func (p *page) showTask(revealed bool) error {
 	return p.show("task", p.T("Task"), taskPage{found, timeline(found.Timeline, webhooks), revealed})
 }
 
-// webhooksOf returns the deliveries about a task, none if the visitor may not read deliveries.
+// webhooksOf returns the deliveries about a task, or none if the visitor may not read deliveries.
 func (p *page) webhooksOf(taskID string) ([]api.DeliveryResponse, error) {
 	found, err := get[api.Page[api.DeliveryResponse]](p, "/api/v1/webhooks/deliveries", url.Values{"task_id": {taskID}})
 	var refused *api.Error
@@ -69,7 +69,7 @@ func (p *page) webhooksOf(taskID string) ([]api.DeliveryResponse, error) {
 	return found.Items, err
 }
 
-// timeline joins both kinds of steps in the order of time.
+// timeline merges both kinds of steps, oldest first.
 func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 	var steps []step
 	for i := range events {
@@ -87,7 +87,7 @@ func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 	return steps
 }
 
-// backToTask redirects from the address of a button, which a reload requests, to the task's page.
+// backToTask redirects from the address of a button to the task's page. A reload after a click requests that address.
 func (s *site) backToTask(p *page) error {
 	return p.redirect("/console/tasks/" + p.id())
 }

@@ -14,7 +14,7 @@ import (
 // taskFilters are the parameters of a list of tasks, which are those of GET /api/v1/admin/tasks.
 var taskFilters = []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to", "limit", "after"}
 
-// The values of two filters, for their menus.
+// The options of two filters.
 var (
 	taskStates  = []string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}
 	taskReasons = []string{"rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}
@@ -75,11 +75,11 @@ func (p *page) writeTasks(query url.Values) error {
 	return nil // an error of writing means that the visitor has left
 }
 
-// formulaStart is where a spreadsheet may take a value for a formula (OWASP, CSV injection): at its beginning, and after
-// what may separate cells there, since many countries use semicolons.
+// formulaStart matches where a spreadsheet may read a formula (OWASP, CSV injection): at the start of a value, and after a
+// character that may separate cells; many countries use semicolons.
 var formulaStart = regexp.MustCompile(`(^|[;\t\r\n])([=+\-@＝＋－＠\t\r\n])`)
 
-// csvSafe marks values that a spreadsheet would take for a formula as text.
+// csvSafe marks values as text where a spreadsheet would read a formula.
 func csvSafe(values ...string) []string {
 	for i, value := range values {
 		values[i] = formulaStart.ReplaceAllString(value, "$1'$2")
@@ -125,7 +125,7 @@ func (s *site) changeTask(p *page) error {
 	return p.done(back, do)
 }
 
-// held lists the tasks of which nobody knows whether they were sent, with the buttons that decide.
+// held lists the held tasks, with the buttons that resolve them.
 func (s *site) held(p *page) error {
 	query := p.query("queue", "limit", "after")
 	query.Set("state", "held")

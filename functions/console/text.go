@@ -16,14 +16,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Every text is written in English where it is used, and chinese has its translation.
+// Texts are written in English where they are used; the map chinese has the translations.
 var languages = []string{"en", "zh"}
 
 var htmlLanguages = map[string]string{"en": "en", "zh": "zh-CN"}
 
 const languageCookie = "sendonce-language"
 
-// languageOf returns the language that the visitor chose, else the first of Accept-Language that there is.
+// languageOf returns the language that the visitor chose, else the first supported one of Accept-Language.
 func languageOf(r *http.Request) string {
 	if c, err := r.Cookie(languageCookie); err == nil && htmlLanguages[c.Value] != "" {
 		return c.Value
@@ -159,7 +159,7 @@ func timeOf(language string, at any) timeText {
 	return timeText{relative, when.UTC().Format("2006-01-02 15:04:05 UTC"), when.UTC().Format(time.RFC3339Nano)}
 }
 
-// hidden returns the text that is shown instead of a content.
+// hidden returns the text that is shown instead of a hidden content.
 func hidden(language, text string) string {
 	if text == "" {
 		return "–"
@@ -172,19 +172,19 @@ func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
 }
 
-// lastTry returns a list of the newest try, empty if there is none.
+// lastTry returns the newest try in a list, which is empty if there is none.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
-// english has what is shown for values of the API that are no plain English; all other texts are shown as they are.
+// english has the texts for values of the API that are not plain English. Other texts are shown unchanged.
 var english = map[string]string{
 	"bulk cancel": "Cancel tasks", "bulk retry": "Retry tasks", "bulk succeeded": "Mark as sent", "bulk failed": "Give up", "bulk resend": "Send again",
 	"retries_exhausted": "no retry left", "stale_claim": "claim out of date", "promoted": "became pending",
-	"timeout_retry": "lease ended, retried", "timeout_held": "lease ended, held", "timeout_failed": "lease ended, failed",
+	"timeout_retry": "lease expired, retried", "timeout_held": "lease expired, held", "timeout_failed": "lease expired, failed",
 	"failure_rate": "many failures", "stream_full": "stream almost full",
 	"cloudevents": "CloudEvents, signed", "slack": "Slack robot", "dingtalk": "DingTalk robot", "wecom": "WeCom robot", "feishu": "Feishu or Lark robot",
 }
 
-// timeInText reads a time that the API gives as text; nil if it is none.
+// timeInText parses a time that the API returns as text. It returns nil for other texts.
 func timeInText(text string) *time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -196,9 +196,9 @@ func timeInText(text string) *time.Time {
 // isPast reports whether a time has passed.
 func isPast(at *time.Time) bool { return at != nil && at.Before(time.Now()) }
 
-// valueTexts are values of the API that pages show translated.
+// valueTexts are the values of the API that pages translate.
 var valueTexts = slices.Concat(taskStates, taskReasons, messageStates, []string{
-	"task", "message", "delivery", "subscribe", "caller", // what a search finds
+	"task", "message", "delivery", "subscribe", "caller", // kinds of search results
 	"failure_rate", "backlog", "stream_full", // kinds of alerts
 	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
 	"resend", "hold", "fail", // on_unknown

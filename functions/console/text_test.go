@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Texts are written in templates as {{t "…"}} and in Go as p.T("…") or translate(language, "…"). Values of the API, such
-// as states, are translated by their name and listed in valueTexts.
+// Texts occur in templates as {{t "…"}} and in Go as p.T("…") or translate(language, "…"). valueTexts lists the values of
+// the API, such as states, that are translated.
 func TestEveryTextHasATranslation(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -61,14 +61,14 @@ func TestEveryTextHasATranslation(t *testing.T) {
 	for _, text := range slices.Sorted(maps.Keys(used)) {
 		switch {
 		case chinese[text] == "":
-			t.Errorf("without a translation in chinese.go: %q", text)
+			t.Errorf("not in chinese.go: %q", text)
 		case strings.Count(text, "%") != strings.Count(chinese[text], "%"):
 			t.Errorf("the translation has another number of values: %q", text)
 		}
 	}
 	for text := range chinese {
 		if !used[text] {
-			t.Errorf("translated in chinese.go and used nowhere: %q", text)
+			t.Errorf("in chinese.go but not used: %q", text)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// The values that forms offer. Only admins are offered the events of alerts.
+// The values that forms offer. Forms offer alertKinds only to admins without queues.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
 	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
@@ -81,7 +81,7 @@ type endpointPage struct {
 	MayChange  bool
 }
 
-// Robot is for the template.
+// Robot reports whether the endpoint is a chat robot.
 func (e endpointPage) Robot() bool { return isRobot(e.Format) }
 
 func (s *site) endpoint(p *page) error {
@@ -142,7 +142,7 @@ func (s *site) deliveries(p *page) error {
 	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
 }
 
-// resendFailed resends the deliveries that failed since a time, as many as one call of the API resends.
+// resendFailed resends the deliveries that failed since a time. One call of the API resends a limited number of them.
 func (s *site) resendFailed(p *page) error {
 	back := "/console/webhooks/deliveries"
 	if endpoint := p.PostFormValue("endpoint_id"); endpoint != "" {

@@ -63,7 +63,7 @@ func TestEndpointPages(t *testing.T) {
 	id := s.QueryText(`select id::text from webhook_endpoints where url is not null`)
 	endpointPage := "/console/webhooks/" + id
 
-	t.Run("show it in the list and alone, without the secret", func(t *testing.T) {
+	t.Run("show the endpoint without its secret", func(t *testing.T) {
 		for _, path := range []string{"/console/webhooks", endpointPage} {
 			got := b.get(path)
 			got.has(t, "https://shop.test/events?a=%22%3E", hostileShown, "task.failed, webhook.disabled")
@@ -91,12 +91,12 @@ func TestEndpointPages(t *testing.T) {
 		require.True(t, strings.HasPrefix(got.path, "/console/webhooks/deliveries/"), got.path)
 		got.has(t, "A test event is on its way.", "sendonce.test.v1", "It was not tried yet.")
 	})
-	t.Run("hide those of other callers", func(t *testing.T) {
-		stranger := logIn(t, s, "bank", s.NewCaller("bank", "submitter").Password)
-		require.NotContains(t, stranger.get("/console/webhooks").text, id)
-		require.Equal(t, 404, stranger.get(endpointPage).status)
+	t.Run("hide the endpoints of other callers", func(t *testing.T) {
+		bank := logIn(t, s, "bank", s.NewCaller("bank", "submitter").Password)
+		require.NotContains(t, bank.get("/console/webhooks").text, id)
+		require.Equal(t, 404, bank.get(endpointPage).status)
 		for _, do := range []string{"disable", "rotate", "test", "delete"} {
-			require.Equal(t, 404, stranger.submit(endpointPage+"/"+do).status)
+			require.Equal(t, 404, bank.submit(endpointPage+"/"+do).status)
 		}
 	})
 	t.Run("show a viewer no buttons", func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestDeliveryPages(t *testing.T) {
 		require.NotContains(t, b.get(list+"?done=resent&n=%3Cb%3E").text, "Sent again")
 	})
 	t.Run("in a browser", func(t *testing.T) {
-		s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now() - interval '1 min', 'status', 502, 'duration_ms', 7, 'error', 'answered 502 Bad Gateway', 'response', '<html><h1>Bad gateway</h1>'),
+		s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now() - interval '1 min', 'status', 502, 'duration_ms', 7, 'error', 'returned 502 Bad Gateway', 'response', '<html><h1>Bad gateway</h1>'),
 			jsonb_build_object('at', now(), 'duration_ms', 10000, 'error', 'timed out after 10s')) where id = $1`, failed)
 		tab := openTab(t, s)
 		tab.logIn(s)

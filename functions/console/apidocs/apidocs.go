@@ -1,9 +1,9 @@
-// Package apidocs is the documentation of the API for everybody with a browser: the contract itself at /openapi.yaml
-// and /openapi.json, Swagger UI with "Try it out" against this server at /docs, and a reference that needs no
-// JavaScript at /docs/reference. All of it is made from openapi.yaml.
+// Package apidocs serves the documentation of the API without login: the contract itself at /openapi.yaml and
+// /openapi.json, Swagger UI with "Try it out" against this server at /docs, and a reference that needs no JavaScript at
+// /docs/reference. All of it comes from openapi.yaml.
 //
-// Swagger UI comes with the module swgui, whose files are compressed (0.6 MB). Its own page has inline scripts, so
-// that only the files are used. What is served is prepared at the first request for it and kept compressed.
+// The files of Swagger UI come compressed (0.6 MB) from the module swgui. The module's own page has inline scripts and is
+// not used. Each file is prepared at the first request for it and stays compressed in memory.
 package apidocs
 
 import (
@@ -29,7 +29,7 @@ import (
 //go:embed static
 var ownFiles embed.FS
 
-// Routes returns the pages.
+// Routes returns the routes of the files and pages.
 func Routes() fn.Routes {
 	const script, style, html = "text/javascript; charset=utf-8", "text/css; charset=utf-8", "text/html; charset=utf-8"
 	return fn.Routes{
@@ -63,7 +63,7 @@ func swaggerUI(name string) func() ([]byte, error) {
 	}
 }
 
-// file is what a route serves, compressed.
+// file is the compressed response of a route.
 type file struct {
 	compressed []byte
 	size       int
@@ -83,7 +83,7 @@ func compress(text []byte) (file, error) {
 	return file{b.Bytes(), len(text), hex.EncodeToString(sum[:8])}, nil
 }
 
-// serve returns the route of a file. Browsers ask each time whether it is still the same.
+// serve returns the route of a file. Browsers revalidate it at each use.
 func serve(contentType string, content func() ([]byte, error)) fn.Route {
 	prepared := sync.OnceValues(func() (file, error) {
 		text, err := content()
@@ -97,7 +97,7 @@ func serve(contentType string, content func() ([]byte, error)) fn.Route {
 		f, err := prepared()
 		if err != nil {
 			v.Log("error", "docs_failed", "cause", err.Error())
-			http.Error(w, "The page could not be made. The log has the reason.", http.StatusInternalServerError)
+			http.Error(w, "The page could not be rendered. The log has the reason.", http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", contentType)
@@ -117,7 +117,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("ETag", fmt.Sprintf(`"%s"`, f.tag))
 	text, err := gzip.NewReader(bytes.NewReader(f.compressed))
-	if err != nil { // cannot be: compress made it
+	if err != nil { // cannot happen: compress wrote it
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -129,10 +129,10 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, oneAtATime{text}) // a visitor who left needs no page
 }
 
-// decompressing is held while a part of a file is decompressed.
+// decompressing is locked while a part of a file is decompressed.
 var decompressing sync.Mutex
 
-// oneAtATime reads a part of a compressed file while no other is read, so that visitors who request many files do not
+// oneAtATime decompresses one part of a file at a time in this process, so that visitors who request many files do not
 // delay the callers of the API. The lock is not held while a visitor receives the part.
 type oneAtATime struct{ io.Reader }
 

@@ -105,7 +105,7 @@ func (n node) resolved() node {
 	return node{n.root, n.root}.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
 }
 
-// refName is the name that a $ref ends with, "" without one.
+// refName returns the last part of a $ref, "" without one.
 func (n node) refName() string {
 	ref := n.text("$ref")
 	return ref[strings.LastIndex(ref, "/")+1:]

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Each program of examples runs as a whole against a server, which a test does, and is shown in parts.
+// The reference shows the programs in parts. A test runs each program as a whole against a server.
 //
 //go:embed examples
 var examplePrograms embed.FS
 
-// example is one task, in each language.
+// example is one use case, in each language.
 type example struct {
 	Name, Title string
 	Programs    []excerpt

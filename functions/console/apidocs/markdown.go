@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// markdown renders the little of Markdown that the contract uses: paragraphs, lists, code and bold text.
+// markdown renders the subset of Markdown that the contract uses: paragraphs, lists, code and bold text.
 func markdown(text string) template.HTML {
 	var b strings.Builder
 	for _, block := range strings.Split(strings.TrimSpace(text), "\n\n") {
@@ -67,6 +67,7 @@ func inline(text string) string {
 	return b.String()
 }
 
+// tag returns the closing tag of an open element, else the opening tag.
 func tag(name string, open bool) string {
 	if open {
 		return "</" + name + ">"

@@ -91,7 +91,7 @@ type schema struct {
 	Fields      []field
 }
 
-// groups returns the operations by their first tag, those of webhooks last in theirs.
+// groups returns the operations by their first tag. In each group webhooks come last.
 func groups(contract node) []group {
 	byTag := map[string][]operation{}
 	for _, section := range []string{"paths", "webhooks"} {
@@ -183,7 +183,7 @@ func schemas(contract node) (all []schema) {
 	return all
 }
 
-// properties returns the properties of a schema, with those of schemas without a name that it is composed of.
+// properties returns the properties of a schema, including those of the unnamed schemas in its allOf.
 func properties(n node) (all []field) {
 	required := map[string]bool{}
 	for _, name := range n.texts("required") {
@@ -232,7 +232,7 @@ func typeOf(n node) template.HTML {
 	return template.HTML(strings.Join(words, " "))
 }
 
-// limits returns what a schema states about its values beside their type.
+// limits returns the constraints of a schema on its values, other than their type.
 func limits(n node) (words []string) {
 	code := func(value node) string { return "<code>" + template.HTMLEscapeString(value.text()) + "</code>" }
 	var values []string
