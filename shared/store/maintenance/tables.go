@@ -142,9 +142,9 @@ with c as materialized (
 ), g as (
     delete from subscribe_message_logs where id = any(array(select id from c)) returning *
 ), h as (
-    insert into archived_subscribe_message_sends (` + subscribe.SendNames + `) select ` + subscribe.SendNames + ` from s
+    insert into archived_subscribe_message_sends (` + subscribe.SendColumnNames + `) select ` + subscribe.SendColumnNames + ` from s
 ), a as (
-    insert into archived_subscribe_message_logs (` + subscribe.LogNames + `) select ` + subscribe.LogNames + ` from g
+    insert into archived_subscribe_message_logs (` + subscribe.LogColumnNames + `) select ` + subscribe.LogColumnNames + ` from g
     returning id
 )
 select count(*) from a`

@@ -11,9 +11,9 @@ import (
 
 // The columns that are copied to the archive.
 const (
-	LogNames = `id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, page_path,
+	LogColumnNames = `id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, page_path,
     send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful, created_at, updated_at`
-	SendNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
+	SendColumnNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
 )
 
 // archivedLogOfSQL finds the archived row of a message and compares its data with a submission's.
