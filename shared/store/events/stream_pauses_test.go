@@ -2,7 +2,6 @@ package events_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -19,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// fullExcept refuses what is for a stream and takes the rest.
-func fullExcept(stream string) *storetest.Broker {
-	return &storetest.Broker{Say: func(d messages.Due) msg.Result {
+// fullFor returns a broker where one stream is full. It accepts messages for all others.
+func fullFor(stream string) *storetest.Broker {
+	return &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if d.To().Stream() == stream {
 			return storetest.Full
 		}
@@ -29,14 +28,14 @@ func fullExcept(stream string) *storetest.Broker {
 	}}
 }
 
-// endPauses lets the time of all pauses pass.
+// endPauses ends all pauses, as if their time had passed.
 func endPauses(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.Exec(t, `update stream_pauses set until = now() - interval '1 second'`)
 }
 
-// written counts the live messages that were written after they were saved.
-func written(t *testing.T, db *storetest.DB) int {
+// updated counts the live messages that were updated after they were saved.
+func updated(t *testing.T, db *storetest.DB) int {
 	t.Helper()
 	return db.Count(t, `select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`)
 }
@@ -55,11 +54,11 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				db.MustSave(t, waiting[i])
 				sends = append(sends, storetest.Send(waiting[i], "1.1"))
 			}
-			b := fullExcept(full)
+			b := fullFor(full)
 			for failures := 1; failures <= 7; failures++ {
 				began := time.Now()
 				relayed := db.RelayDue(t, b)
-				require.False(t, relayed.More, "no call follows at once")
+				require.False(t, relayed.More, "the relay does not try again at once")
 				if failures == 1 {
 					require.Equal(t, []store.StreamChange{{Stream: full, Reason: storetest.Full.Reason}}, relayed.Streams)
 					paused, err := db.Events.PausedStreams(t.Context())
@@ -81,11 +80,11 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "the other stream goes on")
 				endPauses(t, db)
 			}
-			require.Zero(t, written(t, db), "nothing that waits was written")
-			require.Equal(t, storetest.Full.Reason, db.MustMessage(t, waiting[119].ID).LastError, "a reader of any of them sees why")
+			require.Zero(t, updated(t, db), "no waiting message was updated")
+			require.Equal(t, storetest.Full.Reason, db.MustMessage(t, waiting[119].ID).LastError, "each of them shows the reason")
 
 			accepts := storetest.Always(storetest.Accepted)
-			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, withoutTimes(db.RelayDue(t, accepts)), "a few are tried first")
+			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, withoutTimes(db.RelayDue(t, accepts)), "a few messages are tried first")
 			for db.RelayDue(t, accepts).More {
 			}
 			require.Equal(t, sends, accepts.MsgIDs(), "all are sent, in their order")
@@ -107,7 +106,7 @@ func TestStreamThatAcceptedSomeIsPausedBriefly(t *testing.T) {
 		endPauses(t, db)
 	}
 	room := 1
-	db.RelayDue(t, &storetest.Broker{Say: func(messages.Due) msg.Result {
+	db.RelayDue(t, &storetest.Broker{Respond: func(messages.Due) msg.Result {
 		if room--; room >= 0 {
 			return storetest.Accepted
 		}
@@ -122,7 +121,7 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	bad, good := storetest.Message("bad", storetest.SendTo(msg.User, "ann")), storetest.Message("good", storetest.SendTo(msg.User, "bob"))
 	db.MustSave(t, bad)
 	db.MustSave(t, good)
-	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
+	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if d.ID == bad.ID {
 			return storetest.Unavailable
 		}
@@ -131,8 +130,8 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	db.Exec(t, `update messages set created_at = now() - interval '30 seconds'`)
 	relayed := db.RelayDue(t, b)
 	require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
-	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "its stream goes on")
-	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with what it waited")
+	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "its stream is not paused")
+	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with the age of the message")
 }
 
 func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
@@ -157,7 +156,7 @@ func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
 	}
 }
 
-// ackEvents and taskEvents write rows of the outbox for either stream.
+// ackEvents and taskEvents insert rows of event_outbox, for the streams USERS and EVENTS.
 func ackEvents(t *testing.T, db *storetest.DB, rows int) {
 	t.Helper()
 	for range rows {
@@ -172,7 +171,7 @@ func taskEvents(t *testing.T, db *storetest.DB, rows int) {
 	}
 }
 
-// versions names the versions of the rows of the outbox for a stream.
+// versions returns the ids and versions of the rows of event_outbox for a stream.
 func versions(t *testing.T, db *storetest.DB, stream string) (all string) {
 	t.Helper()
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(),
@@ -187,14 +186,14 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
 			add := map[string]func(*testing.T, int){"USERS": func(t *testing.T, n int) { ackEvents(t, db, n) }, "EVENTS": func(t *testing.T, n int) { taskEvents(t, db, n) }}
-			add[full](t, 20) // far more than a batch, and first
+			add[full](t, 20) // far more than a batch, and inserted first
 			add[other](t, 5)
 			var published []events.Due
-			relay := func(except string) store.Relayed {
+			relay := func(fullStream string) store.Relayed {
 				t.Helper()
 				relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 					return store.Column(due, func(e events.Due) msg.Result {
-						if e.Stream() == except {
+						if e.Stream() == fullStream {
 							return storetest.Full
 						}
 						published = append(published, e)
@@ -204,16 +203,16 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 				require.NoError(t, err)
 				return relayed
 			}
-			drain := func(except string) {
+			drain := func(fullStream string) {
 				t.Helper()
-				for relay(except).More {
+				for relay(fullStream).More {
 				}
 			}
 			before := versions(t, db, full)
 			drain(full)
 			require.Zero(t, db.Count(t, `select count(*) from event_outbox where stream = $1`, other), "all events of the other stream are published")
 			require.Equal(t, 20, db.Count(t, `select count(*) from event_outbox`))
-			require.Equal(t, before, versions(t, db, full), "what waits is not written")
+			require.Equal(t, before, versions(t, db, full), "waiting rows are not updated")
 			at, err := db.Events.NextRelay(t.Context())
 			require.NoError(t, err)
 			require.WithinRange(t, at, time.Now(), time.Now().Add(2*time.Second), "the relay is woken when the pause ends")
@@ -272,7 +271,7 @@ func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from event_outbox`))
 }
 
-func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
+func TestNoRowIsUpdatedWhileTheBrokerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ackEvents(t, db, 2)
@@ -289,8 +288,8 @@ func TestNothingIsWrittenWhileTheBrokerIsAway(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from stream_pauses where failures = 0 and until <= now()`), "nothing is paused")
 }
 
-// However much waits for a stream that takes nothing, what is for another one
-// costs the same, and nothing that waits is written.
+// However many messages wait for a full stream, messages for another stream cost the same, and
+// waiting messages are not updated.
 func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -299,22 +298,18 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
 		require.NoError(t, err)
 	}
-	buffers := func() (blocks int) {
-		for _, execute := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16)", "nextRelaySQL"} {
-			var text string
-			require.NoError(t, conn.QueryRow(t.Context(), `explain (analyze, buffers, format json) execute `+execute).Scan(&text))
-			var plan []struct{ Plan map[string]any }
-			require.NoError(t, json.Unmarshal([]byte(text), &plan))
-			blocks += int(plan[0].Plan["Shared Hit Blocks"].(float64) + plan[0].Plan["Shared Read Blocks"].(float64))
+	countBlocks := func() (blocks int) {
+		for _, call := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16)", "nextRelaySQL"} {
+			blocks += storetest.Blocks(t, conn, "execute "+call)
 		}
 		return blocks
 	}
 	db.MustSave(t, storetest.Message("first"))
-	buffers() // reads the catalogue
-	idle := buffers()
+	countBlocks() // reads the catalogue
+	idle := countBlocks()
 	const n = 10_000
 	storetest.SaveMany(t, storetest.Owner(t, url), n)
-	b := fullExcept(msg.StreamUsers)
+	b := fullFor(msg.StreamUsers)
 	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
 	for i := range 5 {
 		endPauses(t, db)
@@ -324,8 +319,8 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 		require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
 	}
 	db.MustSave(t, storetest.Message("last"))
-	waiting := buffers()
+	waiting := countBlocks()
 	t.Logf("blocks read for one message: %d with nothing else, %d with %d messages waiting", idle, waiting, n)
-	require.Less(t, waiting, idle+50, "the index is a page or two deeper, and that is all")
+	require.Less(t, waiting, idle+50, "the index is a page or two deeper")
 	require.Zero(t, db.Count(t, `select count(*) from message_live where stream = 'USERS' and updated_at <> (select min(updated_at) from message_live where stream = 'USERS')`))
 }

@@ -32,14 +32,14 @@ func stuckKeys(t *testing.T, db *storetest.DB, status msg.Status, olderThan time
 	return keys
 }
 
-// saveStuck saves messages of which each has used its sends up: those whose key
-// begins with r were refused, the others sent and not confirmed.
+// saveStuck saves messages that have no sends left: those whose key begins with r were
+// refused, the others were sent and not confirmed.
 func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
 		db.MustSave(t, storetest.Message(key))
 	}
-	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
+	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if strings.HasPrefix(d.ClientMsgID, "r") {
 			return refuses
 		}

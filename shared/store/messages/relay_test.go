@@ -19,11 +19,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-var (
-	refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
-)
+var refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
 
-func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
+func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -43,7 +41,7 @@ func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
+func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, other := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -55,11 +53,7 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.Addressee("points"))
 			confirmed <- err
 		}()
-		require.Eventually(t, func() bool {
-			var waiting bool
-			err := other.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waiting)
-			return err == nil && waiting
-		}, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return storetest.IsWaiting(t, other) }, 5*time.Second, time.Millisecond)
 		return []msg.Result{storetest.Accepted}, nil
 	})
 	require.NoError(t, err)
@@ -97,7 +91,7 @@ func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	db.MakeDue(t)
 	_, err = db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 128, Caller: 32, Destination: 16}, nil, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "those that a claim had leased are met again")
+	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "a later claim removes the rows that the first one leased")
 }
 
 func TestMessageWithoutStateIsNotFound(t *testing.T) {
@@ -147,7 +141,7 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	}
 	for range 3 {
 		b := storetest.Always(storetest.NoStream)
-		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, relay(b), "none is due at another time")
+		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, relay(b), "no message gets another time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
 	after := db.MustMessage(t, rows[0].ID)
@@ -180,7 +174,7 @@ func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 			panic("killed")
 		})
 	})
-	db.MakeDue(t) // waits until the database has noticed
+	db.MakeDue(t) // waits until the database has rolled back
 	_, err = db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, nil
@@ -205,7 +199,7 @@ func TestPublishedMessagesAreSettledAfterTimeout(t *testing.T) {
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
 }
 
-func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
+func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	relays := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
@@ -215,7 +209,7 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
 	}
 	relays[0].MustSave(t, rows...)
-	b := &storetest.Broker{Say: func(d messages.Due) msg.Result {
+	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		return map[byte]msg.Result{0: storetest.Accepted, 1: refuses, 2: storetest.Unavailable}[d.ID[15]%3]
 	}}
 	var all sync.WaitGroup
@@ -232,7 +226,7 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 	all.Wait()
 	ids := b.MsgIDs()
 	slices.Sort(ids)
-	require.Len(t, slices.Compact(ids), n, "one bad message holds up no other")
+	require.Len(t, slices.Compact(ids), n, "a refused message does not delay others")
 	for _, m := range rows {
 		d := relays[0].MustMessage(t, m.ID)
 		want := map[byte]struct {
@@ -246,7 +240,7 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 	}
 }
 
-func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
+func TestManyStreamsOfACallerDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	save := func(caller int64, streams, n int) {
@@ -264,7 +258,7 @@ func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
 	save(7, 250, 1)
 	b.Sends = nil
 	db.RelayDue(t, b)
-	require.Equal(t, 50, storetest.ByCaller(b.Sends, of)[8], "also when the streams are more than the batch has room for")
+	require.Equal(t, 50, storetest.ByCaller(b.Sends, of)[8], "even if there are more streams than the batch has rows")
 	require.Less(t, storetest.ByCaller(b.Sends, of)[7], 90, "about half of the batch")
 	for db.RelayDue(t, b).More {
 	}

@@ -20,7 +20,11 @@ func (db *DB) Actions(t *testing.T, subject string) []admin.Action {
 	return page
 }
 
-var Tester = store.Operator{CallerID: 7, Name: "tester", RequestID: "req-1"}
+// The operators of tests. BuiltIn is the built-in admin, which has no row in callers.
+var (
+	Tester  = store.Operator{CallerID: 7, Name: "tester", RequestID: "req-1"}
+	BuiltIn = store.Operator{Name: "admin", RequestID: "req-1"}
+)
 
 func ActionNames(actions []admin.Action) (names []string) {
 	for _, a := range actions {
@@ -29,5 +33,9 @@ func ActionNames(actions []admin.Action) (names []string) {
 	return names
 }
 
-// BuiltIn is the admin of the settings, which has no row in callers.
-var BuiltIn = store.Operator{Name: "admin", RequestID: "req-1"}
+// MustHaveCaller registers a caller with this id, unless it is 0, the built-in admin.
+func (db *DB) MustHaveCaller(t *testing.T, id int64) {
+	t.Helper()
+	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues) overriding system value
+		select $1::bigint, 'caller ' || $1::bigint, sha256(''), '{submitter}', '{}' where $1::bigint <> 0 on conflict do nothing`, id)
+}

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,20 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/tasks"
-	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (db *DB) MustAddEndpoint(t *testing.T, caller int64, url string, events ...string) webhooks.Endpoint {
-	t.Helper()
-	db.MustHaveCaller(t, caller)
-	e, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, store.Operator{CallerID: caller, Name: "shop"})
-	require.NoError(t, err)
-	return e
-}
-
 // Outbox returns the kind and the subjects of each row, in order.
-func (db *DB) Outbox(t *testing.T) (rows []string, ids [][]task.ID) {
+func (db *DB) Outbox(t *testing.T) (kinds []string, ids [][]task.ID) {
 	t.Helper()
 	found, err := db.Owner(t).Query(t.Context(), `select kind, ids from event_outbox order by id`)
 	require.NoError(t, err)
@@ -33,17 +23,10 @@ func (db *DB) Outbox(t *testing.T) (rows []string, ids [][]task.ID) {
 		var kind string
 		var of []task.ID
 		require.NoError(t, found.Scan(&kind, &of))
-		rows, ids = append(rows, kind), append(ids, of)
+		kinds, ids = append(kinds, kind), append(ids, of)
 	}
 	require.NoError(t, found.Err())
-	return rows, ids
-}
-
-// MustHaveCaller registers the caller of an id, unless it is that of the environment.
-func (db *DB) MustHaveCaller(t *testing.T, id int64) {
-	t.Helper()
-	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues) overriding system value
-		select $1::bigint, 'caller ' || $1::bigint, sha256(''), '{submitter}', '{}' where $1::bigint <> 0 on conflict do nothing`, id)
+	return kinds, ids
 }
 
 func FromCaller(id int64) func(*tasks.Submission) {

@@ -20,8 +20,22 @@ func (db *DB) Maintain(t *testing.T) {
 	}
 }
 
-// OpenKeeping is a store that keeps tasks and logs for so many days.
+// OpenKeeping is OpenAt with retention times: the days for which tasks and logs are kept.
 func OpenKeeping(t *testing.T, url string, tasks, logs int) *DB {
 	t.Helper()
 	return OpenAt(t, url, func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} })
+}
+
+// ArchivedRows runs an archive and returns how many rows it removed from each table, without tables of none.
+func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]int {
+	t.Helper()
+	rows := map[string]int{}
+	for step, err := range db.Maintenance.Archive(t.Context(), run) {
+		require.NoError(t, err)
+		require.Empty(t, step.Failed)
+		if step.Rows > 0 {
+			rows[step.Table] += step.Rows
+		}
+	}
+	return rows
 }

@@ -7,17 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
-
-	msg "github.com/sendonce/sendonce/shared/message"
 )
 
-var Accepted = msg.Result{Outcome: msg.Accepted}
+// The results of a send.
+var (
+	Accepted    = msg.Result{Outcome: msg.Accepted}
+	Unavailable = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject"}
+	Full        = msg.Result{Outcome: msg.Unavailable, Reason: "the stream is full", Scope: msg.OneStream}
+	NoStream    = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
+)
 
 // Chat saves a message from one user to another.
 func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
@@ -29,18 +34,18 @@ func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	return m.ID
 }
 
-// Broker is a publisher that remembers what it was given.
+// Broker is a publisher that records the messages and responds as Respond does.
 type Broker struct {
-	mu    sync.Mutex
-	Sends []messages.Due
-	Say   func(messages.Due) msg.Result
+	mu      sync.Mutex
+	Sends   []messages.Due
+	Respond func(messages.Due) msg.Result
 }
 
 func (b *Broker) Publish(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Sends = append(b.Sends, due...)
-	return store.Column(due, b.Say), nil
+	return store.Column(due, b.Respond), nil
 }
 
 func (b *Broker) MsgIDs() []string {
@@ -56,14 +61,8 @@ func (b *Broker) Sent() int {
 }
 
 func Always(r msg.Result) *Broker {
-	return &Broker{Say: func(messages.Due) msg.Result { return r }}
+	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
-
-var Unavailable = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject"}
-
-var Full = msg.Result{Outcome: msg.Unavailable, Reason: "the stream is full", Scope: msg.OneStream}
-
-var NoStream = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
 
 // Message is a message to a subject that waits for one confirmation; change
 // edits it.
@@ -108,23 +107,9 @@ func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Su
 	return outs
 }
 
-// Send is the MsgID of a send, given as <epoch>.<number>.
+// Send returns the MsgID of a send, which name gives as <epoch>.<number>.
 func Send(m *messages.Submission, name string) string {
 	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
-}
-
-// ArchivedRows runs an archive and gives how many rows left each table that had some.
-func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]int {
-	t.Helper()
-	rows := map[string]int{}
-	for step, err := range db.Maintenance.Archive(t.Context(), run) {
-		require.NoError(t, err)
-		require.Empty(t, step.Failed)
-		if step.Rows > 0 {
-			rows[step.Table] += step.Rows
-		}
-	}
-	return rows
 }
 
 // SaveReceived saves messages, sends them and confirms each.
@@ -138,13 +123,11 @@ func (db *DB) SaveReceived(t *testing.T, rows ...*messages.Submission) {
 	}
 }
 
-// Relay makes everything due and lets one relay send it.
+// Relay makes all messages due and relays one batch.
 func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
 	t.Helper()
 	db.MakeDue(t)
-	relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
-	require.NoError(t, err)
-	return relayed
+	return db.RelayDue(t, b)
 }
 
 // Addressee is the confirmation of a consumer that the message is addressed to.
@@ -154,6 +137,31 @@ func Addressee(consumer string) messages.Confirmation {
 
 func (db *DB) MakeDue(t *testing.T) {
 	t.Helper()
-	_, err := db.Owner(t).Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
+	db.Exec(t, `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
+}
+
+// RelayDue relays one batch of due messages.
+func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
+	t.Helper()
+	relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
 	require.NoError(t, err)
+	return relayed
+}
+
+// SaveMany inserts n messages to a user directly, as if they had been submitted.
+func SaveMany(t *testing.T, conn *pgx.Conn, n int) {
+	t.Helper()
+	for _, sql := range []string{
+		`set session_replication_role = replica`,
+		fmt.Sprintf(`insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select g, g, g, 0, 'shop', g::text, 2, 'bob', 'b', '1', false, 5, 1 from (select gen_random_uuid() from generate_series(1, %d)) r (g)`, n),
+		`insert into message_live (id, kind, stream, remaining_sends) select id, kind, 'USERS', 5 from messages where destination = 'bob'`,
+	} {
+		_, err := conn.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+}
+
+func SendTo(kind msg.Kind, name string) func(*messages.Submission) {
+	return func(m *messages.Submission) { m.To = msg.Address{Kind: kind, Name: name} }
 }

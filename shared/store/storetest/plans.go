@@ -18,18 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
-	t.Helper()
-	cfg, err := pgx.ParseConfig(url)
-	require.NoError(t, err)
-	cfg.User, cfg.Password = role, sandbox.Password(role)
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	return conn
-}
-
-// Statements is every SQL constant of the store and its packages, by name.
+// Statements returns every SQL constant of the store and its packages, by name. Constants that these
+// consist of are found by name alone, so their names must be unique.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd() // of the test: shared/store, or a package in it
@@ -86,19 +76,19 @@ func Statements(t *testing.T) map[string]string {
 
 // Plans says which plans a set of statements must have.
 type Plans struct {
-	Burst  string            // what arrives before any ANALYZE
-	Cases  map[string]string // the statements, with their parameters of EXECUTE
+	Burst  string            // SQL that fills the tables before any ANALYZE
+	Cases  map[string]string // the arguments of EXECUTE by name of statement
 	Tables []string          // that must never be read as a whole
-	Index  map[string]string // by which a statement must go
+	Index  map[string]string // that a statement must use
 	Sorted []string          // statements that must not sort
-	Bulks  map[string]string // the texts of statements that are no constants
+	Bulks  map[string]string // the texts of statements that are not constants
 
 	Kept      []string // statements whose plan a session keeps (store.PlanOnceSQL)
-	Presorted []string // statements that may sort only what an index gives as equal
+	Presorted []string // statements that may sort only rows that are equal in an index (Incremental Sort)
 }
 
-// The plan cliff: statements prepared and used while the tables were empty
-// must still go by index when a burst arrives before any ANALYZE.
+// Require prepares and runs the statements while the tables are empty, fills the tables, and fails
+// the test unless the plans, which no ANALYZE has corrected, use indexes.
 func (p Plans) Require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
@@ -129,11 +119,11 @@ func (p Plans) Require(t *testing.T) {
 			require.NoError(t, err, name)
 		}
 	}
-	quiet := "set session_replication_role = replica;"
+	noAnalyze := "set session_replication_role = replica;"
 	for _, table := range p.Tables {
-		quiet += "alter table " + table + " set (autovacuum_enabled = off);"
+		noAnalyze += "alter table " + table + " set (autovacuum_enabled = off);"
 	}
-	_, err = Owner(t, url).Exec(t.Context(), quiet+p.Burst)
+	_, err = Owner(t, url).Exec(t.Context(), noAnalyze+p.Burst)
 	require.NoError(t, err)
 	for name := range p.Cases {
 		mode(name)
@@ -156,20 +146,8 @@ func (p Plans) Require(t *testing.T) {
 	}
 }
 
-const AnID = "'018f0000-0000-7000-8000-000000000000'"
-
-// anID and someIDs are parameters that no row has.
+// AnID and SomeIDs are SQL parameters that no row has.
 const (
+	AnID    = "'018f0000-0000-7000-8000-000000000000'"
 	SomeIDs = "array[" + AnID + "::uuid]"
 )
-
-// PlanAs is a session of the owner with a role's settings: it plans as every role
-// with these settings does, whatever each of them may run.
-func PlanAs(t *testing.T, url, role string) *pgx.Conn {
-	t.Helper()
-	conn := Owner(t, url)
-	_, err := conn.Exec(t.Context(), `select set_config(split_part(s, '=', 1), split_part(s, '=', 2), false)
-		from pg_roles, unnest(rolconfig) s where rolname = $1`, role)
-	require.NoError(t, err)
-	return conn
-}

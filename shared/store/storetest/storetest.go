@@ -1,5 +1,5 @@
-// Package storetest opens stores on fresh databases for tests, and has what the tests of
-// several stores do with them.
+// Package storetest opens stores on fresh databases, and has helpers for the tests of several
+// stores.
 package storetest
 
 import (
@@ -45,5 +45,5 @@ func OpenAt(t *testing.T, url string, change ...func(*stores.Config)) *DB {
 	return &DB{db, all, owner}
 }
 
-// Owner may do anything in the database.
+// Owner returns a pool of the owner of the database, who may do anything.
 func (db *DB) Owner(*testing.T) *pgxpool.Pool { return db.owner }

@@ -31,7 +31,7 @@ func (db *DB) Try(t *testing.T, r task.Report) task.Task {
 	return outs[0].Task
 }
 
-// Booking is the order for the confirmation of a booking.
+// Booking is a submission of a subscribe message that confirms a booking.
 func Booking(id uint64, data string) *subscribe.Submission {
 	return &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
@@ -46,17 +46,17 @@ func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
 	return token
 }
 
-// SettledBooking orders a message 100 days ago and reports on it 99 days ago.
-func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (ordered subscribe.Submitted) {
+// SettledBooking submits a message as of 100 days ago and reports on it as of 99 days ago.
+func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (submitted subscribe.Submitted) {
 	t.Helper()
-	ordered = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
+	submitted = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
 	db.Try(t, task.Report{Outcome: outcome})
-	db.Exec(t, `update task_done set reported_at = now() - interval '99 days' where id = $1`, ordered.TaskID)
-	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days' where id = $1`, ordered.ID)
-	return ordered
+	db.Exec(t, `update task_done set reported_at = now() - interval '99 days' where id = $1`, submitted.TaskID)
+	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days' where id = $1`, submitted.ID)
+	return submitted
 }
 
-// OldBooking is an order that was made 100 days ago.
+// OldBooking is a Booking as of 100 days ago.
 func OldBooking(id uint64, data string) *subscribe.Submission {
 	s := Booking(id, data)
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))

@@ -7,16 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-func (db *DB) Exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	_, err := db.Owner(t).Exec(t.Context(), sql, args...)
-	require.NoError(t, err)
-}
 
 // CountEvents records the n-th event of a subject and returns how many deliveries it has.
 func (db *DB) CountEvents(t *testing.T, subject task.ID, n int, kind string) int {
@@ -38,10 +33,19 @@ func (db *DB) MustClaimDeliveries(t *testing.T, inFlight ...webhooks.DueDelivery
 
 func FreshSecret() string { return "whsec_fresh" }
 
+// ByCaller counts values by caller.
 func ByCaller[T any](all []T, caller func(T) int64) map[int64]int {
 	n := map[int64]int{}
 	for _, one := range all {
 		n[caller(one)]++
 	}
 	return n
+}
+
+func (db *DB) MustAddEndpoint(t *testing.T, caller int64, url string, events ...string) webhooks.Endpoint {
+	t.Helper()
+	db.MustHaveCaller(t, caller)
+	e, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, store.Operator{CallerID: caller, Name: "shop"})
+	require.NoError(t, err)
+	return e
 }

@@ -1,0 +1,112 @@
+package storetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/stretchr/testify/require"
+)
+
+// ConnectAs opens a connection as a role of the functions.
+func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	cfg.User, cfg.Password = role, sandbox.Password(role)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+// PlanAs opens a session of the owner with the settings of a role. It plans statements as the role
+// does, also those that the role may not run.
+func PlanAs(t *testing.T, url, role string) *pgx.Conn {
+	t.Helper()
+	conn := Owner(t, url)
+	_, err := conn.Exec(t.Context(), `select set_config(split_part(s, '=', 1), split_part(s, '=', 2), false)
+		from pg_roles, unnest(rolconfig) s where rolname = $1`, role)
+	require.NoError(t, err)
+	return conn
+}
+
+// Blocks runs a statement and returns how many blocks it reads or finds in the buffer cache.
+func Blocks(t *testing.T, conn interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) int {
+	t.Helper()
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(t, conn.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+sql, args...).Scan(&plan), sql)
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}
+
+// Owner opens a connection as the owner of the database, who may do anything.
+func Owner(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Count returns the result of a query for one number.
+func (db *DB) Count(t *testing.T, sql string, args ...any) int {
+	t.Helper()
+	var n int
+	require.NoError(t, db.Owner(t).QueryRow(t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+// HoldLock runs a statement in a transaction that stays open until the test ends or release is called.
+func HoldLock(t *testing.T, url, sql string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := Owner(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return func() { require.NoError(t, tx.Commit(t.Context())) }
+}
+
+// IsWaiting reports whether a session of the database waits for a lock.
+func IsWaiting(t *testing.T, conn *pgx.Conn) bool {
+	var yes bool
+	err := conn.QueryRow(t.Context(), `select exists(select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())`).Scan(&yes)
+	return err == nil && yes
+}
+
+// Explain returns the plan of a query for these parameters. The statement setup runs first, in the
+// same transaction.
+func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (plan string) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), setup); err != nil {
+			return err
+		}
+		rows, err := tx.Query(t.Context(), "explain "+sql, append([]any{store.Unprepared}, args...)...)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		plan = strings.Join(lines, "\n")
+		return err
+	}))
+	return plan
+}
+
+// Exec runs a statement as the owner of the database.
+func (db *DB) Exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	_, err := db.Owner(t).Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
