@@ -12,20 +12,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Saving is what became of an accepted message when it was to be saved.
+// Saving is the result of saving an accepted message.
 type Saving int8
 
 // The outcomes of saving.
 const (
 	SavedNow     Saving = iota
-	SavedBefore         // a repeat of one that was saved: nothing changed
-	SaveRejected        // its client_msg_id stands for another message: its sender gets the ack rejected, and it is not kept
-	SavePoisoned        // the database will never take it: it is a dead letter
+	SavedBefore         // it was saved already: nothing changed
+	SaveRejected        // its client_msg_id was used for another message: it is not saved, and its sender is notified
+	SavePoisoned        // the database can never store it: it is a dead letter, and its sender is notified
 )
 
 // SaveAccepted saves messages that a stream has accepted, in the stream's order, together with
-// the acknowledgements to their senders, in one transaction. If some of them are at fault, the
-// others are saved all the same. An error means that none is known to be saved; repeat the same
+// the acknowledgements to their senders, in one transaction. If the database refuses
+// some of them, the others are saved. An error means that none is known to be saved; repeat the same
 // call. A repeat does not undo or duplicate what was saved, but may send an acknowledgement
 // again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
@@ -56,7 +56,7 @@ func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string)
 		store.QueueDeadLetter(&batch, store.DeadLetter{
 			Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
 		})
-		batch.Queue(rememberRefusedSQL, m.AcceptSeq, m.ID, store.Storable(m.From), store.Storable(m.ClientMsgID))
+		batch.Queue(rememberPoisonedSQL, m.AcceptSeq, m.ID, store.Storable(m.From), store.Storable(m.ClientMsgID))
 		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, []task.ID{m.ID}))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
@@ -64,12 +64,12 @@ func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string)
 }
 
 const (
-	rememberRefusedSQL = `
+	rememberPoisonedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
-	// rememberAcceptedSQL also gives the messages the time at which they were
-	// delivered, if that is known. RecordDelivered and this write one row for each
-	// id, so the second of them sees what the first has written.
+	// rememberAcceptedSQL also sets the delivery time of the messages, if it is known.
+	// RecordDelivered and this statement write the same row for each id, so the second
+	// of them sees what the first has written.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -102,11 +102,11 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
-		prints, seqs, err := savedBefore(ctx, tx, fresh, inserted)
+		fingerprints, seqs, err := savedBefore(ctx, tx, fresh, inserted)
 		if err != nil {
 			return err
 		}
-		out = judgeAccepted(rows, inserted, prints)
+		out = savingResults(rows, inserted, fingerprints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, notifier, rows, out)
 		queueStreamUsage(&batch, usageOfAccepted(rows, out, seqs))
@@ -126,37 +126,39 @@ left join lateral (
     select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
 ) a on true`
 
-// savedBefore returns the fingerprints of the inserted rows and of the messages that already
-// had the ids of the others; for these also the last sequence number that was processed.
+// savedBefore returns the fingerprint of the message that is saved under each id. For ids that
+// were saved before this transaction, it also returns the sequence number that was processed last.
 func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
-	prints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
+	fingerprints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
 ) {
-	prints, seqs = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
+	fingerprints, seqs = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
 	var before []task.ID
 	for _, m := range fresh {
-		if _, fresh := inserted[m.ID]; fresh {
-			prints[m.ID] = m.Fingerprint
+		if _, isNew := inserted[m.ID]; isNew {
+			fingerprints[m.ID] = m.Fingerprint
 		} else {
 			before = append(before, m.ID)
 		}
 	}
 	if len(before) == 0 {
-		return prints, seqs, nil
+		return fingerprints, seqs, nil
 	}
 	var id task.ID
-	var print task.Hash
+	var fingerprint task.Hash
 	var seq int64
-	err = store.QueryEach(ctx, tx, savedBeforeSQL, []any{before}, []any{&id, &print, &seq}, func() {
-		prints[id], seqs[id] = print, seq
+	err = store.QueryEach(ctx, tx, savedBeforeSQL, []any{before}, []any{&id, &fingerprint, &seq}, func() {
+		fingerprints[id], seqs[id] = fingerprint, seq
 	})
-	return prints, seqs, err
+	return fingerprints, seqs, err
 }
 
-func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
+// savingResults returns the result of each row. Of several rows of one message, only the first is
+// SavedNow: it removes the id from inserted.
+func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerprints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
 		switch {
-		case prints[m.ID] != m.Fingerprint:
+		case fingerprints[m.ID] != m.Fingerprint:
 			out[i] = SaveRejected
 		case !inserted[m.ID].IsZero():
 			delete(inserted, m.ID)
@@ -167,8 +169,9 @@ func judgeAccepted(rows []*Submission, inserted map[task.ID]time.Time, prints ma
 	return out
 }
 
-// usageOfAccepted counts all that the stream stored, including rejected messages and repeats,
-// but not what is saved again because a response was lost, which its sequence number shows.
+// usageOfAccepted counts what the stream stored, rejected messages and repeats included. It does not
+// count a message again whose sequence number was processed before: the call is repeated because its
+// response was lost.
 func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
@@ -215,8 +218,8 @@ func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limi
 	return saved, store.Wrap("list purge candidates", err)
 }
 
-// A row has a sender if the message is poisoned. It is kept without its sequence number, because the relay
-// reads the receiver of the acknowledgement from it.
+// Only rows of poisoned messages have a sender. They are kept, without their sequence number, because the
+// relay reads from them who gets the acknowledgement.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
@@ -240,8 +243,9 @@ func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
-// beginStreamSQL deletes what is known of an earlier stream, whose sequence numbers would be
-// confused with those of this one, as markPurgedSQL does. Its last scan is set to the distant past.
+// beginStreamSQL begins the progress of a stream that was created again. It deletes the rows of the
+// earlier stream, whose sequence numbers would be confused with those of this one. As in markPurgedSQL,
+// rows of poisoned messages stay without their sequence number. The last scan is set to 1970.
 const beginStreamSQL = `
 with other as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
@@ -262,7 +266,8 @@ type Checked struct {
 	Ago         time.Duration // since the scan
 }
 
-// Checked returns the progress for the stream that was created at this time.
+// Checked returns the progress of the stream that was created at this time. For any other stream than
+// the last one it begins anew.
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	var seq, last, consumed int64
 	var ago float64
@@ -286,10 +291,10 @@ const setCheckedSQL = `
 update accepted_checked set accept_seq = case when accept_seq between 0 and $3 then greatest(accept_seq, $1) else $1 end where stream_created = $2`
 
 // SetChecked records that nothing up to seq is missing in the stream, whose last sequence number is
-// last. It goes back only from a number that the stream does not have.
+// last. It replaces a higher number only if that is above last.
 func (st *Store) SetChecked(ctx context.Context, created time.Time, seq, last uint64) error {
 	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(seq), created, int64(last))
-	return store.Wrap("checked messages", err)
+	return store.Wrap("set checked messages", err)
 }
 
 const missingSequencesSQL = `

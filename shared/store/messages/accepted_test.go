@@ -42,7 +42,7 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 }
 
 // Every message that a caller puts into the stream counts for its quota, even one that is rejected:
-// else it could fill the stream with such messages.
+// otherwise it could fill the stream with such messages.
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -66,7 +66,7 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	require.Equal(t, 4*1500, used(1), "a message that is stored again is counted again")
 }
 
-func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
+func TestAcceptedMessagesKeepTheOrderOfTheStream(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var rows []*messages.Submission
@@ -161,7 +161,7 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, c.Ago, time.Minute)
 	c.Ago = 0
-	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "it never goes back")
+	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "the number does not decrease")
 
 	db.Exec(t, `update accepted_checked set accept_seq = 9e18`)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 6, 9))

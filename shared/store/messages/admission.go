@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countMessagesSQL counts what the callers of an account (see Caller.Account) have waiting, at most $2 rows of each index,
-// and returns the sequence number up to which accepted messages are saved. A stream holds a copy
-// for each send.
+// countMessagesSQL counts the waiting messages of the callers of an account (see Caller.Account), at most $2
+// rows of each index, and returns the sequence number up to which accepted messages are saved. The bytes of a
+// message count once for each send, because its stream stores a copy each time.
 const countMessagesSQL = `
 with c as materialized (
     select $1::bigint as id union select id from callers where account_id = $1
@@ -31,26 +31,27 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_checked), 0)
 from w`
 
-// Admission is a message that is counted for its caller, and for the inbox of its user,
-// before it is saved or accepted. End must follow; Saved or Accepted before it keep the count.
+// Admission counts a message for its caller, and for the inbox of its user, before the message is
+// saved or accepted. Call End when the call is over: it removes the message from the counts, unless
+// Saved or Accepted was called before.
 type Admission struct {
 	quota.Admission
-	inbox *inboxPlace // of a message to a user
+	inbox *inboxReservation // of a message to a user
 }
 
-// Saved reports that the message is committed and was not before.
+// Saved records that this call committed the message; a replay does not.
 func (a Admission) Saved() {
 	a.inbox.keep()
 	a.Admission.Saved()
 }
 
-// Accepted reports that a stream stored the message with this sequence number, and had not before.
+// Accepted records that a stream stored the message with this sequence number; a duplicate is not stored.
 func (a Admission) Accepted(seq int64) {
 	a.inbox.keep()
 	a.Admission.Accepted(seq)
 }
 
-// End reports that the call that brought the message has ended.
+// End ends the call that submitted the message.
 func (a Admission) End() {
 	a.inbox.release()
 	a.Admission.End()
@@ -59,7 +60,7 @@ func (a Admission) End() {
 // Admit counts a message of a caller before it is saved, or accepted by a stream. The refusal
 // (task.CodeQuota) means that the caller would exceed its quota of waiting messages, has used
 // more than its share of a stream, or has sent more than a quarter of an inbox to this user
-// within 15 minutes. A replay must succeed in spite of it.
+// within 15 minutes. A replay must succeed even if it is refused here.
 //
 // The count is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
 // more than 50 ms). It includes only what other processes committed before it, so a caller can
@@ -78,14 +79,14 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	if accepted {
 		streams = append(streams, StreamAccepted)
 	}
-	if caller.ID == 0 { // the operator's own pair
+	if caller.ID == 0 { // the built-in admin
 		return Admission{}, nil
 	}
 	if st.shares.exceeded(caller.Account(), streams) {
 		return Admission{}, quota.Refuse(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
-	var inbox *inboxPlace
+	var inbox *inboxReservation
 	if m.To.Kind == msg.User && st.inboxes.limit > 0 {
 		sender := m.From
 		if sender == caller.Name {
@@ -101,17 +102,17 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 		return Admission{inbox: inbox}, nil
 	}
 	q.AwaitCount(ctx, caller.Account(), limit)
-	admission, has := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
+	admission, waiting := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
 	if admission.Items() == 0 {
 		inbox.release()
 		return Admission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
-			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
+			"messages are accepted again when some of these are delivered, confirmed or abandoned", waiting.Items, waiting.Bytes, limit))
 	}
 	return Admission{admission, inbox}, nil
 }
 
 // countMessages is the count function of the quotas of messages.
-func (st *Store) countMessages(ctx context.Context, caller, rows int64) (of map[int64]quota.Waiting, savedTo int64, err error) {
+func (st *Store) countMessages(ctx context.Context, caller, rows int64) (waiting map[int64]quota.Waiting, savedTo int64, err error) {
 	var w quota.Waiting
 	err = st.db.Hot.QueryRow(ctx, countMessagesSQL, store.Unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
 	return map[int64]quota.Waiting{caller: w}, savedTo, store.Wrap("count waiting messages", err)

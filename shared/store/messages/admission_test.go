@@ -23,8 +23,8 @@ func from(caller int64) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
-// take submits a message as a function does, and reports whether the quota allowed it.
-func take(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
+// trySubmit submits a message as a function does, and reports whether the quota allowed it.
+func trySubmit(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
 	t.Helper()
 	admission, refused := db.Messages.Admit(t.Context(), caller, m, false)
 	if refused != nil {
@@ -42,7 +42,7 @@ func waitingAtMost(messages, bytes int64) func(*stores.Config) {
 	return func(c *stores.Config) { c.Waiting = quota.Waiting{Items: messages, Bytes: bytes} }
 }
 
-func TestQuotaBoundsWhatACallerHasWaiting(t *testing.T) {
+func TestQuotaLimitsWaitingMessages(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, waitingAtMost(3, 0))
@@ -54,47 +54,47 @@ func TestQuotaBoundsWhatACallerHasWaiting(t *testing.T) {
 	}
 	addresses := []func(*messages.Submission){storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.URL, "https://a.example/x"), storetest.SendTo(msg.Subject, "msg.a.b")}
 	for _, address := range addresses {
-		require.True(t, take(t, db, greedy, next(greedy, address)))
+		require.True(t, trySubmit(t, db, greedy, next(greedy, address)))
 	}
 	for range 3 {
-		require.False(t, take(t, db, greedy, next(greedy)))
-		require.True(t, take(t, db, callers.Caller{}, next(callers.Caller{})), "the operator's own pair has no quota")
+		require.False(t, trySubmit(t, db, greedy, next(greedy)))
+		require.True(t, trySubmit(t, db, callers.Caller{}, next(callers.Caller{})), "the built-in admin has no quota")
 	}
-	require.True(t, take(t, db, modest, next(modest)), "another caller goes on")
-	require.True(t, take(t, db, callers.Caller{ID: 1, MaxWaitingMessages: new(int64(4))}, next(greedy)), "a caller may have a limit of its own")
+	require.True(t, trySubmit(t, db, modest, next(modest)), "another caller is not refused")
+	require.True(t, trySubmit(t, db, callers.Caller{ID: 1, MaxWaitingMessages: new(int64(4))}, next(greedy)), "a caller may have a limit of its own")
 
 	after := storetest.OpenAt(t, url, waitingAtMost(3, 0))
-	require.False(t, take(t, after, greedy, next(greedy)), "another process, and one that begins anew, counts the same")
-	require.True(t, take(t, after, modest, next(modest)))
+	require.False(t, trySubmit(t, after, greedy, next(greedy)), "another process counts the same messages")
+	require.True(t, trySubmit(t, after, modest, next(modest)))
 
 	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
 	after = storetest.OpenAt(t, url, waitingAtMost(3, 0))
-	require.False(t, take(t, after, greedy, next(greedy)), "what waits for an operator waits too")
+	require.False(t, trySubmit(t, after, greedy, next(greedy)), "messages that wait for an operator count too")
 	db.Exec(t, `delete from message_live where caller_id = 1`)
-	require.Eventually(t, func() bool { return take(t, db, greedy, next(greedy)) }, 10*time.Second, 10*time.Millisecond, "once they are delivered there is room")
+	require.Eventually(t, func() bool { return trySubmit(t, db, greedy, next(greedy)) }, 10*time.Second, 10*time.Millisecond, "delivered messages do not count")
 }
 
-func TestQuotaOfBytesCountsEachCopyThatAStreamHolds(t *testing.T) {
+func TestQuotaOfBytesCountsEachSend(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	sized := data(`"` + fmt.Sprintf("%098d", 1) + `"`) // 100 bytes
 	limit := waitingAtMost(0, 500)
 	db, caller := storetest.OpenAt(t, url, limit), callers.Caller{ID: 1}
 	for i := range 5 {
-		require.True(t, take(t, db, caller, storetest.Message(fmt.Sprint(i), sized, from(1))))
+		require.True(t, trySubmit(t, db, caller, storetest.Message(fmt.Sprint(i), sized, from(1))))
 	}
-	require.False(t, take(t, db, caller, storetest.Message("more", from(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("more", from(1))))
 	db.Exec(t, `delete from message_live where id <> (select min(id::text)::uuid from message_live)`)
 	db.Exec(t, `update message_live set send_no = 4`)
 	db = storetest.OpenAt(t, url, limit)
-	require.True(t, take(t, db, caller, storetest.Message("fits", sized, from(1))))
-	require.False(t, take(t, db, caller, storetest.Message("does not", sized, from(1))))
+	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, from(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, from(1))))
 }
 
-func TestQuotaHoldsForCallsAtTheSameTime(t *testing.T) {
+func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(20, 0))
-	var taken atomic.Int64
+	var admitted atomic.Int64
 	var calls sync.WaitGroup
 	for i := range 100 {
 		calls.Go(func() {
@@ -105,15 +105,15 @@ func TestQuotaHoldsForCallsAtTheSameTime(t *testing.T) {
 			}
 			defer admission.End()
 			if _, errs := db.Messages.Submit([]*messages.Submission{m}); errs[0] == nil {
-				taken.Add(1)
+				admitted.Add(1)
 				admission.Saved()
 			}
 		})
 	}
 	calls.Wait()
-	require.LessOrEqual(t, taken.Load(), int64(20))
-	require.GreaterOrEqual(t, taken.Load(), int64(15), "a count may see a message that is also counted here, and no more than that")
-	require.EqualValues(t, taken.Load(), db.Count(t, `select count(*) from message_live`))
+	require.LessOrEqual(t, admitted.Load(), int64(20))
+	require.GreaterOrEqual(t, admitted.Load(), int64(15), "a message may be counted twice: in the database and in this process")
+	require.EqualValues(t, admitted.Load(), db.Count(t, `select count(*) from message_live`))
 }
 
 func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
@@ -149,11 +149,11 @@ func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 		require.Nil(t, refused)
 		admission.End()
 	}
-	require.True(t, take(t, db, caller, storetest.Message("k", from(1))))
+	require.True(t, trySubmit(t, db, caller, storetest.Message("k", from(1))))
 }
 
-// A login takes longer than all that a first message asks.
-func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
+// Opening a connection takes longer than all queries for the first message of a process.
+func TestFirstMessageOpensOneConnection(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
 	_, err := db.Callers.ByName(t.Context(), "nobody", false)
@@ -169,7 +169,7 @@ func TestTheFirstMessageOfAProcessNeedsOneConnection(t *testing.T) {
 	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
 }
 
-func TestCallerMayNotExceedItsShareOfAFullStream(t *testing.T) {
+func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	sizes := func(c *stores.Config) {
@@ -193,17 +193,17 @@ func TestCallerMayNotExceedItsShareOfAFullStream(t *testing.T) {
 	require.Equal(t, 6000, db.Count(t, `select sum(bytes) from stream_usage where caller_id = 1 and stream = 'USERS'`))
 	flood(2, 2)
 	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
-	require.False(t, over(db, 2)(), "others go on")
+	require.False(t, over(db, 2)(), "other callers are not refused")
 	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), from(1)), false)
-	require.Nil(t, refused, "to other streams too")
+	require.Nil(t, refused, "messages to other streams are not refused")
 	again := storetest.OpenAt(t, url, sizes)
-	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "nothing is lost with a process")
+	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
 	db.Exec(t, `update stream_usage set since = since - interval '16 minutes'`)
 	require.Eventually(t, func() bool { return !over(db, 1)() }, 10*time.Second, 10*time.Millisecond)
 }
 
-// However much one caller has waiting, the message of another is in the next batch.
-func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
+// However many messages one caller has waiting, the message of another is in the next batch.
+func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
@@ -216,7 +216,7 @@ func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
 		db.MustSave(t, modest)
 		relayed := db.RelayDue(t, b)
 		require.Equal(t, "sent", db.MustMessage(t, modest.ID).State())
-		require.Equal(t, 51, relayed.Rows, "half of the batch for each, as far as it has some")
+		require.Equal(t, 51, relayed.Rows, "half of the batch for caller 1, and the one message of caller 2")
 		require.True(t, relayed.More)
 	}
 	for caller := range int64(150) { // more callers than a batch has rows
@@ -236,40 +236,40 @@ func sentTo(caller callers.Caller, user, key string) *messages.Submission {
 	})
 }
 
-// One sender cannot push the messages of others out of an inbox, also by way of
-// another process. It goes on to send to others, and others to the same user.
-func TestASenderTakesAQuarterOfAnInboxAtMost(t *testing.T) {
+// One sender cannot push the messages of others out of an inbox, not even through another process.
+// It can still send to other users, and other senders to the same user.
+func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	bounded := func(c *stores.Config) { c.Inbox = 100 }
 	db := storetest.OpenAt(t, url, bounded)
 	greedy, modest := callers.Caller{ID: 1, Name: "greedy"}, callers.Caller{ID: 2, Name: "modest"}
-	taken := 0
+	admitted := 0
 	for n := range 40 {
-		if take(t, db, greedy, sentTo(greedy, "vic", fmt.Sprint(n))) {
-			taken++
+		if trySubmit(t, db, greedy, sentTo(greedy, "vic", fmt.Sprint(n))) {
+			admitted++
 		}
 	}
-	require.InDelta(t, 25, taken, 1, "a count may see one that is counted here too")
-	require.True(t, take(t, db, greedy, sentTo(greedy, "zoe", "other")))
-	require.True(t, take(t, db, modest, sentTo(modest, "vic", "1")))
+	require.InDelta(t, 25, admitted, 1, "a message may be counted twice: in the database and in this process")
+	require.True(t, trySubmit(t, db, greedy, sentTo(greedy, "zoe", "other")))
+	require.True(t, trySubmit(t, db, modest, sentTo(modest, "vic", "1")))
 	_, refused := db.Messages.Admit(t.Context(), greedy, sentTo(greedy, "vic", "refused"), true)
 	require.ErrorContains(t, refused, "greedy has sent 25 messages to this user within the last 15 minutes, a quarter of what an inbox holds")
 	_, refused = db.Messages.Admit(t.Context(), callers.Caller{}, sentTo(callers.Caller{Name: "greedy"}, "vic", "operator"), false)
-	require.Nil(t, refused, "the operator is not bounded")
+	require.Nil(t, refused, "the built-in admin is not limited")
 
 	another := storetest.OpenAt(t, url, bounded)
 	n := 0
 	require.Eventually(t, func() bool {
 		n++
-		return !take(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
-	}, 10*time.Second, 5*time.Millisecond, "another process finds out by the second message")
+		return !trySubmit(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
+	}, 10*time.Second, 5*time.Millisecond, "another process reads the count from the database")
 	require.LessOrEqual(t, n, 25)
-	require.True(t, take(t, another, modest, sentTo(modest, "vic", "2")))
-	require.True(t, take(t, another, greedy, sentTo(greedy, "zoe", "another")))
+	require.True(t, trySubmit(t, another, modest, sentTo(modest, "vic", "2")))
+	require.True(t, trySubmit(t, another, greedy, sentTo(greedy, "zoe", "another")))
 }
 
-// An accepted message may be in an inbox and never be saved.
+// An accepted message may be delivered to an inbox even if it is never saved.
 func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
@@ -283,7 +283,7 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 	}
 }
 
-// Calls that wait for each other's end are counted before any of them is saved.
+// Concurrent calls are counted before any of their messages is saved.
 func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
@@ -305,8 +305,8 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	}
 	admitted := together()
 	require.Len(t, admitted, 25)
-	require.True(t, take(t, db, callers.Caller{ID: 2, Name: "modest"}, sentTo(callers.Caller{ID: 2, Name: "modest"}, "vic", "1")))
-	require.True(t, take(t, db, greedy, sentTo(greedy, "zoe", "1")))
+	require.True(t, trySubmit(t, db, callers.Caller{ID: 2, Name: "modest"}, sentTo(callers.Caller{ID: 2, Name: "modest"}, "vic", "1")))
+	require.True(t, trySubmit(t, db, greedy, sentTo(greedy, "zoe", "1")))
 	for n, admission := range admitted {
 		if n < 20 {
 			admission.Saved()
@@ -314,7 +314,7 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 		admission.End()
 	}
 	admitted = together()
-	require.Len(t, admitted, 5, "what was not saved is free again")
+	require.Len(t, admitted, 5, "messages that were not saved do not count")
 	for _, admission := range admitted {
 		admission.Saved()
 		admission.End()
@@ -322,14 +322,14 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	require.Empty(t, together())
 }
 
-// A message that its caller's quota refuses takes no place of the inbox.
-func TestMessageOverQuotaTakesNoInboxPlace(t *testing.T) {
+// A message that is refused by its caller's quota does not count for the inbox.
+func TestMessageOverQuotaDoesNotCountForInbox(t *testing.T) {
 	t.Parallel()
 	db, full := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
-	require.True(t, take(t, db, full, sentTo(full, "vic", "1")))
+	require.True(t, trySubmit(t, db, full, sentTo(full, "vic", "1")))
 	for n := range 30 {
-		require.False(t, take(t, db, full, sentTo(full, "vic", fmt.Sprint("refused ", n))))
+		require.False(t, trySubmit(t, db, full, sentTo(full, "vic", fmt.Sprint("refused ", n))))
 	}
 	full.MaxWaitingMessages = nil
-	require.True(t, take(t, db, full, sentTo(full, "vic", "2")))
+	require.True(t, trySubmit(t, db, full, sentTo(full, "vic", "2")))
 }

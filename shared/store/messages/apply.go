@@ -18,8 +18,8 @@ where l.id = any($1::uuid[])
 order by l.id
 for update of l`
 
-// lockDoneMessagesSQL comes after lockLiveMessagesSQL: a message that came to its
-// end while the first statement waited is found here.
+// lockDoneMessagesSQL runs after lockLiveMessagesSQL: it finds messages that became
+// final while the first statement waited for their locks.
 const lockDoneMessagesSQL = `
 select ` + messageBody + `, ` + messageDone + `, ` + noReceipts + `, now()
 from message_done d cross join lateral (select * from messages where messages.id = d.id offset 0) m
@@ -27,8 +27,8 @@ where d.id = any($1::uuid[])
 order by d.id
 for update of d`
 
-// messagesExistSQL finds the messages that are live or done. One statement sees one state of both
-// tables.
+// messagesExistSQL finds the messages that are live or done. As one statement, it
+// reads both tables in one snapshot.
 const messagesExistSQL = `
 select id from messages where id = any($1::uuid[]) and (exists (select from message_live where message_live.id = messages.id offset 0)
     or exists (select from message_done where message_done.id = messages.id offset 0))`
@@ -40,12 +40,12 @@ const messageLockTimeout = "4s"
 // lockedMessages is the set of messages that a transaction has locked, and the database's now.
 type lockedMessages struct {
 	byID  map[task.ID]Detail
-	exist map[task.ID]bool // those that were found at all
+	exist map[task.ID]bool // locked or not
 	now   time.Time
 }
 
-// queueMessageLocks locks messages, live or final. The result is filled once the batch was
-// read.
+// queueMessageLocks locks messages, live or final. Reading the results of the batch fills the
+// returned set.
 func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
@@ -57,28 +57,28 @@ func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 }
 
 func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessages {
-	held := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
+	locked := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m Detail, now time.Time) {
-			if held.now = now; held.byID[m.ID].ID.IsZero() { // of two rows the live one counts
-				held.byID[m.ID] = m
+			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if it has both rows, the live one counts
+				locked.byID[m.ID] = m
 			}
 		})
 	}
 	batch.Queue(live, ids).Query(keep)
 	batch.Queue(done, ids).Query(keep)
-	batch.Queue(messagesExistSQL, ids).Query(store.CollectSet(held.exist))
-	return held
+	batch.Queue(messagesExistSQL, ids).Query(store.CollectSet(locked.exist))
+	return locked
 }
 
-// of gives one message. One that exists and is not held came back to life
-// between the two looks: busy for this moment.
-func (h *lockedMessages) of(id task.ID) (Detail, error) {
-	m, found := h.byID[id]
+// get returns one message. If it exists but neither statement locked it, it changed from
+// final to live between them: the caller must try again (store.Busy).
+func (l *lockedMessages) get(id task.ID) (Detail, error) {
+	m, found := l.byID[id]
 	switch {
 	case found:
 		return m, nil
-	case h.exist[id]:
+	case l.exist[id]:
 		return m, store.Busy()
 	default:
 		return m, errNoMessage()
@@ -116,8 +116,8 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
-// insertDoneMessagesSQL leaves out messages that have a final row already, which only a function that was taken over can
-// have written: it must not make the changes of others fail.
+// insertDoneMessagesSQL skips messages that have a final row already. Only a function that was taken over can have written
+// it, and it must not make the changes of other messages fail.
 const insertDoneMessagesSQL = `
 insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
 select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')
@@ -130,8 +130,8 @@ update message_done d set status = t.status, abandoned = t.abandoned, finished_b
 from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[], $5::timestamptz[]) as t (id, status, abandoned, finished_by, delivered_at)
 where d.id = t.id`
 
-// queueMessageChanges adds the statements that apply the changes. It is the second round trip
-// of every transition of a message.
+// queueMessageChanges adds the statements that apply the changes. Every change of a message
+// locks the row in one round trip and runs these in the next.
 func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	var finish, update, amend, revive []messageChange
 	for _, c := range changes {
@@ -163,7 +163,7 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	}
 }
 
-// progressColumns gives the columns that live and final messages share.
+// progressColumns returns the columns that live and final messages share.
 func progressColumns(changes []messageChange) []any {
 	return []any{
 		store.Column(changes, changedID), store.Column(changes, messageStatus),

@@ -10,7 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// fromArchivedMessages gives messageBody and messageArchived what they name.
+// fromArchivedMessages is the from clause for messageBody and messageArchived: the aliases m and d
+// of both are the archived row.
 const fromArchivedMessages = ` from archived_messages m cross join lateral (select m.*) d `
 
 const archivedMessageSQL = `
@@ -45,8 +46,8 @@ with a as materialized (
 )
 delete from messages where id = any(array(select id from a)) returning id`
 
-// queueNewMessages adds the statements that save messages; inserted has the ids of
-// those that were new, and the time, once the batch was read.
+// queueNewMessages adds the statements that save messages. Reading the results of the batch
+// fills inserted with the ids of the new messages and the time.
 func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID]time.Time) {
 	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(store.CollectTimes(inserted))
 	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *Submission) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
@@ -61,8 +62,8 @@ const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, aband
 
 // decideArchivedMessage returns the result of an operator's decision on an archived message: it succeeds only
 // if the message already has that state.
-func decideArchivedMessage(m Detail, how decideMessage) error {
-	after, err := how(m.Message, m.UpdatedAt)
+func decideArchivedMessage(m Detail, decide decision) error {
+	after, err := decide(m.Message, m.UpdatedAt)
 	switch {
 	case err != nil:
 		return task.Refuse(task.CodeConflict, err.Error())

@@ -43,7 +43,7 @@ func TestArchivedMessage(t *testing.T) {
 	require.Equal(t, []int{2, 1, 1, 1}, []int{
 		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
 		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
-	}, "what is young or on its way stays")
+	}, "messages that finished lately or are not final stay")
 
 	t.Run("is found by its id", func(t *testing.T) {
 		after := db.MustMessage(t, m.ID)
@@ -65,7 +65,7 @@ func TestArchivedMessage(t *testing.T) {
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
 		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "it is not sent again")
 	})
-	t.Run("has its late acknowledgements addressed", func(t *testing.T) {
+	t.Run("is still acknowledged to its sender", func(t *testing.T) {
 		var from []string
 		_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			for _, e := range due {
@@ -78,7 +78,7 @@ func TestArchivedMessage(t *testing.T) {
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{"message.saved to shop", "message.rejected to shop"}, from)
 	})
-	t.Run("is confirmed still", func(t *testing.T) {
+	t.Run("can still be confirmed", func(t *testing.T) {
 		for range 2 {
 			after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("late"))
 			require.NoError(t, err)
@@ -130,9 +130,9 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
 
-// The archive and a repeat at the same moment: the repeat waits for the row, which
-// then is gone, and must not take its place.
-func TestRepeatThatWaitsForTheArchiveIsStillARepeat(t *testing.T) {
+// A message is repeated while it is archived: the repeat waits for the row, which is then
+// deleted, and must not insert the message again.
+func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
@@ -180,7 +180,7 @@ func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 	require.Equal(t, []string{"k4", "k3", "k2"}, keys(page))
 	require.Equal(t, []bool{false, false, true}, store.Column(page.Messages, func(m messages.Detail) bool { return m.Archived }))
 	require.True(t, page.More)
-	require.Equal(t, []int{2, 2}, []int{page.Read[0].Unread, page.Read[1].Unread}, "a message is unread until it is read")
+	require.Equal(t, []int{2, 2}, []int{page.Read[0].Unread, page.Read[1].Unread}, "archived messages count as unread")
 	rest := db.MustConverse(t, "ann", "bob", page.Messages[2].ID, 3)
 	require.Equal(t, []string{"k1", "k0"}, keys(rest))
 	require.False(t, rest.More)

@@ -20,7 +20,7 @@ select kind, destination, confirm_token from archived_messages where id = $1`
 // Recipient is who a message is addressed to.
 type Recipient struct {
 	To    msg.Address
-	Token []byte // of the deliveries to a URL; nil = none was made
+	Token []byte // the confirm token of a message to a URL; nil = it has none yet
 }
 
 // Recipient returns who a saved message is addressed to; found is false when there is none. It
@@ -33,8 +33,8 @@ func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found 
 	return r, found, store.Wrap("recipient", err)
 }
 
-// confirmTokensSQL makes a token once and keeps it: the receiver may respond to any
-// of the deliveries.
+// confirmTokensSQL creates the token of a message only once: the receiver may confirm with
+// the token of any of its deliveries.
 const confirmTokensSQL = `
 with l as materialized (
     select id, confirm_token from messages where id = any($1::uuid[]) order by id for update
@@ -45,8 +45,8 @@ with l as materialized (
 )
 select id, coalesce(made.confirm_token, l.confirm_token) from l left join made using (id)`
 
-// ConfirmTokens gives the tokens of messages to URLs that are to be confirmed
-// explicitly, and makes those that are missing: 244 random bits each.
+// ConfirmTokens returns the tokens of messages to URLs that need a confirmation. It creates
+// those that are missing, with 244 random bits each.
 func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID][]byte, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -77,7 +77,7 @@ func errNotSentYet() error {
 	}
 }
 
-const receiveAction = "message.receive"
+const confirmAction = "message.receive"
 
 const consumersSQL = `select consumer from message_receipts where message_id = $1`
 
@@ -94,14 +94,14 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 			return err
 		}
 		defer conn.Release()
-		after, err = receiveOnce(ctx, conn.Conn(), id, c)
+		after, err = confirmOnce(ctx, conn.Conn(), id, c)
 		return store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 	})
-	return after, store.Wrap("receive", err)
+	return after, store.Wrap("confirm message", err)
 }
 
 // decide returns the message after the confirmation. consumers are those that have already
-// confirmed it. again reports that this one has: then nothing changes.
+// confirmed it. again reports that c.Consumer is one of them: then nothing changes.
 func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, again bool, err error) {
 	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:
@@ -115,22 +115,22 @@ func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Messa
 	return m.Receive(c.Consumer, len(consumers)+1), false, nil
 }
 
-// queueAction adds an audit entry if an admin confirms for others.
-func (c Confirmation) queueAction(batch *pgx.Batch, id task.ID, before, after msg.Message) {
+// queueAudit adds an audit entry if an admin confirms for others.
+func (c Confirmation) queueAudit(batch *pgx.Batch, id task.ID, before, after msg.Message) {
 	if c.Permission == msg.ByOperator {
-		c.By.QueueAudit(batch, receiveAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
+		c.By.QueueAudit(batch, confirmAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
 			"state": after.State(), "status": after.Status, "consumer": c.Consumer,
 		}))
 	}
 }
 
-// receiveOnce counts the receipts while it holds the row lock of the message, so confirmations
+// confirmOnce counts the receipts while it holds the row lock of the message, so confirmations
 // do not run concurrently with each other or with the relay of this message.
-func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
+func confirmOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
 	var consumers []string
 	var batch pgx.Batch
 	batch.Queue("begin")
-	held := queueMessageLocks(&batch, id)
+	locked := queueMessageLocks(&batch, id)
 	batch.Queue(consumersSQL, id).Query(func(rows pgx.Rows) (err error) {
 		consumers, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
@@ -138,12 +138,12 @@ func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return msg.Message{}, err
 	}
-	m, err := held.of(id)
+	m, err := locked.get(id)
 	if task.CodeOf(err) == task.CodeNotFound {
 		if err := store.Commit(ctx, conn); err != nil {
 			return m.Message, err
 		}
-		return receiveArchived(ctx, conn, id, c)
+		return confirmArchived(ctx, conn, id, c)
 	}
 	if err != nil {
 		return m.Message, err
@@ -155,7 +155,7 @@ func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation
 	batch = pgx.Batch{}
 	if !again {
 		batch.Queue(insertReceiptSQL, id, c.Consumer, m.SendNo)
-		c.queueAction(&batch, id, m.Message, after)
+		c.queueAudit(&batch, id, m.Message, after)
 	}
 	queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
 	batch.Queue("commit")
@@ -164,15 +164,15 @@ func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation
 
 const lockArchivedMessageSQL = archivedMessageSQL + ` for update of m`
 
-const receiveArchivedSQL = `
+const confirmArchivedSQL = `
 update archived_messages set status = $2, abandoned = $3, finished_by = nullif($4, ''),
     finished_at = case when (status, abandoned) = ($2, $3) then finished_at else now() end,
     receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
 where id = $1`
 
-// receiveArchived stores a confirmation of an archived message: a receiver can
+// confirmArchived stores a confirmation of an archived message: a receiver can
 // confirm at any time.
-func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (after msg.Message, err error) {
+func confirmArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)
 		if err != nil {
@@ -184,8 +184,8 @@ func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirma
 			return err
 		}
 		var batch pgx.Batch
-		batch.Queue(receiveArchivedSQL, id, int16(after.Status), after.Abandoned, store.Storable(after.FinishedBy), c.Consumer)
-		c.queueAction(&batch, id, m.Message, after)
+		batch.Queue(confirmArchivedSQL, id, int16(after.Status), after.Abandoned, store.Storable(after.FinishedBy), c.Consumer)
+		c.queueAudit(&batch, id, m.Message, after)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return after, err

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
+func TestConfirmTokenIsCreatedOnceAndArchived(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, other := storetest.OpenKeeping(t, url, 90, 0), storetest.OpenAt(t, url)
@@ -22,13 +22,13 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 	r, found, err := db.Messages.Recipient(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, messages.Recipient{To: a.To}, r, "none before its first send")
+	require.Equal(t, messages.Recipient{To: a.To}, r, "there is no token before the first send")
 
-	made := make([]map[task.ID][]byte, 6)
+	concurrent := make([]map[task.ID][]byte, 6)
 	var all sync.WaitGroup
-	for i := range made {
+	for i := range concurrent {
 		all.Go(func() {
-			made[i], _ = []*storetest.DB{db, other}[i%2].Messages.ConfirmTokens(t.Context(), []task.ID{a.ID, b.ID})
+			concurrent[i], _ = []*storetest.DB{db, other}[i%2].Messages.ConfirmTokens(t.Context(), []task.ID{a.ID, b.ID})
 		})
 	}
 	all.Wait()
@@ -36,8 +36,8 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tokens[a.ID], 32)
 	require.NotEqual(t, tokens[a.ID], tokens[b.ID])
-	for _, m := range made {
-		require.Equal(t, tokens, m, "also when several ask at once")
+	for _, m := range concurrent {
+		require.Equal(t, tokens, m, "concurrent calls return the same tokens")
 	}
 
 	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester)
@@ -56,7 +56,7 @@ func TestATokenIsMadeOnceAndKeptInTheArchive(t *testing.T) {
 	require.False(t, found)
 }
 
-func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
+func TestConfirmationByAdminIsAuditedOnce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m, unsent := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
@@ -73,7 +73,7 @@ func TestWhatAnAdminConfirmsIsRecordedOnce(t *testing.T) {
 	require.JSONEq(t, `{"state":"sent","status":1,"consumer":"points"}`, string(log[0].After))
 
 	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may be on its way")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "its first send may be in progress")
 	_, err = db.Messages.Abandon(t.Context(), unsent.ID, storetest.Tester)
 	require.NoError(t, err)
 	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byOperator)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxUnread is how far unread messages are counted.
+// MaxUnread is the number of unread messages at which counting stops.
 const MaxUnread = 100
 
 // Conversation is one page of the messages that two users, its members, sent to
@@ -18,27 +18,27 @@ const MaxUnread = 100
 type Conversation struct {
 	Messages []Detail      // newest first: by creation, then id; with their receipts
 	More     bool          // there are older ones
-	Read     [2]ReadCursor // of the members, in the order in which they were asked for
+	Read     [2]ReadCursor // of the members, in the order of the arguments
 }
 
 // ReadCursor is how far one member has read a conversation.
 type ReadCursor struct {
 	UpTo   task.ID   // the newest message that the member has read; zero before the first
-	ReadAt time.Time // when the member came so far; zero before the first
-	Unread int       // newer messages of the other member; MaxUnread stands for as many or more
+	ReadAt time.Time // when UpTo was set; zero before the first
+	Unread int       // newer messages of the other member; MaxUnread = that many or more
 }
 
 // ofConversation are the messages m between $1 and $2.
 const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or m.sender = $2 and m.destination = $1)`
 
-// olderThanMessage bounds the walk of one direction, newest first: what is older
-// than the message $4 of the time $3, or all.
+// olderThanMessage selects one page of one direction, newest first: the messages older
+// than the message $4, which was created at $3; all if these are null.
 const olderThanMessage = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     order by created_at desc, id desc limit $5`
 
 // conversationSQL merges both directions, each of the main tables and of the
-// archive. What is beyond maxPage is not loaded: the length of a text is known
-// without that.
+// archive. Messages beyond the size of a page (store.CollectPage) are not loaded:
+// the database knows the length of a text without loading it.
 const conversationSQL = `
 select s.*
 from (
@@ -84,7 +84,8 @@ const unreadOf = `m.kind = 2 and m.sender = $2 and m.destination = $1` + newerTh
 const newerThanCursor = `
         and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))`
 
-// readCursorSQL counts on from the cursor of $1 in its conversation with $2.
+// readCursorSQL returns the cursor of $1 in its conversation with $2, and the number of
+// newer messages of $2.
 const readCursorSQL = `
 select c.id, c.read_at, (select count(*) from (
     (select from messages m where ` + unreadOf + ` limit $3)
@@ -93,11 +94,11 @@ select c.id, c.read_at, (select count(*) from (
     limit $3) unread)
 from (select) one left join message_cursors c on c.reader = $1 and c.peer = $2`
 
-// Peer is a user who wrote to another, the reader, and how far that has read it.
+// Peer is a user who wrote to another, the reader, and the reader's cursor in their conversation.
 type Peer struct {
 	Name   string
 	Last   task.ID   // the newest message to the reader
-	LastAt time.Time // when that was saved
+	LastAt time.Time // when it was saved
 	Read   ReadCursor
 }
 
@@ -105,8 +106,8 @@ type Peer struct {
 const lastToUser = ` where kind = 2 and destination = $1 and sender = p.sender order by created_at desc, id desc limit 1`
 
 // peersSQL goes from sender to sender of the messages to $1, so it reads a few
-// entries of an index for each of them, however many messages they sent. Only
-// those of the page are counted.
+// entries of an index for each of them, however many messages they sent. Unread
+// messages are counted only for the peers of the page.
 const peersSQL = `
 with recursive live as (
     (select sender from messages where kind = 2 and destination = $1 order by sender limit 1)
@@ -151,10 +152,9 @@ select created_at from messages where id = $2 and kind = 2 and destination = $1
 union all
 select created_at from archived_messages where id = $2 and kind = 2 and destination = $1`
 
-// Peers reads a page of those who wrote to a user, without the user itself: those
-// whose newest message is newest first. after is the Last of the last one of the
-// page before, zero for the first page; task.CodeNotFound when it is no message to
-// the user.
+// Peers reads a page of the other users who wrote to a user, ordered by their newest
+// messages, newest first. after is the Last of the last peer of the previous page, zero
+// for the first page. The error is task.CodeNotFound if it is not a message to the user.
 func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
 	var before *time.Time
 	if !after.IsZero() {
@@ -178,9 +178,9 @@ func scanPeer(row pgx.CollectableRow) (p Peer, err error) {
 	return p, nil
 }
 
-// Conversation reads a page of the conversation of the users a and b, who are
-// not the same. after is the last id of the page before, zero for the first
-// page; task.CodeNotFound when it is not of this conversation.
+// Conversation reads a page of the conversation of two different users. after is the
+// last id of the previous page, zero for the first page. The error is task.CodeNotFound
+// if it is not of this conversation.
 func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, limit int) (page Conversation, err error) {
 	var before *time.Time
 	if !after.IsZero() {
@@ -212,7 +212,7 @@ func (c *ReadCursor) scan(row pgx.Row) error {
 	return nil
 }
 
-// set takes what the database has of a cursor, nil where there is none yet.
+// set stores the columns of a cursor, which are null if there is none yet.
 func (c *ReadCursor) set(upTo *task.ID, at *time.Time) {
 	if upTo != nil {
 		c.UpTo = *upTo
@@ -234,10 +234,10 @@ with m as materialized (
 )
 select exists (select from m)`
 
-// MarkRead notes that reader has read its conversation with peer up to a message
-// of either of them. It never goes back: one that is older than what was read
-// before changes nothing. task.CodeNotFound when the message is not of this
-// conversation, or not saved yet.
+// MarkRead records that reader has read its conversation with peer up to a message
+// of either of them. The cursor never moves back: an older message changes nothing.
+// The error is task.CodeNotFound if the message is not of this conversation, or is not
+// saved yet.
 func (st *Store) MarkRead(ctx context.Context, reader, peer string, upTo task.ID) error {
 	var found bool
 	err := st.db.Hot.QueryRow(ctx, markReadSQL, reader, peer, upTo).Scan(&found)

@@ -3,11 +3,11 @@ package messages_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
@@ -24,7 +24,7 @@ func keys(c messages.Conversation) []string {
 	return store.Column(c.Messages, func(m messages.Detail) string { return m.ClientMsgID })
 }
 
-func TestAConversationIsPagedNewestFirst(t *testing.T) {
+func TestConversationIsPagedNewestFirst(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -66,19 +66,18 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
 	require.False(t, page.More, "it ends at the limit")
 	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.Detail) string { return m.State() }))
-	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "as when it is read alone")
+	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "the same as ByID returns")
 	require.Empty(t, db.MustConverse(t, "bob", "cid", task.ID{}, 2))
 }
 
-func TestMessagesOfOneMomentAreInTheOrderOfTheirIDs(t *testing.T) {
+func TestMessagesOfTheSameTimeAreOrderedByID(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var ids []task.ID
 	for i := range 4 {
 		ids = append(ids, db.Chat(t, []string{"ann", "bob"}[i%2], []string{"bob", "ann"}[i%2], fmt.Sprint(i)))
 	}
-	_, err := db.Owner(t).Exec(t.Context(), `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
-	require.NoError(t, err)
+	db.Exec(t, `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
 	slices.SortFunc(ids, func(x, y task.ID) int { return y.Compare(x) })
 	var after task.ID
 	for _, id := range ids {
@@ -91,11 +90,11 @@ func TestMessagesOfOneMomentAreInTheOrderOfTheirIDs(t *testing.T) {
 	require.Equal(t, ids[1], db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read[0].UpTo)
 }
 
-func TestAPageComesAfterAMessageOfItsConversationOnly(t *testing.T) {
+func TestMessageOfAnotherConversationIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Chat(t, "ann", "bob", "k")
-	for name, id := range map[string]task.ID{"another conversation": db.Chat(t, "ann", "cid", "other"), "none at all": task.NewID()} {
+	for name, id := range map[string]task.ID{"another conversation": db.Chat(t, "ann", "cid", "other"), "unknown": task.NewID()} {
 		_, err := db.Messages.Conversation(t.Context(), "ann", "bob", id, 1)
 		require.Equal(t, task.CodeNotFound, task.CodeOf(err), name)
 		require.Equal(t, task.CodeNotFound, task.CodeOf(db.Messages.MarkRead(t.Context(), "ann", "bob", id)), name)
@@ -103,7 +102,7 @@ func TestAPageComesAfterAMessageOfItsConversationOnly(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_cursors`))
 }
 
-func TestEachMemberReadsForItself(t *testing.T) {
+func TestEachMemberHasItsOwnCursor(t *testing.T) {
 	t.Parallel()
 	db, ctx := storetest.Open(t), t.Context()
 	first, second := db.Chat(t, "ann", "bob", "1"), db.Chat(t, "ann", "bob", "2")
@@ -120,11 +119,11 @@ func TestEachMemberReadsForItself(t *testing.T) {
 	require.Equal(t, second, got[1].UpTo)
 	require.Equal(t, 1, got[1].Unread)
 	require.WithinDuration(t, time.Now(), got[1].ReadAt, time.Minute)
-	require.Equal(t, [2]messages.ReadCursor{got[1], got[0]}, db.MustConverse(t, "bob", "ann", first, 1).Read, "in the order asked for, on every page")
+	require.Equal(t, [2]messages.ReadCursor{got[1], got[0]}, db.MustConverse(t, "bob", "ann", first, 1).Read, "in the order of the arguments, on every page")
 
 	for _, id := range []task.ID{first, second} {
 		require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", id))
-		require.Equal(t, got, read(), "never back, and again is nothing new")
+		require.Equal(t, got, read(), "an older message, or the same again, changes nothing")
 	}
 	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", reply))
 	require.Equal(t, reply, read()[1].UpTo, "up to a message of one's own")
@@ -136,7 +135,7 @@ func TestEachMemberReadsForItself(t *testing.T) {
 	require.Equal(t, [2]task.ID{reply, last}, [2]task.ID{got[0].UpTo, got[1].UpTo})
 }
 
-func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {
+func TestConcurrentMarkReadEndsAtTheNewest(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var ids []task.ID
@@ -155,7 +154,7 @@ func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {
 	require.Equal(t, ids[len(ids)-1], db.MustConverse(t, "bob", "ann", task.ID{}, 1).Read[0].UpTo)
 }
 
-func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
+func TestUnreadCountStopsAtMaxUnread(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	rows := make([]*messages.Submission, messages.MaxUnread+1)
@@ -171,7 +170,7 @@ func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
 	require.Equal(t, messages.MaxUnread-1, db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read[1].Unread)
 }
 
-func String(p messages.Peer) string { return fmt.Sprint(p.Name, " ", p.Read.Unread) }
+func peerText(p messages.Peer) string { return fmt.Sprint(p.Name, " ", p.Read.Unread) }
 
 // allPeers reads all pages.
 func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []string) {
@@ -184,14 +183,14 @@ func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []str
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page), limit)
 		for _, p := range page {
-			all = append(all, String(p))
+			all = append(all, peerText(p))
 			after = p.Last
 		}
 	}
 	return all
 }
 
-func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
+func TestPeersAreListedNewestFirst(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Chat(t, "bob", "ann", "1")
@@ -205,7 +204,7 @@ func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
 	}
 	require.NoError(t, db.Messages.MarkRead(t.Context(), "ann", "bob", last))
 	require.Equal(t, []string{"bob 0", "cid 1"}, allPeers(t, db, "ann", 2))
-	require.Empty(t, allPeers(t, db, "bob", 2), "whom it wrote to has not written back")
+	require.Empty(t, allPeers(t, db, "bob", 2), "nobody wrote to bob")
 	require.Equal(t, []string{"ann 1"}, allPeers(t, db, "dan", 2))
 	_, _, err := db.Messages.Peers(t.Context(), "bob", second, 1)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
@@ -213,18 +212,17 @@ func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
 	db.MustSave(t, storetest.Message("archived", func(m *messages.Submission) {
 		m.From, m.To, m.Confirm = "fay", msg.Address{Kind: msg.User, Name: "ann"}, false
 	}))
-	_, err = db.Owner(t).Exec(t.Context(), `
+	db.Exec(t, `
 with gone as (delete from messages where sender = 'fay' returning *), live as (delete from message_live using gone where message_live.id = gone.id)
 insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
 	expected_receipts, created_at, status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
 select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
 	expected_receipts, created_at, 1, false, 4, 1, 1, now(), '[]' from gone`)
-	require.NoError(t, err)
-	require.Equal(t, []string{"fay 1", "bob 0", "cid 1"}, allPeers(t, db, "ann", 1), "an archived message is still one of a peer")
+	require.Equal(t, []string{"fay 1", "bob 0", "cid 1"}, allPeers(t, db, "ann", 1), "a peer with only archived messages is listed")
 }
 
-// A user with very many messages of few peers.
-func TestPeersReadNotEveryMessage(t *testing.T) {
+// The user has very many messages of few peers.
+func TestPeersDoesNotReadAllMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	conn := db.Owner(t)
@@ -237,23 +235,8 @@ set session_replication_role = default;
 analyze messages`)
 	require.NoError(t, err)
 	require.Equal(t, []string{"peer 1 100", "peer 2 100", "peer 0 100"}, allPeers(t, db, "ann", 50))
-	var plan []struct {
-		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-		}
-	}
-	require.NoError(t, conn.QueryRow(t.Context(), `explain (analyze, buffers, format json) `+inline(messages.PeersSQL, "'ann'", "null", "null", "51", "100")).Scan(&plan))
-	buffers := plan[0].Plan.Hit + plan[0].Plan.Read
-	require.Less(t, buffers, 200, "3 peers, 100 unread messages of each")
-}
-
-// inline puts values in the place of parameters.
-func inline(sql string, values ...string) string {
-	for i, value := range values {
-		sql = strings.ReplaceAll(sql, fmt.Sprint("$", i+1), value)
-	}
-	return sql
+	blocks := storetest.Blocks(t, conn, messages.PeersSQL, pgx.QueryExecModeExec, "ann", nil, nil, 51, messages.MaxUnread)
+	require.Less(t, blocks, 200, "3 peers, 100 unread messages of each")
 }
 
 func TestConversationPlansFromEmptyTablesUseIndexes(t *testing.T) {

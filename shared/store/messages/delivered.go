@@ -11,16 +11,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// noteDeliveredSQL keeps the time where saving looks for it. Rows are written in
-// the order of their ids, as saving does, and each once, although an event may
-// name a message twice: on conflict updates no row twice.
+// noteDeliveredSQL stores the time in accepted_messages, where SaveAccepted reads it. Rows
+// are written in the order of their ids, as SaveAccepted does, so that the two never deadlock.
+// An event may name a message twice, but on conflict cannot update a row twice: hence distinct.
 const noteDeliveredSQL = `
 insert into accepted_messages as a (id, saved_at, delivered_at)
 select distinct id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
 on conflict (id) do update set delivered_at = least(a.delivered_at, excluded.delivered_at)`
 
-// What was saved meanwhile gets the time here. A message may change from live to
-// final, or back, while these wait for its lock: hence live, done and live again.
+// These set the time of messages that are saved already. A message may change from live to
+// final, or back, while they wait for its lock. So they run for live, done and live again.
 const (
 	deliveredLiveSQL = `
 with l as materialized (
@@ -45,8 +45,8 @@ where message_done.id = d.id and m.fingerprint = t.fingerprint and (message_done
 // the rows have the time. Of several times the earliest counts. A row that was saved under the
 // same id for another message is not changed.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// Not in one transaction with the rest, which may wait for a relay: saving would
-	// wait too.
+	// This is not in one transaction with the statements below, which may wait for a relay:
+	// SaveAccepted would wait for these rows.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}
@@ -84,7 +84,7 @@ delete from accepted_messages
 where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))`
 
 // ForgetDelivered removes times of deliveries whose messages were never saved, or were saved and
-// forgotten before the time was recorded. It also removes the rows of poisoned messages that the
+// purged before the time was recorded. It also removes the rows of poisoned messages that the
 // stream no longer has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), senderKept.Seconds())

@@ -20,12 +20,12 @@ func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*
 		store.Column(rows, func(m *messages.Submission) task.Hash { return m.Fingerprint }), at))
 }
 
-func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
+func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
 	delivered := func(m *messages.Submission) time.Time { t.Helper(); return db.MustMessage(t, m.ID).DeliveredAt }
-	early, late, byOperator, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "by-hand"), accepted(4, "other", data(`"other"`))
+	early, late, direct, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "direct"), accepted(4, "other", data(`"other"`))
 
 	mustRecordDelivered(t, db, at, early)
 	found, err := db.Messages.DeliveredAt(t.Context(), early.ID)
@@ -34,9 +34,9 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	found, err = db.Messages.DeliveredAt(t.Context(), late.ID)
 	require.NoError(t, err)
 	require.Zero(t, found)
-	unaccounted, err := db.Messages.MissingSequences(t.Context(), 1, 1)
+	missing, err := db.Messages.MissingSequences(t.Context(), 1, 1)
 	require.NoError(t, err)
-	require.Equal(t, []uint64{1}, unaccounted, "delivered is not saved")
+	require.Equal(t, []uint64{1}, missing, "delivered is not saved")
 	mustSaveAccepted(t, db, early, late)
 	require.True(t, delivered(early).Equal(at), "it was recorded before the row was saved")
 	require.Zero(t, delivered(late))
@@ -47,14 +47,14 @@ func TestDeliveryTimeReachesItsRowInAnyOrder(t *testing.T) {
 	require.True(t, delivered(early).Equal(at), "the first of two counts")
 	require.True(t, delivered(late).Equal(at.Add(-time.Minute)))
 
-	saved := storetest.Message("by-hand")
+	saved := storetest.Message("direct")
 	db.MustSave(t, saved, storetest.Message("other"))
-	mustRecordDelivered(t, db, at, byOperator, other)
-	require.True(t, delivered(saved).Equal(at), "the same message, saved on the other path")
-	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, byOperator, other))
+	mustRecordDelivered(t, db, at, direct, other)
+	require.True(t, delivered(saved).Equal(at), "the same message, saved by Submit")
+	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, direct, other))
 	require.Zero(t, delivered(other), "another message under its id was not the one that was delivered")
 
-	// What is at its end has it too, and keeps the time of that.
+	// A final message gets the time too, and its UpdatedAt does not change.
 	ended := accepted(5, "ended", func(m *messages.Submission) { m.Confirm = false })
 	mustSaveAccepted(t, db, ended)
 	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Accepted).Publish)

@@ -9,19 +9,23 @@
 // Messages to URLs take longer than a lock should be held. ClaimPosts therefore moves the next
 // send time, which is the lease, and SettlePosts compares it with the row. Messages are
 // taken from each account, and each host of a caller, in turn, within InFlightLimits.
-// Claiming and settling posts serve many callers at once, so they skip locked rows; deliver
-// settles these again.
+// Claiming and settling posts serve many callers at once, so they skip locked rows. The function
+// deliver settles skipped posts again.
 //
 // # Accepted messages
 //
-// SaveAccepted turns the order of a stream into the order of the database. The rows, the
-// sequence numbers that the stream may now purge (accepted_messages) and the acknowledgements to
-// the senders are one commit. The primary key of messages also decides between this path and
-// Submit.
+// SaveAccepted saves messages in the order of their stream. The rows, the sequence numbers that
+// the stream may now purge (accepted_messages) and the acknowledgements to the senders are
+// committed together. A message has the same primary key whether it comes through the stream or
+// through Submit, so it is saved once.
 //
 // A message may be delivered before it is saved. RecordDelivered and SaveAccepted both write
 // the row of accepted_messages with the message's id, so the second one sees the first.
 //
 // accepted_messages needs no archive: its rows are deleted when the stream purges their
-// messages, those of poisoned messages a day after they were rejected. Archived messages can still be confirmed and stay in their conversation.
+// messages, those of poisoned messages a day after they were rejected.
+//
+// # Archived messages
+//
+// They can still be confirmed and stay in their conversation.
 package messages

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	inboxPart    = 4    // a sender may send this part of an inbox within 15 minutes
-	inboxPairs   = 8192 // pairs of sender and user that are remembered
-	inboxMinutes = 16   // the last 15, and the one that has begun
-	countsLast   = time.Minute
+	inboxPart    = 4           // a sender may fill this part of an inbox within 15 minutes: a quarter
+	inboxPairs   = 8192        // pairs of sender and user that are remembered
+	inboxMinutes = 16          // the last 15 minutes, and the current one
+	countMaxAge  = time.Minute // how long a count of the database is used
 )
 
 // inboxShares limits how many messages a sender sends to one user within 15 minutes, so that
@@ -22,89 +22,90 @@ const (
 // accepts are counted exactly, before they are saved. Above a few messages, the database is
 // queried for those of other processes.
 type inboxShares struct {
-	limit int // messages of a sender to a user; 0 = no limit
-	saved func(ctx context.Context, pair inboxPair) (int, error)
+	limit      int // messages of a sender to a user; 0 = no limit
+	countSaved func(ctx context.Context, pair inboxPair) (int, error)
 
 	mu       sync.Mutex
 	of       map[inboxPair]*inboxShare
-	counting bool // one pair at a time
+	counting bool // a query is running; there is one at a time
 }
 
 type inboxPair struct{ sender, user string }
 
 type inboxShare struct {
-	byMinute [inboxMinutes]int // taken in here, the minute m at m % inboxMinutes
+	byMinute [inboxMinutes]int // messages that this process accepted, those of the minute m at m % inboxMinutes
 	minute   int64             // the newest in byMinute
-	underWay int               // of calls that have not returned
+	inFlight int               // messages of calls that have not ended
 
-	others  int // saved by other processes
-	counted time.Time
+	others  int       // messages that other processes saved
+	counted time.Time // when others was counted
 }
 
-// here returns how many messages this process accepted within the last 15 minutes.
-func (s *inboxShare) here(now time.Time) (n int) {
+// accepted returns how many messages this process accepted within the last 15 minutes.
+func (s *inboxShare) accepted(now time.Time) (n int) {
 	minute := now.Unix() / 60
 	for m := max(s.minute, minute-inboxMinutes) + 1; m <= minute; m++ {
 		s.byMinute[m%inboxMinutes] = 0
 	}
 	s.minute = max(s.minute, minute)
-	for _, taken := range s.byMinute {
-		n += taken
+	for _, accepted := range s.byMinute {
+		n += accepted
 	}
 	return n
 }
 
-// few is up to how many messages of a pair the database is not queried.
-func (i *inboxShares) few() int { return i.limit / 250 }
+// uncounted is the number of messages of a pair up to which the database is not queried.
+func (i *inboxShares) uncounted() int { return i.limit / 250 }
 
-// inboxPlace is one message of a pair, counted before it is saved. A nil one is of
-// a message that is not counted.
-type inboxPlace struct {
+// inboxReservation is one message of a pair, counted before it is saved. It is nil for a
+// message that is not counted.
+type inboxReservation struct {
 	shares *inboxShares
 	share  *inboxShare
 	ended  bool
 }
 
-// admit counts a message as under way, or returns nil where the sender has sent as
-// much to the user as it may. release must follow.
-func (i *inboxShares) admit(pair inboxPair) *inboxPlace {
+// admit counts a message as in flight. It returns nil if the sender has reached its limit for
+// the user. Call release when the call ends.
+func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := time.Now()
 	s := i.share(pair, now)
 	age := now.Sub(s.counted)
-	if age > countsLast {
+	if age > countMaxAge {
 		s.others = 0
 	}
-	total := s.here(now) + s.underWay + s.others
-	pause := quota.CountEvery
+	total := s.accepted(now) + s.inFlight + s.others
+	every := quota.CountEvery
 	if total*10 < i.limit {
-		pause = quota.CountEverySlow
+		every = quota.CountEverySlow
 	}
-	if !i.counting && age > pause && total > i.few() {
+	if !i.counting && age > every && total > i.uncounted() {
 		i.counting = true
 		go i.count(pair, s)
 	}
 	if total >= i.limit {
 		return nil
 	}
-	s.underWay++
-	return &inboxPlace{shares: i, share: s}
+	s.inFlight++
+	return &inboxReservation{shares: i, share: s}
 }
 
-// share returns that of a pair. Where there are too many pairs it forgets those of
-// few messages, or all that have nothing under way: the saved messages are still in
-// the database.
+// share returns the counts of a pair. If there are too many pairs, it forgets those with few
+// messages, or all pairs with nothing in flight: their saved messages are still in the database.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	s := i.of[pair]
 	if s != nil {
 		return s
 	}
 	if len(i.of) >= inboxPairs {
-		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.underWay == 0 && old.here(now) <= i.few() })
+		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool {
+			return old.inFlight == 0 && old.accepted(now) <= i.uncounted()
+		})
 	}
 	if len(i.of) >= inboxPairs {
-		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.underWay == 0 })
+		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.inFlight == 0 })
 	}
 	if i.of == nil {
 		i.of = map[inboxPair]*inboxShare{}
@@ -115,17 +116,17 @@ func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 }
 
 // keep records that the message was saved or accepted.
-func (p *inboxPlace) keep() {
+func (p *inboxReservation) keep() {
 	p.end(func(s *inboxShare) {
-		s.here(time.Now())
+		s.accepted(time.Now())
 		s.byMinute[s.minute%inboxMinutes]++
 	})
 }
 
 // release ends the call: a message that was not kept no longer counts.
-func (p *inboxPlace) release() { p.end(func(*inboxShare) {}) }
+func (p *inboxReservation) release() { p.end(func(*inboxShare) {}) }
 
-func (p *inboxPlace) end(count func(*inboxShare)) {
+func (p *inboxReservation) end(count func(*inboxShare)) {
 	if p == nil {
 		return
 	}
@@ -133,7 +134,7 @@ func (p *inboxPlace) end(count func(*inboxShare)) {
 	defer p.shares.mu.Unlock()
 	if !p.ended {
 		p.ended = true
-		p.share.underWay--
+		p.share.inFlight--
 		count(p.share)
 	}
 }
@@ -142,13 +143,13 @@ func (p *inboxPlace) end(count func(*inboxShare)) {
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
-	saved, err := i.saved(ctx, pair)
+	saved, err := i.countSaved(ctx, pair)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counting = false
-	if err == nil { // else what was known stands
+	if err == nil { // otherwise the last count is kept
 		s.counted = time.Now()
-		s.others = max(saved-s.here(s.counted), 0)
+		s.others = max(saved-s.accepted(s.counted), 0)
 	}
 }
 
@@ -160,7 +161,7 @@ select count(*) from (
     ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
 ) m`
 
-// sentToUser is inboxShares.saved.
+// sentToUser is inboxShares.countSaved.
 func (st *Store) sentToUser(ctx context.Context, pair inboxPair) (n int, err error) {
 	err = st.db.Hot.QueryRow(ctx, sentToUserSQL, store.Unprepared, pair.sender, pair.user, 2*st.inboxes.limit).Scan(&n)
 	return n, err

@@ -47,7 +47,7 @@ const bodyOfLive = ` cross join lateral (select * from messages where messages.i
 // bodyOrNull is bodyOfLive with nulls for a row whose body is missing, which scanClaimed counts.
 const bodyOrNull = ` left join lateral (select * from messages where messages.id = l.id offset 0) m on true `
 
-// bodyOfListed is bodyOfLive for the role of lists, which may not read confirm tokens.
+// bodyOfListed is bodyOfLive for the read role, which may not read confirm tokens.
 const bodyOfListed = ` cross join lateral (
     select id, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key, type, data, sent_at, confirm, max_sends,
         expected_receipts, created_at, accept_seq, accepted_at, producer, fingerprint
@@ -62,26 +62,26 @@ type Detail struct {
 	From        string
 	ClientMsgID string
 	Destination string // the subject, the URL or the user's name
-	Exchange    string // as it was submitted; "" when the address was given as such
+	Exchange    string // as it was submitted; "" = the message was submitted with an address
 	RoutingKey  string
 	Type        string
 	Data        json.RawMessage // any JSON but null, as it was submitted
-	SentAt      time.Time       // by the sender's clock; zero when it did not say
+	SentAt      time.Time       // by the sender's clock; zero = not given
 	CreatedAt   time.Time
-	AcceptSeq   int64     // in the stream that accepted it; 0 = it was saved at once
+	AcceptSeq   int64     // in the stream that accepted it; 0 = it was saved by Submit
 	AcceptedAt  time.Time // zero likewise
 	Producer    string    // the process that accepted it; "" likewise
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
 	Receipts    store.List[Receipt] // in time order; nil unless the method documents it
-	Archived    bool                // final, old, and out of the main tables
+	Archived    bool                // final, and moved to the archive table
 }
 
 // Receipt is the confirmation of one consumer.
 type Receipt struct {
 	Consumer    string    `json:"consumer"`
 	ConfirmedAt time.Time `json:"confirmedAt"`
-	SendNo      int16     `json:"sendNo"` // the newest send when it came
+	SendNo      int16     `json:"sendNo"` // the last send before the confirmation
 }
 
 // To is where the message goes.
@@ -139,8 +139,8 @@ select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
 from messages m join message_done d on d.id = m.id where m.id = $1
 union all` + archivedMessageSQL
 
-// ByID finds a message with its receipts, live, final or archived, with one
-// statement for all ids; task.CodeNotFound when there is none.
+// ByID returns a message with its receipts, whether it is live, final or archived. The error
+// is task.CodeNotFound if there is none.
 func (st *Store) ByID(ctx context.Context, id task.ID) (found Detail, err error) {
 	rows, err := st.db.Hot.Query(ctx, messageSQL, id)
 	if err == nil {

@@ -57,7 +57,7 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
 	relayed, err = db.Messages.Relay(ctx, 100, b.Publish)
 	require.NoError(t, err)
-	require.Zero(t, relayed.Rows, "not before its time")
+	require.Zero(t, relayed.Rows, "it is not due yet")
 
 	for range 2 {
 		after, err := db.Messages.Confirm(ctx, m.ID, storetest.Addressee("points"))
@@ -98,7 +98,7 @@ func TestRepeatIsSavedOnceAndConflictRefused(t *testing.T) {
 	require.False(t, outs[0].Replayed)
 	require.True(t, outs[1].Replayed)
 	require.Equal(t, task.CodeKeyReused, outs[2].Refused.Code)
-	require.False(t, outs[3].Replayed, "a name belongs to its sender")
+	require.False(t, outs[3].Replayed, "another sender may use the same client_msg_id")
 	require.Equal(t, 3, db.Count(t, `select count(*) from messages`))
 	require.Equal(t, 3, db.Count(t, `select count(*) from message_live`))
 }
@@ -131,16 +131,16 @@ func TestSavedMessageIsReplayedEvenIfRefusedNow(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from messages`))
 }
 
-func TestTheSameMessageAtTheSameMomentIsSavedOnce(t *testing.T) {
+func TestConcurrentRepeatsAreSavedOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	doors := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
 	for round := range 20 {
 		first := make([]bool, 12)
 		var all sync.WaitGroup
 		for i := range first {
 			all.Go(func() {
-				outs, errs := doors[i%2].Messages.Submit([]*messages.Submission{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
+				outs, errs := instances[i%2].Messages.Submit([]*messages.Submission{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
 				first[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
 			})
 		}
@@ -168,7 +168,7 @@ func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	require.False(t, db.MustSave(t, m)[0].Replayed)
 }
 
-func TestASavedMessageWhoseResponseWasLostIsRecognised(t *testing.T) {
+func TestLostCommitResponseDoesNotMakeAReplay(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -184,7 +184,7 @@ func TestASavedMessageWhoseResponseWasLostIsRecognised(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from message_live`))
 }
 
-func TestAConfirmationWhoseResponseWasLostCountsOnce(t *testing.T) {
+func TestConfirmationWithLostResponseCountsOnce(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -199,7 +199,7 @@ func TestAConfirmationWhoseResponseWasLostCountsOnce(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from message_receipts`))
 }
 
-func TestTheEndStateFollowsTheAddress(t *testing.T) {
+func TestFinalStateDependsOnTheAddress(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	to := func(kind msg.Kind, confirm bool) func(*messages.Submission) {

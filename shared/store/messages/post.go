@@ -27,17 +27,18 @@ with recursive source (caller_id, next_at) as (
     ) n
 )`
 
-// claimPostsSQL claims due messages to URLs, selected as in claimDeliveriesSQL. An HTTP call
-// may take longer than a lock should be held, so the next send time is the lease.
-const claimPostsSQL = PostSources + `, hand as materialized (
+// claimPostsSQL claims due messages to URLs. Its CTEs are those of claimDeliveriesSQL in package
+// webhooks, where each has a comment. An HTTP call may take longer than a lock should be held, so
+// the next send time is the lease.
+const claimPostsSQL = PostSources + `, in_flight as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
 ), busy as materialized (
-    select coalesce(c.account_id, h.caller_id) as account, count(*) as n from hand h left join callers c on c.id = h.caller_id group by account
+    select coalesce(c.account_id, h.caller_id) as account, count(*) as n from in_flight h left join callers c on c.id = h.caller_id group by account
 ), open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.AnyHash + ` as start
     from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
-), found as (
+), due as (
     select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
         select id, destination_key, next_at from message_live
@@ -68,13 +69,13 @@ const claimPostsSQL = PostSources + `, hand as materialized (
             and (hashtextextended(destination_key, 0), destination_key) >= (l.hash, l.destination_key) and (hashtextextended(destination_key, 0), destination_key, next_at) <= (l.hash, l.destination_key, now())
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
-), of_destination as (
-    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.destination_key order by found.next_at) as turn
-    from found left join (select destination_key, count(*) as n from hand group by destination_key) h on h.destination_key = found.destination_key
-), of_account as (
-    select id, busy + row_number() over (partition by account order by turn, random()) as turn from of_destination where turn <= $4
+), by_destination as (
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as turn
+    from due left join (select destination_key, count(*) as n from in_flight group by destination_key) h on h.destination_key = due.destination_key
+), by_account as (
+    select id, busy + row_number() over (partition by account order by turn, random()) as turn from by_destination where turn <= $4
 ), claimed as materialized (
-    select x.id from (select id from of_account where turn <= $5 order by turn, random()) p cross join lateral (
+    select x.id from (select id from by_account where turn <= $5 order by turn, random()) p cross join lateral (
         select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
     ) x
     limit $1
@@ -115,7 +116,7 @@ func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight
 	return posts, store.Wrap("claim posts", err)
 }
 
-// claimPosts is one claim. removed reports whether it met rows without a body and removed some.
+// claimPosts is one claim. removed reports whether it found rows without a body and removed some.
 func (st *Store) claimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, removed bool, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, limits.All-len(inFlight),
 		store.Column(inFlight, func(p Post) int64 { return p.CallerID }), store.Column(inFlight, func(p Post) string { return p.DestinationKey() }),
@@ -150,16 +151,16 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var locks pgx.Batch
-		held := queueUnlockedMessages(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
+		locked := queueUnlockedMessages(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return err
 		}
 		var changes []messageChange
 		indexes := make(map[task.ID]int, len(posted)) // in changes: a message that was redriven during its post may be there twice
 		for i, p := range posted {
-			m, found := held.byID[p.ID]
+			m, found := locked.byID[p.ID]
 			if !found {
-				if held.exist[p.ID] {
+				if locked.exist[p.ID] {
 					settled.Locked = append(settled.Locked, i)
 				}
 				continue
@@ -169,7 +170,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 				n = len(changes)
 				indexes[p.ID], changes = n, append(changes, messageChange{p.ID, m.Message, m.Message})
 			}
-			after := changes[n].after.SettlePost(p.Message, p.Result, held.now, rand.Float64())
+			after := changes[n].after.SettlePost(p.Message, p.Result, locked.now, rand.Float64())
 			changes[n].after = after
 			if !after.NextAt.IsZero() {
 				settled.Again = append(settled.Again, after.NextAt)

@@ -54,15 +54,14 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, none)
 
-	_, err = db.Owner(t).Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
-	require.NoError(t, err)
+	db.Exec(t, `update message_live set next_at = now()`) // the lease ended
 	second, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, second, 1)
 	refused := msg.Result{Outcome: msg.Refused, Reason: "returned 500"}
 	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: refused}})
 	require.NoError(t, err)
-	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a late failure uses no send up")
+	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a failure after the lease does not count as a send")
 	settled, err := db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: second[0], Result: refused}})
 	require.NoError(t, err)
 	require.Len(t, settled.Again, 1)
@@ -123,8 +122,8 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		}, `select from message_done where id = $1 for update`},
 	} {
 		busy, free := storetest.Message(name+" busy", toURL), storetest.Message(name+" free", toURL)
-		gone := storetest.Message(name+" gone", toURL)
-		db.MustSave(t, busy, free, gone)
+		deleted := storetest.Message(name+" deleted", toURL)
+		db.MustSave(t, busy, free, deleted)
 		posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, posts, 3, name)
@@ -133,8 +132,8 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 			posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
 		}
 		held.before(busy.ID)
-		db.Exec(t, `delete from message_live where id = $1`, gone.ID)
-		db.Exec(t, `delete from messages where id = $1`, gone.ID)
+		db.Exec(t, `delete from message_live where id = $1`, deleted.ID)
+		db.Exec(t, `delete from messages where id = $1`, deleted.ID)
 		release := storetest.HoldLock(t, url, held.sql, busy.ID)
 		settled, err := db.Messages.SettlePosts(t.Context(), posted)
 		require.NoError(t, err, name)

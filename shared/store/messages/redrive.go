@@ -18,24 +18,23 @@ func messageJSON(m msg.Message) string {
 	})
 }
 
-// decideMessage applies an operator's decision to a message.
-type decideMessage func(m msg.Message, now time.Time) (msg.Message, error)
+// decision applies an operator's decision to a message.
+type decision func(m msg.Message, now time.Time) (msg.Message, error)
 
 func redrive(m msg.Message, now time.Time) (msg.Message, error) { return m.Redrive(now) }
 
-func abandonBy(by store.Operator) decideMessage {
+func abandonBy(by store.Operator) decision {
 	return func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }
 }
 
-// The words for what was done, in operator_actions.
+// The actions in operator_actions.
 const (
 	redriveAction = "message.redrive"
 	abandonAction = "message.abandon"
 )
 
-// Redrive gives a message all its sends again, at once. task.CodeNotFound when there is no such
-// message, task.CodeConflict when it is final for another reason than being abandoned, or is
-// archived.
+// Redrive makes a message due at once, with all its sends again. The error is task.CodeNotFound if
+// there is no such message, or task.CodeConflict if it is archived, or final and not abandoned.
 func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, redriveAction, redrive, by)
 }
@@ -46,23 +45,23 @@ func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (De
 	return st.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
 }
 
-func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by store.Operator) (Detail, error) {
+func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, decide decision, by store.Operator) (Detail, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var locks pgx.Batch
-		held := queueMessageLocks(&locks, id)
+		locked := queueMessageLocks(&locks, id)
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return store.AuditEntry{}, err
 		}
-		m, err := held.of(id)
+		m, err := locked.get(id)
 		if task.CodeOf(err) == task.CodeNotFound {
 			if m, err = archivedMessage(ctx, tx, id); err == nil {
-				return store.AuditEntry{}, decideArchivedMessage(m, how)
+				return store.AuditEntry{}, decideArchivedMessage(m, decide)
 			}
 		}
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		after, err := how(m.Message, held.now)
+		after, err := decide(m.Message, locked.now)
 		if err != nil {
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, err.Error())
 		}
@@ -76,7 +75,7 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, h
 	return st.ByID(ctx, id)
 }
 
-// RecordReveal adds audit entries: somebody was shown the data of messages.
+// RecordReveal adds audit entries: an operator was shown the data of messages.
 func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Operator) error {
 	subjects := make([]string, len(ids))
 	for i, id := range ids {
@@ -85,7 +84,7 @@ func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Opera
 	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "message.reveal", `{"revealed":["data"]}`, subjects...))
 }
 
-// StuckFilter narrows the stuck messages; a zero field does not.
+// StuckFilter selects stuck messages. A zero field selects all.
 type StuckFilter struct {
 	Status    *msg.Status // msg.Sending or msg.Sent
 	IDs       []task.ID
@@ -108,7 +107,7 @@ where l.remaining_sends = 0 and ($1::smallint is null or l.status = $1) and ($2:
 
 const countStuckMessagesSQL = `select count(*)` + stuckFilter
 
-// CountStuck counts the messages that a bulk decision would reach.
+// CountStuck counts the stuck messages that f selects.
 func (st *Store) CountStuck(ctx context.Context, f StuckFilter) (n int, err error) {
 	err = st.db.Read.QueryRow(ctx, countStuckMessagesSQL, f.args()...).Scan(&n)
 	return n, store.Wrap("count stuck messages", err)
@@ -135,9 +134,9 @@ func (st *Store) AbandonStuck(ctx context.Context, f StuckFilter, limit int, by 
 	return st.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
 }
 
-func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, action string, how decideMessage, by store.Operator) (n int, err error) {
+func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, action string, decide decision, by store.Operator) (n int, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		changes, err := decideLocked(ctx, tx, f, limit, how)
+		changes, err := decideLocked(ctx, tx, f, limit, decide)
 		if err != nil {
 			return err
 		}
@@ -152,14 +151,14 @@ func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, acti
 	return n, store.Wrap(action, err)
 }
 
-func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, how decideMessage) (changes []messageChange, err error) {
+func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, decide decision) (changes []messageChange, err error) {
 	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
 	if err != nil {
 		return nil, err
 	}
 	var refused error
 	err = scanMessages(rows, func(m Detail, now time.Time) {
-		after, err := how(m.Message, now)
+		after, err := decide(m.Message, now)
 		if err != nil {
 			refused = err
 		}

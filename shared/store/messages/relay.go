@@ -121,7 +121,6 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	}
 	changes, jitter, usage := make([]messageChange, len(due)), rand.Float64(), streamUsage{}
 	for i, m := range due {
-		// One jitter plus a microsecond each, so that delayed messages keep their order.
 		r := results[i]
 		if r.Outcome == msg.Unavailable {
 			r.RetryAfter = msg.UnavailablePause(now.Sub(m.CreatedAt))
@@ -130,6 +129,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 		if r.Outcome == msg.Accepted {
 			usage.add(m.stream, m.CallerID, len(m.Data))
 		}
+		// One jitter plus a microsecond each, so that delayed messages keep their order.
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {
@@ -146,11 +146,11 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	return relayed, bodiless, conn.SendBatch(ctx, &batch).Close()
 }
 
-// lockDueMessages begins a transaction and locks what is due; it leaves none
-// open when that is nothing. bodiless counts the locked rows without a body, which due leaves out.
+// lockDueMessages begins a transaction and locks due messages. It ends the transaction if there
+// are none. bodiless counts the locked rows without a body, which are not in due.
 func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
-	var any bool
-	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&any); err != nil || !any {
+	var anyDue bool
+	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&anyDue); err != nil || !anyDue {
 		return nil, nil, now, 0, err
 	}
 	streams = store.StreamStates{}

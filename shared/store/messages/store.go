@@ -5,7 +5,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
-// Config is what callers may have waiting.
+// Config has the limits of callers.
 type Config struct {
 	Waiting     quota.Waiting    // limits of each caller's waiting messages; 0 = no limit
 	StreamBytes map[string]int64 // size of each stream; a caller may use only a share of it
@@ -27,7 +27,7 @@ func New(db *store.DB, cfg Config) *Store {
 	s := &Store{db: db}
 	s.messages = store.NewCoalescer(func(m *Submission) int64 { return m.CallerID }, s.flushMessages)
 	s.messageQuotas = quota.New(cfg.Waiting, s.countMessages)
-	s.shares.look = s.sharesExceeded(cfg.StreamBytes)
-	s.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, saved: s.sentToUser}
+	s.shares.query = s.sharesExceeded(cfg.StreamBytes)
+	s.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, countSaved: s.sentToUser}
 	return s
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
-// StreamAccepted stands in stream_usage for the stream of accepted messages, whose name is
-// configurable.
+// StreamAccepted is the name in stream_usage of the stream of accepted messages, whose own name
+// is configurable.
 const StreamAccepted = "ACCEPTED"
 
 // StreamOverhead is about how many bytes a stream stores for a message beside its data:
 // subject, headers and its own record.
 const StreamOverhead = 500
 
-// streamUsage is how many bytes of each caller streams stored.
+// streamUsage has the bytes that each stream stored for each caller.
 type streamUsage map[usageKey]int64
 
 type usageKey struct {
@@ -31,7 +31,7 @@ type usageKey struct {
 	caller int64
 }
 
-// add counts a message that a stream took. Streams of others are not counted.
+// add counts a message that a stream stored. Only the streams of Sendonce are counted.
 func (u streamUsage) add(stream string, caller int64, data int) {
 	switch stream {
 	case msg.StreamMessages, msg.StreamUsers, StreamAccepted:
@@ -39,15 +39,15 @@ func (u streamUsage) add(stream string, caller int64, data int) {
 	}
 }
 
-// addUsageSQL adds to the rows of this minute. They come sorted, so two
-// transactions never wait for each other in a circle.
+// addUsageSQL adds to the rows of this minute. They are sorted, so that two transactions
+// never deadlock.
 const addUsageSQL = `
 insert into stream_usage as u (since, stream, caller_id, bytes)
 select date_trunc('minute', now()), * from unnest($1::text[], $2::bigint[], $3::bigint[]) as t (stream, caller_id, bytes)
 on conflict (since, stream, caller_id) do update set bytes = least(u.bytes, 1000000000000000000) + excluded.bytes`
 
-// queueStreamUsage adds the statement that keeps usage, as the last but one of a
-// transaction: others that count the same caller wait for its rows.
+// queueStreamUsage adds the statement that stores usage. It belongs at the end of a transaction,
+// because other transactions that count the same caller wait for its rows.
 func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 	if len(usage) == 0 {
 		return
@@ -61,12 +61,12 @@ func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 
 const (
 	sharesEvery = 2 * time.Second
-	sharesDelay = 500 * time.Millisecond // of a look, so that the first response of a process waits for no second login
+	sharesDelay = 500 * time.Millisecond // of a query, so that the first call of a process does not wait for a second connection
 	shareRetry  = time.Minute
 )
 
-// sharesExceededSQL finds the accounts (see Caller.Account) that took more than a quarter of a stream
-// within 15 minutes in which it was filled by more than a half.
+// sharesExceededSQL finds the accounts (see Caller.Account) whose messages of the last 15 minutes take more
+// than a quarter of a stream, if those of all accounts take more than half of it.
 const sharesExceededSQL = `
 select stream, caller_id from (
     select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
@@ -77,19 +77,19 @@ where total > size / 2 and own > size / 4`
 // streamShares caches which callers have recently used more than their share of a stream. It is
 // read again every two seconds while messages arrive.
 type streamShares struct {
-	look func(ctx context.Context) (map[usageKey]bool, error)
+	query func(ctx context.Context) (map[usageKey]bool, error)
 
-	mu      sync.Mutex
-	over    map[usageKey]bool
-	next    time.Time
-	looking bool
+	mu         sync.Mutex
+	over       map[usageKey]bool
+	next       time.Time
+	refreshing bool
 }
 
 func (s *streamShares) exceeded(caller int64, streams []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.looking && time.Now().After(s.next) {
-		s.looking = true
+	if !s.refreshing && time.Now().After(s.next) {
+		s.refreshing = true
 		time.AfterFunc(sharesDelay, s.refresh)
 	}
 	for _, stream := range streams {
@@ -103,16 +103,16 @@ func (s *streamShares) exceeded(caller int64, streams []string) bool {
 func (s *streamShares) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
-	over, err := s.look(ctx)
+	over, err := s.query(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looking, s.next = false, time.Now().Add(sharesEvery)
+	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
 	if err == nil {
 		s.over = over
 	}
 }
 
-// sharesExceeded is streamShares.look for streams of these sizes in bytes.
+// sharesExceeded returns streamShares.query for streams of these sizes in bytes.
 func (st *Store) sharesExceeded(sizes map[string]int64) func(context.Context) (map[usageKey]bool, error) {
 	var names []string
 	var bytes []int64

@@ -29,7 +29,7 @@ type Submission struct {
 	RoutingKey       string
 	Type             string
 	Data             []byte    // any JSON but null, at most msg.MaxData bytes
-	SentAt           time.Time // zero = not said
+	SentAt           time.Time // zero = not given
 	Confirm          bool
 	MaxSends         int16
 	ExpectedReceipts int16 // 1 without Confirm
@@ -39,7 +39,7 @@ type Submission struct {
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
-	ahead time.Duration // how much earlier than now it is due, of those that are saved together
+	ahead time.Duration // how long before now it is due, which orders the messages that are saved together
 
 	// Refused is why the message cannot be saved. A message that is known is
 	// a replay, whatever Refused is.
@@ -48,7 +48,7 @@ type Submission struct {
 
 // Submitted is the result of a Submission.
 type Submitted struct {
-	State    string // of this moment, as msg.Message.State
+	State    string // the present one, as msg.Message.State
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
 	Replayed bool        // it was saved by an earlier call
@@ -61,7 +61,7 @@ type Submitted struct {
 // Submit saves the messages, together with those of other calls, and returns when all are
 // committed: each is then due to be sent. The two slices have one entry for each row, in order.
 // A refusal is in Submitted. An error means that the outcome is unknown or that the database is
-// away.
+// unavailable.
 //
 // The primary keys of messages and archived_messages alone decide what is a repeat: a message
 // of the same caller, sender and client_msg_id has the same id on each path.
@@ -102,8 +102,8 @@ insert into message_live (id, caller_id, kind, destination_key, stream, bytes, r
 select id, caller_id, kind, destination_key, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
 returning id, updated_at`
 
-// knownMessagesSQL finds the calls that saved messages, and how far these came. The status is null
-// if a message has no row in either table.
+// knownMessagesSQL returns the state of saved messages, and the call that saved each. The status is
+// null if a message has no row in either table.
 const knownMessagesSQL = `
 select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false), m.created_at
 from messages m
@@ -111,9 +111,9 @@ left join message_live l on l.id = m.id
 left join message_done d on d.id = m.id
 where m.id = any($1::uuid[])`
 
-// flushMessages commits the rows in one transaction. When the response to the
-// commit is lost they are run again, and their calls tell whose they are. What
-// follows the commit can fail only the rows that it did not save.
+// flushMessages commits the rows in one transaction. If the response to the commit is
+// lost, it repeats the transaction, and recognises its own rows by their call_id. An error
+// after the commit fails only the rows that were not inserted.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	saved := map[task.ID]time.Time{} // by call
 	if fresh := freshMessages(rows); len(fresh) > 0 {
@@ -180,7 +180,7 @@ func (m *Submission) destinationKey() *string {
 	return &key
 }
 
-// messageColumns gives insertMessagesSQL its arrays.
+// messageColumns returns the arguments of insertMessagesSQL.
 func messageColumns(rows []*Submission) []any {
 	return []any{
 		store.Column(rows, func(m *Submission) task.ID { return m.ID }),
@@ -208,19 +208,18 @@ func messageColumns(rows []*Submission) []any {
 	}
 }
 
-// knownMessage is the message that already has a row's id.
+// knownMessage is the saved message with the id of a Submission.
 type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash
-	status      *msg.Status // nil if it is missing
+	status      *msg.Status // nil if its live or final row is missing
 	abandoned   bool
 	archived    bool
 	savedAt     time.Time
 }
 
 // resolveMessages sets the results of the rows that were not inserted: their messages were
-// saved by an earlier call, or by an earlier try of this very flush, or they are
-// refused.
+// saved by an earlier call or by an earlier try of this flush, or they are refused.
 func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open []int, out []Submitted) error {
 	if len(open) == 0 {
 		return nil

@@ -13,21 +13,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Trim is a trim of the streams that is to be done now.
+// Trim is a trim of the streams that is due now.
 type Trim struct {
 	From    uint64   // the sequence at which the last trim of the stream of messages ended; 0 = at its first
 	Refused []string // the streams that refused the last message
 }
 
 const (
-	trimEvery      = 5 * time.Minute
-	trimEveryWhile = 15 * time.Second // while a stream is full
+	trimEvery     = 5 * time.Minute
+	trimEveryFull = 15 * time.Second // while a stream is full
 
 	// TrimEveryAlert is how often streams are trimmed while one has an alert.
 	TrimEveryAlert = time.Minute
 )
 
-// recentlyPaused are the streams that took nothing lately.
+// recentlyPaused selects the streams that accepted nothing within the last 5 minutes.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
 const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
@@ -45,8 +45,8 @@ select begun.what is not null, seq, array(select stream ` + recentlyPaused + `) 
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
-	// setInboxesTrimmedSQL forgets what is known of another stream of the same name, and
-	// what the stream no longer keeps for its age.
+	// setInboxesTrimmedSQL deletes the rows of an earlier stream of the same name, and rows
+	// that are older than any message in the stream.
 	setInboxesTrimmedSQL = `
 with old as (
     delete from inbox_trims where (seq > $3 or trimmed_at < now() - make_interval(secs => $4::float8)) and user_name <> all($1::text[])
@@ -59,7 +59,7 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 
 	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
 
-	// endPausesSQL has streams tried again at once, as there is room in them now.
+	// endPausesSQL makes the relays try streams at once, since they have room again.
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
 )
 
@@ -68,7 +68,7 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 // accepts nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	var from int64
-	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &from, &t.Refused)
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &from, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNoJob("events")
 	}
@@ -95,12 +95,12 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 // users. to has the last removed sequence number of each user, last is that of the stream, and
 // kept is how long the stream keeps a message at most.
 func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
-	users, seqs := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
+	users, seqs := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two calls never deadlock
 	for i, user := range users {
 		seqs[i] = int64(to[user])
 	}
 	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last), kept.Seconds())
-	return store.Wrap("note trim of users", err)
+	return store.Wrap("record trimmed inboxes", err)
 }
 
 // InboxTrimmed returns the sequence number up to which messages to a user were removed from the
@@ -108,7 +108,7 @@ func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, la
 func (st *Store) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
 	var n int64
 	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)
-	return uint64(n), store.Wrap("trim of users", err)
+	return uint64(n), store.Wrap("trimmed inbox", err)
 }
 
 const finishedMessagesSQL = `
