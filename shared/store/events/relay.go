@@ -179,14 +179,14 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 
 // Relay locks about limit events, the oldest of each stream and caller, calls publish,
 // and deletes what was accepted, all in one transaction. publish returns one result per event,
-// in order, within 3 s. An event whose stream is unavailable stays, however often it was tried. One
-// that is refused becomes a dead letter. Streams that are unavailable are paused as by messages.Store.Relay.
+// in order, within 3 s. An event whose stream is unavailable stays, however often it was tried. A
+// refused event becomes a dead letter. Streams that are unavailable are paused as by messages.Store.Relay.
 //
 // When publish fails, the process dies or the commit is lost, the same events are published
 // again under the same ids, by which receivers recognise them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
-	var any bool
-	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
+	var anyDue bool
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&anyDue); err != nil || !anyDue {
 		return relayed, store.Wrap("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -214,11 +214,11 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 	return relayed, store.Wrap("relay events", err)
 }
 
-// remainingEvents is what stays of a row after publishing.
+// remainingEvents is what remains of a row after publishing.
 type remainingEvents struct {
-	total int           // events that the row had
-	read  int           // its first events, which were to be published
-	ids   []task.ID     // those of them that stay
+	total int           // number of events of the row
+	read  int           // how many of its first events were given to publish
+	ids   []task.ID     // the subjects of those of them that stay
 	pause time.Duration // delay of the row, if an event of it failed alone
 }
 
@@ -263,14 +263,14 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 	}
 }
 
-// nextRelaySQL returns when something is due for the broker next. A stream is due when its
-// pause ends. Rows that are due already count too: another relay has locked them, and may die.
+// nextRelaySQL returns when the next message or event is due for the broker. A stream is due when
+// its pause ends. Rows that are due already count too: another relay has locked them, and may die.
 const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),
     (select min(greatest(s.next_at, p.until, now())) from e s` + store.JoinStreamPauses + `))`
 
-// NextRelay returns when something is due for the broker next; zero = nothing is.
+// NextRelay returns when the next message or event is due for the broker; zero = there is none.
 func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
 	at, err := st.db.QueryTime(ctx, nextRelaySQL)
 	return at, store.Wrap("next relay", err)
@@ -278,7 +278,7 @@ func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
 
 const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
 
-// PausedStreams returns the streams that took nothing when they were last tried.
+// PausedStreams returns the streams that accepted nothing when they were last tried.
 func (st *Store) PausedStreams(ctx context.Context) ([]string, error) {
 	names, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], pausedSQL)
 	return names, store.Wrap("list paused streams", err)

@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// finish claims and reports everything as sent, in one flush.
+// finish claims n tasks and reports them as sent, in one flush.
 func finish(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
 	claimed := db.MustClaim(t, "app", n)
@@ -67,8 +67,8 @@ func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	require.EqualValues(t, 2, notified.Load())
 }
 
-// A caller that asks for few kinds of events would fill the stream of all with the
-// others.
+// A caller that subscribes to few kinds of events must not fill the stream of all callers with
+// the other kinds.
 func TestEventWithoutEndpointIsNotWritten(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
@@ -132,15 +132,15 @@ func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 	require.Len(t, rest, 1)
 	require.Equal(t, mixed[1].ID(), rest[0].ID())
 	require.Empty(t, db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted }))
-	letters, more, err := db.Admin.DeadLetters(t.Context(), 0, 10)
+	deadLetters, more, err := db.Admin.DeadLetters(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.False(t, more)
-	require.Len(t, letters, 1)
-	require.Equal(t, mixed[2].ID(), letters[0].EventID)
-	require.Equal(t, "because", letters[0].Reason)
+	require.Len(t, deadLetters, 1)
+	require.Equal(t, mixed[2].ID(), deadLetters[0].EventID)
+	require.Equal(t, "because", deadLetters[0].Reason)
 
-	require.NoError(t, db.Admin.DismissDeadLetter(t.Context(), letters[0].ID, store.Operator{Name: "ops", Reason: "dealt with"}))
-	require.Equal(t, task.CodeNotFound, task.CodeOf(db.Admin.DismissDeadLetter(t.Context(), letters[0].ID, store.Operator{Name: "ops"})))
+	require.NoError(t, db.Admin.DismissDeadLetter(t.Context(), deadLetters[0].ID, store.Operator{Name: "ops", Reason: "dealt with"}))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(db.Admin.DismissDeadLetter(t.Context(), deadLetters[0].ID, store.Operator{Name: "ops"})))
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'dead_letter.dismiss' and before is not null`))
 }
 
@@ -155,16 +155,16 @@ func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	finish(t, db, 1)
-	notified := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
-	require.Len(t, notified, 2)
-	require.Equal(t, "task.failed", notified[0].Kind)
-	require.Equal(t, task.Rejected, notified[0].Reason)
-	require.Empty(t, notified[0].Result, "it is not its outcome any more")
-	require.Equal(t, "task.succeeded", notified[1].Kind)
-	require.Greater(t, notified[1].Seq, notified[0].Seq)
+	published := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
+	require.Len(t, published, 2)
+	require.Equal(t, "task.failed", published[0].Kind)
+	require.Equal(t, task.Rejected, published[0].Reason)
+	require.Empty(t, published[0].Result, "the task has another outcome now")
+	require.Equal(t, "task.succeeded", published[1].Kind)
+	require.Greater(t, published[1].Seq, published[0].Seq)
 }
 
-// However much a caller has waiting, the first events of every other one are among
+// However many events one caller has waiting, the first events of every other caller are among
 // the first that are published, and those of each caller keep their order.
 func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
@@ -214,7 +214,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	for more := true; more; total += len(seen) {
 		seen = nil
 		more = relay().More
-		require.LessOrEqual(t, len(seen), 2*300+100, "of many callers some are chosen")
+		require.LessOrEqual(t, len(seen), 2*300+100, "if there are many callers, some are chosen")
 	}
 	require.Equal(t, 5000, total)
 }
@@ -269,29 +269,20 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 	require.Equal(t, 3, batches)
 }
 
-// whileWaiting holds the row that lock finds, begins do, has meanwhile happen once
-// do waits for the row, and gives what came of do.
-func whileWaiting(t *testing.T, db *storetest.DB, url, lock string, id any, do func() error, meanwhile func()) error {
+// whileWaiting locks a row with the statement lock and starts do. When do waits for the row, it
+// calls meanwhile, releases the row and returns the error of do.
+func whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanwhile func()) error {
 	t.Helper()
-	watch := storetest.Owner(t, url)
-	held, err := storetest.Owner(t, url).Begin(t.Context())
-	require.NoError(t, err)
-	_, err = held.Exec(t.Context(), lock, id)
-	require.NoError(t, err)
+	release, watch := storetest.HoldLock(t, url, lock, id), storetest.Owner(t, url)
 	done := make(chan error, 1)
 	go func() { done <- storetest.RetryBusy(do) }()
-	require.Eventually(t, func() bool {
-		var waiting bool
-		err := watch.QueryRow(t.Context(), `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`).Scan(&waiting)
-		require.NoError(t, err)
-		return waiting
-	}, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, time.Millisecond)
 	meanwhile()
-	require.NoError(t, held.Rollback(t.Context()))
+	release()
 	return <-done
 }
 
-func TestEndpointMadeDuringLockWaitGetsTheOutcome(t *testing.T) {
+func TestEndpointAddedDuringLockWaitGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
@@ -300,21 +291,21 @@ func TestEndpointMadeDuringLockWaitGetsTheOutcome(t *testing.T) {
 	reports := store.Column(claimed, func(c tasks.Claimed) *tasks.Report {
 		return &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
 	})
-	err := whileWaiting(t, db, url, `select from task_live where id = $1 for update`, claimed[1].ID,
+	err := whileWaiting(t, url, `select from task_live where id = $1 for update`, claimed[1].ID,
 		func() error { _, errs := db.Tasks.Report(reports); return errors.Join(errs...) },
 		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })
 	require.NoError(t, err)
-	_, ids := db.Outbox(t) // where the wait was so long that the reports were parted, the other went before
+	_, ids := db.Outbox(t) // after a long wait the reports are committed one by one: the other may come before the endpoint
 	require.Contains(t, slices.Concat(ids...), claimed[1].ID)
 }
 
-func TestEndpointMadeDuringOrderGetsReplacedTask(t *testing.T) {
+func TestEndpointAddedDuringSubmissionGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
-	err := whileWaiting(t, db, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
+	err := whileWaiting(t, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
 		func() error {
 			_, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
 			return err
@@ -346,7 +337,7 @@ func TestSweepWithLostResponseStillNotifies(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from event_outbox`))
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Zero(t, swept.Rows, "no event is left")
+	require.Zero(t, swept.Rows, "no task is left")
 }
 
 func TestRolledBackSweepDoesNotNotify(t *testing.T) {
@@ -357,8 +348,7 @@ func TestRolledBackSweepDoesNotNotify(t *testing.T) {
 	require.Len(t, db.Claim(t), 2)
 	db.ExpireLeases(t)
 	db.OnEvents = func() { t.Error("notified of events") }
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `revoke insert on report_logs from sendonce_hot`)
-	require.NoError(t, err)
+	db.Exec(t, `revoke insert on report_logs from sendonce_hot`)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.ErrorContains(t, err, "permission denied")
 	require.Empty(t, swept.Pending)
@@ -371,11 +361,11 @@ func TestCancelledClaimStillNotifies(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
 	notified := make(chan bool, 100)
 	db.OnEvents = func() { notified <- true }
-	ctx, leave := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	proxy.LoseResponse(func(sql string) bool {
 		found := sandbox.Containing("for update skip locked")(sql)
 		if found {
-			leave()
+			cancel()
 		}
 		return found
 	})
