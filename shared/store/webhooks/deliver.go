@@ -15,8 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Destination is what a receiver that does not respond may keep waiting: the deliveries
-// of one endpoint, or of a caller's callbacks to one host.
+// Destination identifies the deliveries that share a limit, since a receiver that does not respond
+// delays all of them: those of one endpoint, or of a caller's callbacks to one host.
 type Destination struct {
 	EndpointID task.ID
 	Host       string // of callbacks; "" for an endpoint
@@ -43,7 +43,7 @@ const callersOfSources = ` left join callers c on c.id = s.caller_id`
 const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// claimDeliveriesSQL claims what is due. Each CTE narrows the one before it.
+// claimDeliveriesSQL claims due deliveries. Each CTE narrows the one before it.
 const claimDeliveriesSQL = deliverySources +
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
@@ -103,23 +103,23 @@ const claimDeliveriesSQL = deliverySources +
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: what a host may have. place_failing counts the failing endpoints of an account.
+	// by_failing: without what exceeds the limit of a host. turn_failing counts the failing endpoints of an account.
 	`, by_failing as (
-    select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as place_failing
+    select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
     from by_host where turn <= case when failing then 1 else $6 end
 )` +
-	// of_failing: what the failing endpoints of an account may have. number counts those of all accounts, in turn.
+	// of_failing: without what exceeds the limit of an account's failing endpoints. number counts those of all accounts, in turn.
 	`, of_failing as (
-    select *, row_number() over (partition by failing order by place_failing, random()) as number
-    from by_failing where place_failing <= greatest($8 / 4, 1)
+    select *, row_number() over (partition by failing order by turn_failing, random()) as number
+    from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: what all failing endpoints may have. turn counts the deliveries of an account, its hosts in turn.
+	// by_account: without what exceeds the limit of all failing endpoints. turn counts the deliveries of an account, its hosts in turn.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
-	// claimed: what an account may have, the accounts in turn, without those that another process has locked. Only pending ones have a
-	// next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
+	// claimed: without what exceeds the limit of an account, the accounts in turn, and without rows that another process has locked. Only
+	// pending deliveries have a next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
 	`, claimed as materialized (
     select x.id from (select id from by_account where turn <= $7 order by turn, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
@@ -143,7 +143,7 @@ type DueDelivery struct {
 	EventID  string
 	URL      string
 	Format   string // of its endpoint, one of Formats
-	Payload  string // "" if only a function that was taken over can have written the row: its event is missing
+	Payload  string // "" = its event is missing: only a function that was taken over writes such a row
 	Claim    int32  // the fence
 	Failing  bool   // nothing was delivered to the endpoint since its last failure
 	Signing
@@ -176,9 +176,9 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	return due, nil
 }
 
-// anyDeliverySQL tells whether there are webhooks and messages to be posted, and
-// what time it is. It spares the idle look, which a process begins with, the plans
-// of what comes next.
+// anyDeliverySQL returns whether there are pending deliveries, and messages to URLs, and the
+// time. A process that finds neither, as most do when they start, does not plan the statements
+// below.
 const anyDeliverySQL = `
 select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
 
@@ -189,8 +189,8 @@ const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` 
 
 const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
 
-// NextDelivery is when something is due to be posted to a URL next, webhook or
-// message, leases included, and whether it is due now; zero = nothing is.
+// NextDelivery returns when the next delivery or message to a URL is due, and whether it is due
+// now. One that is leased is due when its lease ends. Zero = there is none.
 func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
 	var webhooks, posts bool
 	var now time.Time
@@ -225,7 +225,7 @@ type Tried struct {
 
 const (
 	// lockHealthSQL locks the registered endpoints whose health may change: those that fail, and those in $2, to which a
-	// try failed. It returns the others that are locked without their columns.
+	// try failed. Of endpoints that another transaction has locked, it returns only the id.
 	lockHealthSQL = `
 with held as materialized (
     select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
@@ -235,7 +235,7 @@ with held as materialized (
 select e.id, held.id is not null, coalesce(held.reason, ''), held.failing_since
 from webhook_endpoints e left join held on held.id = e.id
 where e.id = any($1::uuid[]) and e.url is not null and (e.failing_since is not null or e.id = any($2::uuid[]))`
-	// lockDeliveriesSQL returns those that are locked without their columns.
+	// lockDeliveriesSQL returns only the id of deliveries that another transaction has locked.
 	lockDeliveriesSQL = `
 with held as materialized (
     select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) for update skip locked
@@ -296,20 +296,20 @@ func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAft
 	return settled, store.Wrap("settle deliveries", notifier.Notify(err))
 }
 
-// settling is a set of deliveries and their endpoints, held by a transaction,
-// with what becomes of them.
+// settling has the deliveries and endpoints that a transaction has locked, and their changes.
 type settling struct {
 	now        time.Time
 	health     map[task.ID]msg.EndpointHealth // of the endpoints whose health may change
 	deliveries map[task.ID]msg.Delivery
-	locked     map[task.ID]bool // endpoints and deliveries that another transaction has locked
+	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked
 
-	ids, ailing, disabled []task.ID
-	tries                 []string
+	settled           []task.ID // deliveries
+	tries             []string  // the try of each, as JSON
+	changed, disabled []task.ID // endpoints whose health changed, and those of them that are now disabled
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
-	s := &settling{health: map[task.ID]msg.EndpointHealth{}, deliveries: map[task.ID]msg.Delivery{}, locked: map[task.ID]bool{}}
+	s := &settling{health: map[task.ID]msg.EndpointHealth{}, deliveries: map[task.ID]msg.Delivery{}, skipped: map[task.ID]bool{}}
 	var failed []task.ID
 	for _, t := range tried {
 		if !t.Result.OK() {
@@ -320,22 +320,22 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 	batch.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&s.now) })
 	batch.Queue(lockHealthSQL, store.Column(tried, func(t Tried) task.ID { return t.EndpointID }), failed).Query(func(rows pgx.Rows) error {
 		var id task.ID
-		var held bool
+		var ours bool
 		var reason string
 		var failing *time.Time
-		return store.Each(rows, []any{&id, &held, &reason, &failing}, func() {
-			if s.locked[id] = !held; held {
+		return store.Each(rows, []any{&id, &ours, &reason, &failing}, func() {
+			if s.skipped[id] = !ours; ours {
 				s.health[id] = msg.EndpointHealth{DisabledReason: reason, FailingSince: store.OrZero(failing)}
 			}
 		})
 	})
 	batch.Queue(lockDeliveriesSQL, store.Column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
-		var held bool
+		var ours bool
 		var d msg.Delivery
 		var next *time.Time
-		return store.Each(rows, []any{&id, &held, &d.State, &d.Attempts, &d.Claims, &next}, func() {
-			if s.locked[id] = !held; held {
+		return store.Each(rows, []any{&id, &ours, &d.State, &d.Attempts, &d.Claims, &next}, func() {
+			if s.skipped[id] = !ours; ours {
 				d.NextAt = store.OrZero(next)
 				s.deliveries[id] = d
 			}
@@ -344,11 +344,11 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 	return s, tx.SendBatch(ctx, &batch).Close()
 }
 
-// decide lets the domain judge each try.
+// decide applies the result of each try to its delivery and its endpoint.
 func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Settled) {
-	began, last := maps.Clone(s.health), map[task.ID]Tried{}
+	original, last := maps.Clone(s.health), map[task.ID]Tried{}
 	for i, t := range tried {
-		if s.locked[t.ID] || s.locked[t.EndpointID] {
+		if s.skipped[t.ID] || s.skipped[t.EndpointID] {
 			settled.Locked = append(settled.Locked, i)
 			continue
 		}
@@ -358,7 +358,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 		}
 		d = d.Settle(t.Claim, t.Result, s.now, rand.Float64())
 		s.deliveries[t.ID] = d
-		s.ids, s.tries = append(s.ids, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
+		s.settled, s.tries = append(s.settled, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
 			settled.Again = append(settled.Again, d.NextAt)
 		}
@@ -369,37 +369,36 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 			continue
 		}
 		s.health[t.EndpointID] = after
-		s.ailing = append(s.ailing, t.EndpointID)
+		s.changed = append(s.changed, t.EndpointID)
 		if after.DisabledReason != before.DisabledReason {
 			s.disabled = append(s.disabled, t.EndpointID)
 		}
 	}
-	slices.SortFunc(s.ailing, task.ID.Compare)
-	s.ailing = slices.Compact(s.ailing)
-	for _, id := range s.ailing {
-		if before, after := began[id], s.health[id]; before != after {
+	slices.SortFunc(s.changed, task.ID.Compare)
+	s.changed = slices.Compact(s.changed)
+	for _, id := range s.changed {
+		if before, after := original[id], s.health[id]; before != after {
 			settled.Changed = append(settled.Changed, EndpointChange{ID: id, URL: last[id].URL, Before: before, After: after, Error: last[id].Try.Error})
 		}
 	}
 	return settled
 }
 
-// stored is the try as the database takes it.
+// stored is the try without characters that the database cannot store.
 func (t Try) stored() Try {
 	t.Error, t.Response = store.Storable(t.Error), store.Storable(t.Response)
 	return t
 }
 
 func (s *settling) queue(batch *pgx.Batch, notifier *store.Notifier) {
-	of := func(id task.ID) msg.Delivery { return s.deliveries[id] }
-	batch.Queue(updateDeliveriesSQL, s.ids,
-		store.Column(s.ids, func(id task.ID) int16 { return int16(of(id).State) }),
-		store.Column(s.ids, func(id task.ID) int16 { return of(id).Attempts }),
-		store.Column(s.ids, func(id task.ID) *time.Time { return store.TimeOrNull(of(id).NextAt) }), s.tries)
-	if len(s.ailing) > 0 {
-		batch.Queue(updateHealthSQL, s.ailing,
-			store.Column(s.ailing, func(id task.ID) *time.Time { return store.TimeOrNull(s.health[id].FailingSince) }),
-			store.Column(s.ailing, func(id task.ID) string { return s.health[id].DisabledReason }))
+	batch.Queue(updateDeliveriesSQL, s.settled,
+		store.Column(s.settled, func(id task.ID) int16 { return int16(s.deliveries[id].State) }),
+		store.Column(s.settled, func(id task.ID) int16 { return s.deliveries[id].Attempts }),
+		store.Column(s.settled, func(id task.ID) *time.Time { return store.TimeOrNull(s.deliveries[id].NextAt) }), s.tries)
+	if len(s.changed) > 0 {
+		batch.Queue(updateHealthSQL, s.changed,
+			store.Column(s.changed, func(id task.ID) *time.Time { return store.TimeOrNull(s.health[id].FailingSince) }),
+			store.Column(s.changed, func(id task.ID) string { return s.health[id].DisabledReason }))
 	}
 	if len(s.disabled) > 0 {
 		notifier.CountRows(batch.Queue(insertDisabledSQL, s.disabled))

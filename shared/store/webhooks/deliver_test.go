@@ -2,8 +2,6 @@ package webhooks_test
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -179,7 +177,7 @@ func byHost(posts []messages.Post) map[string]int {
 	return n
 }
 
-// countBlocks returns the number of pages that a statement reads or finds in the buffer cache.
+// countBlocks is storetest.Blocks for a statement by name, whose changes it rolls back.
 func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
@@ -187,19 +185,10 @@ func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
 	_, err = tx.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
 	require.NoError(t, err)
-	rows, err := tx.Query(t.Context(), `explain (analyze, buffers, timing off) execute `+name+args)
-	require.NoError(t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
+	n := storetest.Blocks(t, tx, "execute "+name+args)
 	_, err = tx.Exec(t.Context(), `deallocate `+name)
 	require.NoError(t, err)
-	n := 0
-	for _, text := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(lines[1], -1) {
-		m, err := strconv.Atoi(text[1])
-		require.NoError(t, err)
-		n += m
-	}
-	t.Logf("%s: %d blocks, %s", name, n, lines[len(lines)-3:])
+	t.Logf("%s: %d blocks", name, n)
 	return n
 }
 

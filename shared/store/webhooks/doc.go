@@ -9,7 +9,7 @@
 // deliveries.
 //
 // Recording, claiming and settling serve many callers at once, so they wait for no lock of an
-// endpoint or delivery: they need none, or skip locked rows, which deliver settles again.
-// Deleting an endpoint is a short transaction. Sweep ends the deliveries that it leaves
-// pending, and those that are recorded at the same time.
+// endpoint or delivery: they need none, or skip locked rows, which the function deliver settles
+// again. Deleting an endpoint is a short transaction. The function sweep ends the deliveries that
+// it leaves pending, and those that are recorded at the same time.
 package webhooks

@@ -15,8 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Endpoint is a URL to which a caller's events are posted. It does not hold its
-// signing secret.
+// Endpoint is a URL to which a caller's events are posted, without its signing secret.
 type Endpoint struct {
 	ID             task.ID
 	CallerID       int64
@@ -30,7 +29,7 @@ type Endpoint struct {
 	FailingSince   *time.Time // the first failure since the last success
 	CreatedAt      time.Time
 	RotatedAt      *time.Time
-	OldSecretUntil *time.Time // until when the secret before signs too; nil when there is none
+	OldSecretUntil *time.Time // until when events are also signed with the old secret; nil = there is none
 }
 
 func (e Endpoint) subject() string { return "webhook/" + e.ID.String() }
@@ -42,7 +41,7 @@ func (e Endpoint) json() string {
 	})
 }
 
-// The formats in which events are posted: as CloudEvents, or as the text that a chat robot takes.
+// The formats in which events are posted: as CloudEvents, or as text for a chat robot.
 const (
 	FormatCloudEvents = "cloudevents"
 	FormatSlack       = "slack"
@@ -79,7 +78,7 @@ returning ` + endpointColumns
 )
 
 // AddEndpoint adds a URL that receives a caller's events from now on.
-// task.CodeConflict when the caller has 20 already.
+// The error is task.CodeConflict if the caller has 20 already.
 func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operator) (e Endpoint, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var have int
@@ -240,8 +239,8 @@ const (
 ))`
 )
 
-// EndUndeliverable ends pending deliveries to endpoints that were deleted, as failed:
-// at most 500 in one call. more reports that there may be others.
+// EndUndeliverable ends pending deliveries to deleted endpoints as failed, at most 500
+// in one call. more reports that there may be others.
 func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
 	tag, err := st.db.Hot.Exec(ctx, endUndeliverableSQL, endedAtOnce)
 	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)
@@ -264,7 +263,7 @@ func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, callerID *int64
 }
 
 // EndpointRow returns the additional authenticated data with which the secrets of a row of
-// webhook_endpoints are encrypted. url is "" for a caller's signing secret. Without it, somebody
+// webhook_endpoints are encrypted. url is "" for a caller's signing secret. Without this data, somebody
 // who may insert rows could copy a secret to another caller, or show the secret of an endpoint
 // as a caller's signing secret.
 func EndpointRow(id task.ID, caller int64, url string) string {
@@ -274,7 +273,7 @@ func EndpointRow(id task.ID, caller int64, url string) string {
 // SigningSecret signs a caller's events to callback URLs and its messages to URLs.
 type SigningSecret struct {
 	Secret   string
-	OldUntil *time.Time // until when the secret before signs too; nil when there is none
+	OldUntil *time.Time // until when the old secret signs too; nil = there is none
 }
 
 const (
@@ -286,7 +285,7 @@ insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
 on conflict (caller_id) where url is null do nothing`
 )
 
-// addSigningSecret gives a caller its first secret; added is false when it has one.
+// addSigningSecret stores the first secret of a caller. added is false if the caller has one.
 func (st *Store) addSigningSecret(ctx context.Context, in store.Execer, caller int64, fresh string) (added bool, err error) {
 	id := task.NewID()
 	secret, err := st.db.Keys.Encrypt(EndpointRow(id, caller, ""), fresh)
@@ -297,8 +296,8 @@ func (st *Store) addSigningSecret(ctx context.Context, in store.Execer, caller i
 	return tag.RowsAffected() == 1, err
 }
 
-// SigningSecret gives a caller's secret; it is fresh when there was none yet.
-// ErrDecrypt when it cannot be decrypted.
+// SigningSecret returns a caller's secret. If there is none, it stores and returns fresh. The error
+// is store.ErrDecrypt if the secret cannot be decrypted.
 func (st *Store) SigningSecret(ctx context.Context, caller int64, fresh string) (SigningSecret, error) {
 	s, err := st.signingSecret(ctx, caller)
 	if task.CodeOf(err) != task.CodeNotFound {
@@ -322,10 +321,10 @@ func (st *Store) signingSecret(ctx context.Context, caller int64) (s SigningSecr
 	return s, err
 }
 
-// Signing is what signs for an endpoint or a caller.
+// Signing has the secrets that sign for an endpoint or a caller.
 type Signing struct {
 	Secrets []string // newest first; none for a robot that demands no signature
-	Err     error    // why they cannot be read (ErrDecrypt); nil when Secrets holds them
+	Err     error    // why there are no Secrets, such as store.ErrDecrypt; nil = there are
 }
 
 // signing decrypts the secrets of a row of webhook_endpoints.
@@ -347,9 +346,9 @@ const knownSecretsSQL = `
 select id, caller_id, secret, case when old_secret_until > now() then old_secret end
 from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
 
-// SigningSecrets gives what each of the callers signs with now; fresh makes the
-// secret of one that had none yet. A secret that cannot be decrypted, or made because
-// no such caller exists, is an error of that caller alone.
+// SigningSecrets returns the secrets of each of the callers. fresh makes the secret of a caller
+// that has none. If a secret cannot be decrypted, or no such caller exists, only the Signing of
+// that caller has an error.
 func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
 	found := map[int64]Signing{}
 	var id task.ID
@@ -363,9 +362,9 @@ func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func
 			break
 		}
 		if _, known := found[caller]; !known {
-			var made SigningSecret
-			made, err = st.SigningSecret(ctx, caller, fresh())
-			found[caller] = Signing{Secrets: []string{made.Secret}}
+			var first SigningSecret
+			first, err = st.SigningSecret(ctx, caller, fresh())
+			found[caller] = Signing{Secrets: []string{first.Secret}}
 			if store.IsPoison(err) {
 				found[caller], err = Signing{Err: err}, nil
 			}
@@ -381,8 +380,7 @@ update webhook_endpoints set old_secret = secret, old_secret_until = now() + int
 where id = $1 returning old_secret_until`
 )
 
-// RotateSigningSecret replaces a caller's secret; the old one signs too for a
-// day.
+// RotateSigningSecret replaces a caller's secret. For a day, events are signed with both.
 func (st *Store) RotateSigningSecret(ctx context.Context, caller int64, secret string, by store.Operator) (s SigningSecret, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		s = SigningSecret{Secret: secret}

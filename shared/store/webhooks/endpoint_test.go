@@ -53,7 +53,7 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 			s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
 			db.MustSubmit(t, s)
 			for range 2 {
-				require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"), "everybody but those who want failures")
+				require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
 			}
 			require.Equal(t, 3, db.CountEvents(t, s.ID, 2, "task.failed"))
 			require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
@@ -69,7 +69,7 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 				}
 				require.Equal(t, want, d.Secrets)
 			}
-			require.Empty(t, db.MustClaimDeliveries(t), "each is in one hand")
+			require.Empty(t, db.MustClaimDeliveries(t), "each is leased")
 			require.Empty(t, settle(t, db, 200, due...))
 			for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
 				require.Equal(t, "delivered", d.State)
@@ -83,8 +83,8 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 	}
 }
 
-// Events that are recorded together are recorded in several statements where a caller has
-// many endpoints and large events; those of its neighbour, which came last, go first.
+// One call records the events of a caller with many endpoints and large events in several
+// statements. The events of a caller with few endpoints are recorded first, even if they come last.
 func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -110,10 +110,10 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	require.LessOrEqual(t, db.Count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) of`), webhooks.RecordRows)
 	require.LessOrEqual(t, db.Count(t, `select max(n) from (select sum(length(payload)) as n from webhook_events group by xmin::text) of`), webhooks.RecordBytes)
 	require.Zero(t, db.Count(t, `select count(*) from (select lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
-		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint has them in their order")
+		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint gets the events in order")
 }
 
-// claimPayloads claims all that is pending, and returns what is sent to each URL.
+// claimPayloads claims all pending deliveries, and returns what is sent to each URL.
 func claimPayloads(t *testing.T, db *storetest.DB) map[string]string {
 	t.Helper()
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -159,7 +159,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 	}
 }
 
-// An event is deleted with its last delivery, however late that ends, and not while it is
+// An event is deleted after its last delivery, however late that ends, and not while it is
 // recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	db.Exec(t, age)
 
 	release := storetest.HoldLock(t, url, `select from webhook_deliveries for update`)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its last delivery is in use")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its last delivery is locked")
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
 	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again
@@ -216,10 +216,10 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 		return n
 	}
 	first := db.MustClaimDeliveries(t)
-	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "at most three of one endpoint")
 	require.Empty(t, db.MustClaimDeliveries(t, first...), "those in flight count")
 	require.Len(t, settle(t, db, 500, first...), 4)
-	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "one that fails is tried singly")
+	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "a failing endpoint gets one at a time")
 
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
 	again := db.MustClaimDeliveries(t)
@@ -229,13 +229,13 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	_, err := db.Webhooks.DisableEndpoint(t.Context(), busy.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
-	require.Empty(t, db.MustClaimDeliveries(t), "what a disabled endpoint has pending rests")
+	require.Empty(t, db.MustClaimDeliveries(t), "deliveries to a disabled endpoint wait")
 	_, err = db.Webhooks.EnableEndpoint(t.Context(), busy.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	require.NotEmpty(t, db.MustClaimDeliveries(t))
 }
 
-func TestCallbackDoesNotDelayThoseToOtherHosts(t *testing.T) {
+func TestCallbacksToOneHostDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 10 {
@@ -270,8 +270,8 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	require.Len(t, second, 1)
 	settle(t, db, 500, first...)
 	d := mustDeliveries(t, db, webhooks.DeliveryFilter{State: "pending"})[0]
-	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`), "no failure of the schedule")
-	require.Len(t, d.Tries, 1, "it is listed all the same")
+	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`), "a late failure does not count for the schedule")
+	require.Len(t, d.Tries, 1, "but it is listed")
 	require.EqualValues(t, 1, d.Tried)
 	settle(t, db, 200, first...)
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
@@ -296,7 +296,7 @@ func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`))
 }
 
-func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
+func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	gone, failing := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://failing.example")
@@ -314,7 +314,7 @@ func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 2, "that of the endpoint and that of the callback")
 	secret, err := db.Webhooks.SigningSecret(t.Context(), 7, "other")
 	require.NoError(t, err)
-	require.Equal(t, storetest.FreshSecret(), secret.Secret, "a callback that is gone ends nothing but itself")
+	require.Equal(t, storetest.FreshSecret(), secret.Secret, "a callback that is gone disables nothing")
 
 	db.Exec(t, `update webhook_endpoints set failing_since = now() - interval '121 hours' where id = $1 and failing_since is not null`, failing.ID)
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -335,10 +335,10 @@ func TestEndpointThatIsGoneOrFailsForDaysIsDisabledWithAnEvent(t *testing.T) {
 	require.Equal(t, 1, db.CountEvents(t, gone.ID, 10, "webhook.disabled"), "also after the endpoint was deleted")
 	_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "webhook.disabled", Subject: task.NewID()}}, storetest.FreshSecret)
 	require.NoError(t, err)
-	require.Empty(t, unknown, "of an endpoint without deliveries nobody is known")
+	require.Empty(t, unknown, "an event of an unknown endpoint has no receivers")
 }
 
-func TestResendPostsAnEventAgainUnderItsOwnID(t *testing.T) {
+func TestResendKeepsTheIDOfTheEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -353,7 +353,7 @@ func TestResendPostsAnEventAgainUnderItsOwnID(t *testing.T) {
 	d, err := db.Webhooks.Resend(t.Context(), first[0].ID, &seven, store.Operator{Name: "shop"})
 	require.NoError(t, err)
 	require.Equal(t, "pending", d.State)
-	db.CountEvents(t, s.ID, 1, "task.succeeded") // the event comes once more
+	db.CountEvents(t, s.ID, 1, "task.succeeded") // the event is recorded again
 	second := db.MustClaimDeliveries(t)
 	require.Len(t, second, 1)
 	require.Equal(t, first[0].EventID, second[0].EventID)
@@ -392,10 +392,10 @@ func TestOldSecretSignsForADayAfterARotation(t *testing.T) {
 	for _, d := range db.MustClaimDeliveries(t) {
 		require.Len(t, d.Secrets, 1)
 	}
-	require.Zero(t, db.Count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "no secret is kept there")
+	require.Zero(t, db.Count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "audit entries have no secrets")
 }
 
-func TestDeletedEndpointReceivesNothingMore(t *testing.T) {
+func TestDeletedEndpointReceivesNothing(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
@@ -437,7 +437,7 @@ func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	db.MustAddEndpoint(t, 0, "https://environment.example")
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: 8, URL: "https://nobody.example", Secret: "s"}, store.Operator{Name: "x"})
-	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "nobody is caller 8")
+	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "there is no caller 8")
 	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
 	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey")
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "x"}))
@@ -495,7 +495,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	}
 }
 
-// A success of a healthy endpoint changes nothing of the endpoint.
+// A success does not change a healthy endpoint, so it needs no lock.
 func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -512,18 +512,18 @@ func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 }
 
 // However much is pending for an endpoint, its deletion is a short transaction.
-func TestDeletionEndsPendingDeliveriesInPieces(t *testing.T) {
+func TestDeletionEndsPendingDeliveriesInBatches(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	gone, other := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://other.example")
+	deleted, other := db.MustAddEndpoint(t, 7, "https://deleted.example"), db.MustAddEndpoint(t, 7, "https://other.example")
 	const pending = 2*webhooks.EndedAtOnce + 10
 	db.Exec(t, `
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
-select gen_random_uuid(), n::text, e, 7, 'x', gen_random_uuid(), 'u' from generate_series(1, $3::int) n, unnest(array[$1::uuid, $2::uuid]) e`, gone.ID, other.ID, pending)
+select gen_random_uuid(), n::text, e, 7, 'x', gen_random_uuid(), 'u' from generate_series(1, $3::int) n, unnest(array[$1::uuid, $2::uuid]) e`, deleted.ID, other.ID, pending)
 	ended := func() int {
-		return db.Count(t, `select count(*) from webhook_deliveries where endpoint_id = '`+gone.ID.String()+`' and state = 2 and finished_at is not null`)
+		return db.Count(t, `select count(*) from webhook_deliveries where endpoint_id = '`+deleted.ID.String()+`' and state = 2 and finished_at is not null`)
 	}
-	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), gone.ID, nil, store.Operator{Name: "shop"}))
+	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), deleted.ID, nil, store.Operator{Name: "shop"}))
 	require.Equal(t, webhooks.EndedAtOnce, ended())
 	for _, d := range db.MustClaimDeliveries(t) {
 		require.Equal(t, other.ID, d.EndpointID)
@@ -555,8 +555,8 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
 
-// The function deliver has no text for other events.
-func TestRobotOfOtherEventsIsNotStored(t *testing.T) {
+// The function deliver can write a text for a chat robot only for alerts and disabled endpoints.
+func TestRobotForOtherEventsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	addWith := func(secret, format string, events ...string) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Delivery is the telling of one event to one endpoint, with each try.
+// Delivery is one event for one endpoint, with its tries.
 type Delivery struct {
 	ID         task.ID
 	EventID    string
@@ -32,14 +32,14 @@ type Delivery struct {
 const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,
     case w.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, w.tried, w.next_at, w.created_at, w.finished_at, w.tries`
 
-// DeliveryFilter narrows the deliveries; a zero field does not.
+// DeliveryFilter selects deliveries. A zero field selects all.
 type DeliveryFilter struct {
-	CallerID   *int64 // whose
+	CallerID   *int64
 	State      string // pending, delivered or failed
 	EndpointID task.ID
 	Subject    *task.ID
 	From, To   time.Time // recorded at or after From and before To
-	After      task.ID   // the last id of the page before
+	After      task.ID   // the last id of the previous page
 	Limit      int
 }
 
@@ -51,8 +51,8 @@ where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.st
 order by w.id desc
 limit $7`
 
-// Deliveries lists deliveries, newest first, without their payloads; more says
-// that there is another page.
+// Deliveries lists deliveries, newest first, without their payloads. more reports
+// whether there is another page.
 func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery, more bool, err error) {
 	var state *int16
 	if s, known := msg.ParseDeliveryState(f.State); known {
@@ -76,7 +76,7 @@ from webhook_deliveries w
 where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 
 // Delivery finds one delivery of a caller, or any caller's if callerID is nil, with its
-// payload and format; task.CodeNotFound when there is none.
+// payload and format. The error is task.CodeNotFound if there is none.
 func (st *Store) Delivery(ctx context.Context, id task.ID, callerID *int64) (Delivery, error) {
 	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, callerID)
 	return d, store.Wrap("delivery", err)
@@ -97,9 +97,9 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 
 const resendAction = "webhook.resend"
 
-// Resend makes a delivery due at once, under its own id and in whatever state it is.
-// task.CodeNotFound as for Delivery; task.CodeConflict while its
-// endpoint is disabled, when it was deleted, or when its caller is revoked.
+// Resend makes a delivery due at once, in any state, under the same id. The error is
+// task.CodeNotFound as for Delivery, or task.CodeConflict if its endpoint is disabled
+// or deleted, or its caller is revoked.
 func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Delivery, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		type row struct {
@@ -138,7 +138,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 // FailedFilter selects failed deliveries.
 type FailedFilter struct {
 	Since      time.Time // when they failed, at the earliest
-	CallerID   *int64    // whose; nil = all
+	CallerID   *int64    // nil = all
 	EndpointID task.ID   // zero = any
 }
 
@@ -201,8 +201,7 @@ func deliveryJSON(d msg.Delivery) string {
 	return store.MustJSON(map[string]any{"state": d.State.String(), "attempts": d.Attempts, "next_at": store.TimeOrNull(d.NextAt)})
 }
 
-// UnhealthyEndpoints counts the registered endpoints that a receiver's owner has
-// to see to.
+// UnhealthyEndpoints has the numbers of registered endpoints that do not receive events.
 type UnhealthyEndpoints struct {
 	Failing  int // enabled, and nothing was delivered since the last failure
 	Disabled int // by an operator, or by their responses

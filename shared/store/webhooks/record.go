@@ -56,11 +56,11 @@ order by t.n`
 // to an endpoint that is deleted meanwhile is ended by EndUndeliverable. $1 to $5 are
 // the deliveries, each with the ordinal of its event in $6 to $9; those of one endpoint
 // are due in the order of the events. They are inserted in one order and committed at
-// once, so two transactions never wait for each other in a circle.
+// once, so two transactions never deadlock.
 //
-// An event that is recorded again keeps its payload. Its row is locked, and made young
-// again when it is old, so that deleteOldEventsSQL does not delete it: events that are
-// younger than a day are never deleted.
+// An event that is recorded again keeps its payload. Its row is locked, and recorded_at is
+// renewed if it is older than 12 hours, so that deleteOldEventsSQL does not delete it: that
+// keeps events of the last day.
 const insertDeliveriesSQL = `
 with event as (
     insert into webhook_events (id, payload)
@@ -76,21 +76,20 @@ join webhook_endpoints e on e.id = t.endpoint_id
 order by o.event_id, t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
-// callbackEndpointsSQL gives the rows that callers' callbacks belong to.
+// callbackEndpointsSQL returns the row of each caller to which its callbacks belong.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
-// maxHost is what the index of hosts keeps of one, in characters: longer than any that has an address.
+// maxHost is the number of characters of a host that are stored. No host that has an address is longer.
 const maxHost = 255
 
-// A statement that records deliveries has at most so many rows, and so many bytes of
-// payloads, each of which is stored once.
+// Limits of one statement that records deliveries.
 const (
 	recordRows  = 500
-	recordBytes = 2 << 20
+	recordBytes = 2 << 20 // of payloads, each of which is stored once
 )
 
 // RecordEvents records a delivery of each event to each of its receivers, once each
-// however often the event is recorded. Callers with few deliveries among them come
+// however often the event is recorded. The deliveries of callers with the fewest come
 // first. Each statement has a bounded size and is its own transaction: after an error
 // some deliveries are recorded, and recording all events again adds the others.
 //
@@ -118,8 +117,8 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	return recorded, unknown, nil
 }
 
-// fittingInStatement is how many of the first rows, which are in the order of the
-// events, go in one statement: at least one.
+// fittingInStatement returns how many of the first rows fit in one statement, at least
+// one. Adjacent rows of one event share its payload.
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
@@ -151,10 +150,10 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 	return err
 }
 
-// deliveries are what RecordEvents inserts.
+// deliveries are the rows that RecordEvents inserts.
 type deliveries struct {
 	rows      []newDelivery
-	callbacks []taskURL
+	callbacks []taskURL // addCallbacks adds their rows
 }
 
 // newDelivery is an event for one endpoint.
@@ -165,15 +164,15 @@ type newDelivery struct {
 	url      string
 }
 
-// sortByFanOut puts the callers with the fewest rows first, and the rows of one in the
-// order of the events.
+// sortByFanOut puts the callers with the fewest rows first, and the rows of one caller in
+// the order of the events.
 func (d *deliveries) sortByFanOut() {
-	of := map[int64]int{}
+	fanOut := map[int64]int{}
 	for _, r := range d.rows {
-		of[r.caller]++
+		fanOut[r.caller]++
 	}
 	slices.SortStableFunc(d.rows, func(a, b newDelivery) int {
-		return cmp.Or(cmp.Compare(of[a.caller], of[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.ordinal, b.ordinal))
+		return cmp.Or(cmp.Compare(fanOut[a.caller], fanOut[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.ordinal, b.ordinal))
 	})
 }
 
@@ -203,7 +202,7 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 			d.rows = append(d.rows, newDelivery{ordinal, caller, *id, *url})
 		}
 	})
-	if err != nil { // rows are missing
+	if err != nil { // not all rows were read
 		return nil, nil, err
 	}
 	for i, is := range known {
@@ -214,7 +213,7 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	return d, unknown, nil
 }
 
-// addCallbacks adds the tasks' own URLs, under the rows of their callers' secrets.
+// addCallbacks adds a row for each callback URL. Its endpoint is the row that has the caller's signing secret.
 func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() string) error {
 	if len(d.callbacks) == 0 {
 		return nil
