@@ -15,8 +15,8 @@ import (
 
 // Retention is for how many days finished rows stay; 0 = forever.
 type Retention struct {
-	TaskDays int // of finished tasks, messages and the like, before they move to the archive tables
-	LogDays  int // of logs and of what else is deleted when it is old
+	TaskDays int // of finished tasks, messages and other rows that move to the archive tables
+	LogDays  int // of logs and other rows that are deleted
 }
 
 // ArchiveRun selects what a run archives.
@@ -31,49 +31,47 @@ type ArchiveStep struct {
 	Before    time.Time // only older rows are archived
 	Table     string    // from which rows were removed; "" = the step is about a partition
 	Deleted   bool      // the rows are deleted, not moved to the table's archive
-	Rows      int       // that were removed
+	Rows      int       // number of rows that were removed
 	Failed    []UnarchivedRow
 	Partition string // of a log, which was dropped
 	InUse     bool   // the partition was not dropped, as it or its log is in use; the next run tries again
 
-	place archivePlace // where the next step begins
-	more  bool         // the same table or the logs may have another step
+	position archivePosition // where the next step begins
+	more     bool            // the same table or the logs may have another step
 }
 
-// UnarchivedRow is a row that the database refuses to archive. It stays where it
-// is; each later run tries again.
+// UnarchivedRow is a row that the database refuses to archive. It stays in its table, and each later
+// run tries again.
 type UnarchivedRow struct {
 	Table string
 	Key   string // of the row, as text
 	Err   error
 }
 
-// archivePlace is where an archive continues: in a table, after a row. The zero place is
-// the beginning.
-type archivePlace struct {
+// archivePosition is where a run continues: in a table, after a row. Zero is the beginning.
+type archivePosition struct {
 	Table string    `json:"table"`
 	At    time.Time `json:"at"` // when the row was finished, if the table is read in that order
 	Key   string    `json:"key"`
 }
 
-// archiveCutoffs has the times before which rows are archived. Zero = none are.
+// archiveCutoffs has the times before which rows are archived. Zero = no row is.
 type archiveCutoffs struct {
-	moved, deleted time.Time
+	moved, deleted time.Time // for rows that finished before
 	closed         time.Time // the end of the last day whose results are counted
 	waiting        time.Time // when the oldest event that waits to be published was written, or now
 }
 
 // cutoffsSQL returns the times before which rows must have finished to be moved, and to
-// be deleted. Rows of the last day stay. relay delays an event by a minute at most: one that is
-// not due for a day was not written by it, and must not keep old rows forever.
+// be deleted. Rows of the last day stay. The relay delays an event by a minute at most. An event
+// that is due after more than a day was not written by Sendonce, and must not keep old rows forever.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
     coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch'),
     coalesce((select created_at from event_outbox where next_at <= now() + interval '1 day' order by id limit 1), now())`
 
-// archiveRows bounds one transaction: a report that waits for one of its rows
-// must not wait long.
+// archiveRows limits the rows of one transaction, since a report may wait for one of them.
 const archiveRows = 500
 
 const oldPartitionsSQL = `select name from old_log_partitions($1)`
@@ -82,15 +80,15 @@ const dropPartitionSQL = `select drop_log_partition($1, $2)`
 
 // Archive drops log partitions that are old enough, moves finished rows to the archive tables
 // and deletes other old rows, table by table, in one short transaction per step. The caller may
-// stop after any step, and any number of runs may be under way. Statistics do not change. A
+// stop after any step, and any number of runs may be in progress. Statistics do not change. A
 // table that fails does not stop the others; its error comes last.
 func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
 		stopped := false
 		err := st.CloseDays(ctx)
-		err = errors.Join(err, st.runArchive(ctx, run, archivePlace{}, func(s ArchiveStep) bool {
+		err = errors.Join(err, st.runArchive(ctx, run, archivePosition{}, func(s ArchiveStep) (stop bool) {
 			stopped = !yield(s, nil)
-			return !stopped
+			return stopped
 		}))
 		if err != nil && !stopped {
 			yield(ArchiveStep{}, store.Wrap("archive", err))
@@ -98,9 +96,9 @@ func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveS
 	}
 }
 
-// Archived is what a part of an archive did, by table.
+// Archived is the sum of some steps.
 type Archived struct {
-	Rows   map[string]int // that left the table
+	Rows   map[string]int // number of rows that were removed, by table
 	Failed []UnarchivedRow
 }
 
@@ -111,113 +109,120 @@ func (a *Archived) add(s ArchiveStep) {
 	a.Failed = append(a.Failed, s.Failed...)
 }
 
-// archiveSome does a part of an Archive, beginning at a place; more means that it can
-// continue at next. Otherwise the next part begins anew.
-func (st *Store) archiveSome(ctx context.Context, from archivePlace) (done Archived, next archivePlace, more bool, err error) {
+// archiveSome archives for about maintenanceSlice, from a position on. If more, it can continue at
+// next. Otherwise the next call begins at the first table.
+func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Archived, next archivePosition, more bool, err error) {
 	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
-	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
+	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
 		done.add(s)
-		next, more = s.place, s.more && time.Now().After(end) // not after the last step of a table, which is cheap
-		return !more
+		next, more = s.position, s.more && time.Now().After(end) // it does not stop between two tables
+		return more
 	})
 	if !more {
-		next = archivePlace{}
+		next = archivePosition{}
 	}
 	return done, next, more, err
 }
 
-// runArchive does steps until everything is done or step returns false.
-func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePlace, step func(ArchiveStep) bool) error {
-	var cut archiveCutoffs
-	err := st.db.Retention.QueryRow(ctx, cutoffsSQL, store.TimeOrNull(run.Before), st.keep.TaskDays, st.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
+// afterStep is called after each step. A run ends when it returns true.
+type afterStep func(ArchiveStep) (stop bool)
+
+// runArchive drops old logs and archives the tables, beginning at a position.
+func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePosition, after afterStep) error {
+	cut, err := st.cutoffs(ctx, run)
 	if err != nil {
 		return err
 	}
+	stopped := false
+	afterEach := func(s ArchiveStep) (stop bool) {
+		stopped = after(s)
+		return stopped
+	}
+	var errs []error
+	if !cut.deleted.IsZero() {
+		errs = append(errs, st.dropLogs(ctx, run.DryRun, ArchiveStep{Before: cut.deleted, position: from}, afterEach))
+	}
+	first := max(0, slices.IndexFunc(archivables, func(a archivable) bool { return a.table == from.Table }))
+	for _, a := range archivables[first:] {
+		if stopped || ctx.Err() != nil {
+			break
+		}
+		before := a.cutoff(cut)
+		if before.IsZero() {
+			continue
+		}
+		position := archivePosition{Table: a.table, Key: a.first}
+		if from.Table == a.table {
+			position = from
+		}
+		errs = append(errs, st.archiveTable(ctx, a, run.DryRun, ArchiveStep{Before: before, Table: a.table, Deleted: a.deletes, position: position}, afterEach))
+	}
+	return errors.Join(errs...)
+}
+
+// cutoffs returns the times before which a run archives rows.
+func (st *Store) cutoffs(ctx context.Context, run ArchiveRun) (cut archiveCutoffs, err error) {
+	err = st.db.Retention.QueryRow(ctx, cutoffsSQL, store.TimeOrNull(run.Before), st.keep.TaskDays, st.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
 	if run.Before.IsZero() && st.keep.TaskDays == 0 {
 		cut.moved = time.Time{}
 	}
 	if run.Before.IsZero() && st.keep.LogDays == 0 {
 		cut.deleted = time.Time{}
 	}
-	var errs []error
-	goOn := true
-	if !cut.deleted.IsZero() {
-		goOn, err = st.dropLogs(ctx, run.DryRun, ArchiveStep{Before: cut.deleted, place: from}, step)
-		errs = append(errs, err)
-	}
-	first := max(0, slices.IndexFunc(archivables, func(a archivable) bool { return a.table == from.Table }))
-	for _, a := range archivables[first:] {
-		if !goOn || ctx.Err() != nil {
-			break
-		}
-		place := archivePlace{Table: a.table, Key: a.first}
-		if from.Table == a.table {
-			place = from
-		}
-		before := a.cutoff(cut)
-		if before.IsZero() {
-			continue
-		}
-		goOn, err = st.archiveTable(ctx, a, run.DryRun, ArchiveStep{Before: before, Table: a.table, Deleted: a.deletes, place: place}, step)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return cut, err
 }
 
-// dropLogs drops the old partitions of the logs, each in a transaction of its
-// own; goOn is what the last step returned.
-func (st *Store) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
+// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has what
+// its steps have in common.
+func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after afterStep) error {
 	names, err := store.QueryRows(ctx, st.db.Retention, pgx.RowTo[string], oldPartitionsSQL, s.Before)
 	if err != nil {
-		return true, err
+		return err
 	}
 	for _, name := range names {
 		dropped := true
-		if !dry {
+		if !dryRun {
 			err = st.db.Retention.QueryRow(ctx, dropPartitionSQL, name, s.Before).Scan(&dropped)
 		}
 		inUse := store.SQLState(err) == store.CodeLockTimeout
 		if err != nil && !inUse {
-			return true, err
+			return err
 		}
 		s.Partition, s.InUse, s.more = name, inUse, true
-		if (dropped || inUse) && !step(s) {
-			return false, nil
+		if (dropped || inUse) && after(s) {
+			return nil
 		}
 	}
-	return true, nil
+	return nil
 }
 
-// archiveTable archives the old rows of one table, page by page; goOn is what the last
-// step returned.
-func (st *Store) archiveTable(ctx context.Context, a archivable, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
+// archiveTable archives the old rows of one table, page by page. s has what its steps have in common,
+// and the position of the first one.
+func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
-		old, last, read, err := st.archivePage(ctx, a, s.place, s.Before)
+		old, last, read, err := st.readPage(ctx, a, s.position, s.Before)
 		if err != nil {
-			return true, err
+			return err
 		}
 		if read > 0 {
-			s.place = last
+			s.position = last
 		}
 		s.Rows, s.Failed, s.more = len(old), nil, read == a.rows
-		if !dry && len(old) > 0 {
+		if !dryRun && len(old) > 0 {
 			if s.Rows, s.Failed, err = st.archiveKeys(ctx, a, old, s.Before); err != nil {
-				return true, err
+				return err
 			}
 		}
-		if !step(s) {
-			return false, nil
-		}
-		if !s.more {
-			return true, nil
+		if stop := after(s); stop || !s.more {
+			return nil
 		}
 	}
 }
 
-// archivePage reads a page of rows that may be old, and returns the keys of those that
-// are; last is the place of the last row, and read the number of rows.
-func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, read int, err error) {
+// readPage reads a page of rows that may be old, and returns the keys of those that are. last is
+// the position of the last row, and read the number of rows.
+func (st *Store) readPage(ctx context.Context, a archivable, from archivePosition, before time.Time) (old []string, last archivePosition, read int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
 		return nil, last, 0, err
@@ -235,7 +240,7 @@ func (st *Store) archivePage(ctx context.Context, a archivable, from archivePlac
 
 // archiveKeys archives the rows with these keys, all at once, or one by one if one of
 // them fails.
-func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, bad []UnarchivedRow, err error) {
+func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
 	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {
 		return n, nil, err
@@ -247,12 +252,12 @@ func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, b
 		case err == nil:
 			n += one
 		case mayBeOneRow(ctx, err):
-			bad = append(bad, UnarchivedRow{a.table, key, err})
+			failed = append(failed, UnarchivedRow{a.table, key, err})
 		default:
-			return n, bad, err
+			return n, failed, err
 		}
 	}
-	return n, bad, nil
+	return n, failed, nil
 }
 
 // mayBeOneRow reports whether a statement over many rows may succeed without some of them. One
@@ -261,17 +266,17 @@ func mayBeOneRow(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }
 
-// parsePlace reads a place from the table upkeep. Any other text is the beginning.
-func parsePlace(text *string) (p archivePlace) {
+// parsePosition reads a position from the table upkeep. Text that is no position is the beginning.
+func parsePosition(text *string) (p archivePosition) {
 	if text == nil || json.Unmarshal([]byte(*text), &p) != nil {
-		return archivePlace{}
+		return archivePosition{}
 	}
 	return p
 }
 
-// stored is the place for the table upkeep: null for the beginning.
-func (p archivePlace) stored() *string {
-	if p == (archivePlace{}) {
+// stored is the position for the table upkeep: null for the beginning.
+func (p archivePosition) stored() *string {
+	if p == (archivePosition{}) {
 		return nil
 	}
 	text := store.MustJSON(p)

@@ -27,8 +27,7 @@ func createdDaysAgo(days int) func(*tasks.Submission) {
 // moveEndsBack moves the end of every final task so many days back.
 func moveEndsBack(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
-	_, err := db.Owner(t).Exec(t.Context(), `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
-	require.NoError(t, err)
+	db.Exec(t, `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
 }
 
 // mustArchive archives and returns how many tasks it moved and which partitions it dropped.
@@ -76,7 +75,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	after := db.MustTask(t, s.ID)
 	require.True(t, after.Archived)
 	after.Archived = false
-	require.Equal(t, before, after, "the archive has all of its fields")
+	require.Equal(t, before, after, "the archive keeps all of its fields")
 	byKey, err := db.Tasks.ByKey(t.Context(), *s.Key)
 	require.NoError(t, err)
 	require.True(t, byKey.Archived)
@@ -133,8 +132,7 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	moveEndsBack(t, db, 91)
 	report(recent, task.SentFailed)
 	db.MustSubmit(t, pending, scheduled)
-	_, err := db.Owner(t).Exec(t.Context(), `update task_live set updated_at = now() - interval '200 days'`)
-	require.NoError(t, err)
+	db.Exec(t, `update task_live set updated_at = now() - interval '200 days'`)
 
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
@@ -158,7 +156,7 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	require.Equal(t, 1, moved)
 	require.Equal(t, "1 0 1 0", taskCounts(t, forever), "a dry run changes nothing")
 	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
-	require.Equal(t, 1, moved, "a given date overrules the setting")
+	require.Equal(t, 1, moved, "Before overrides the setting")
 }
 
 func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
@@ -240,7 +238,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	}
 	close(start)
 	all.Wait()
-	mustArchive(t, db, maintenance.ArchiveRun{}) // what a report had locked
+	mustArchive(t, db, maintenance.ArchiveRun{}) // the rows that a report had locked
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
@@ -271,9 +269,9 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db, by := storetest.OpenKeeping(t, url, 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
 	fillOld(t, url, 4, 100)
-	withdrawn := storetest.Submission(createdDaysAgo(100))
-	db.MustSubmit(t, withdrawn)
-	_, err := db.Tasks.Cancel(t.Context(), withdrawn.ID, nil)
+	cancelled := storetest.Submission(createdDaysAgo(100))
+	db.MustSubmit(t, cancelled)
+	_, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err)
 	var sent, failed task.ID
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
@@ -291,7 +289,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	} {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
-	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "they are evidence")
+	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "late reports are logged")
 	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: ok, Queues: []string{"wechat"}, Request: []byte(`{}`)}, {Report: task.Report{TaskID: task.NewID(), AppID: "app"}, Request: []byte(`{}`)}})
 	require.Equal(t, []error{nil, nil}, errs)
 	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
@@ -304,7 +302,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	_, err = db.Tasks.Cancel(t.Context(), sent, nil)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	again, err := db.Tasks.Cancel(t.Context(), withdrawn.ID, nil)
+	again, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err, "it is cancelled already")
 	require.Equal(t, task.Cancelled, again.Reason)
 	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: sent, AppID: "app", Lease: time.Minute}, nil)

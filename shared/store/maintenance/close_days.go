@@ -17,8 +17,8 @@ import (
 // than any transaction that reports into it may take.
 const closeAfter = time.Hour
 
-// unclosedSQL finds the last closed day, the day of which a part is counted, and
-// the oldest result, whose time is at or after that of its id.
+// unclosedSQL returns the last closed day, the day that is counted in part and up to which
+// time, the lowest id of a result, which is at least as old as the result, and the time.
 const unclosedSQL = `
 select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
 from (select) one left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
@@ -42,25 +42,25 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	countTime = 2 * time.Second // how long the count of a part may take; after that a smaller part is tried
-	smaller   = 8               // times: a whole day becomes the shortest part in four tries
+	countTime    = 2 * time.Second // how long the count of a part may take; after that a smaller part is tried
+	shrinkFactor = 8               // a part that took too long is divided by this: a whole day becomes the shortest part in four tries
 
-	// The shortest part may take longer, but all tries together less than the 30 s
-	// that an event has.
+	// shortestPart may take tasks.LongestCount. All tries together take less than the 30 s that a
+	// function has for one event.
 	shortestPart = time.Minute
 )
 
-// CloseDays stores the totals of every UTC day that is over for closeAfter, so
+// CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so
 // that Statistics need not count them again. It counts a day in parts, each in a
 // transaction of its own: after an error the next call continues with the part that
-// failed. Any number may run at once.
+// failed. Any number of calls may run at once.
 func (st *Store) CloseDays(ctx context.Context) error {
 	_, err := st.closeDaysUntil(ctx, time.Time{})
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays that returns after the first part that ends after until, unless
-// until is zero.
+// closeDaysUntil is CloseDays with a time limit: it begins no part after until, and more reports
+// that a part is left. A zero until is no limit.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		part, now, err := st.firstUncounted(ctx)
@@ -81,30 +81,30 @@ type dayPart struct{ day, from time.Time }
 
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
-// firstUncounted returns what remains of the first day that is not closed, and the
-// database's time: the day after the last closed one, else a day before the oldest
-// result. The day is zero if there are no results.
+// firstUncounted returns what is not yet counted of the first day that is not closed, and the
+// database's time. That day follows the last closed one. If no day is closed, it is the day before
+// the oldest result. It is zero if there are no results.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
-	var last, begun, countedTo *time.Time
+	var last, partial, countedTo *time.Time
 	var oldest *task.ID
-	if err = st.db.Retention.QueryRow(ctx, unclosedSQL).Scan(&last, &begun, &countedTo, &oldest, &now); err != nil {
+	if err = st.db.Retention.QueryRow(ctx, unclosedSQL).Scan(&last, &partial, &countedTo, &oldest, &now); err != nil {
 		return part, now, err
 	}
 	switch {
-	case begun != nil:
-		return dayPart{*begun, *countedTo}, now, nil
+	case partial != nil:
+		return dayPart{*partial, *countedTo}, now, nil
 	case last != nil:
 		part.day = last.AddDate(0, 0, 1)
 	case oldest != nil:
-		// A day more, as the clock that made the id is not the database's.
+		// One day earlier, since the clock that made the id is not the database's.
 		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
 	}
 	part.from = part.day
 	return part, now, nil
 }
 
-// countPart counts all that remains of a day, or as much as was counted before, or
-// as much less as can be counted in time.
+// countPart counts the rest of a day. If the day is counted in part already, it counts at most as
+// much again. If that takes too long, it tries shorter parts.
 func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	span := part.end().Sub(part.from)
 	if done := part.from.Sub(part.day); done > 0 {
@@ -119,10 +119,12 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 		if store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || span <= shortestPart {
 			return err
 		}
-		span = max(span/smaller, shortestPart)
+		span = max(span/shrinkFactor, shortestPart)
 	}
 }
 
+// countDone counts the results of a day from one time up to another, and closes the day if it ends
+// there.
 func (st *Store) countDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {

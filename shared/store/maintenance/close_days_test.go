@@ -62,9 +62,8 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 0`, old))
 }
 
-// A day that takes longer to count than one event may last is counted in parts,
-// over as many events as that takes.
-func TestALongDayIsCountedInPartsThatAreKept(t *testing.T) {
+// A day that takes longer to count than one call may take is counted in parts, over several calls.
+func TestLongDayIsCountedInParts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.Owner(t, url)
@@ -86,8 +85,8 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	before := impatient.MustCount(t)
 	require.Equal(t, []int64{10100, 10010}, []int64{before.Succeeded, before.Failed})
 
-	const begun = `select count(*) from task_totals where counted_to is not null`
-	for more := true; impatient.Count(t, begun) == 0; {
+	const partial = `select count(*) from task_totals where counted_to is not null`
+	for more := true; impatient.Count(t, partial) == 0; {
 		require.True(t, more, "the day is too long for one part")
 		more, err = impatient.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
 		require.NoError(t, err)
@@ -97,7 +96,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	require.NoError(t, conn.QueryRow(t.Context(), `select counted_to from task_totals where day = $1`, day).Scan(&counted))
 	require.True(t, counted.After(day) && counted.Before(day.AddDate(0, 0, 1)), "%v", counted)
 
-	var early, late task.ID // of failures on both sides of what is counted
+	var early, late task.ID // failures before and after counted
 	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3 and reported_at < $1 limit 1`, counted).Scan(&early))
 	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3 and reported_at >= $1 order by reported_at desc limit 1`, counted).Scan(&late))
 	for _, id := range []task.ID{early, late} {
@@ -111,12 +110,12 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	}
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
-	require.Zero(t, impatient.Count(t, begun))
+	require.Zero(t, impatient.Count(t, partial))
 	after := impatient.MustCount(t)
-	require.Equal(t, []int64{10102, 10008}, []int64{after.Succeeded, after.Failed}, "what was counted was not counted anew")
+	require.Equal(t, []int64{10102, 10008}, []int64{after.Succeeded, after.Failed}, "no part was counted twice")
 }
 
-func TestADayIsClosedFromTheOldestResultOn(t *testing.T) {
+func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
@@ -128,7 +127,7 @@ func TestADayIsClosedFromTheOldestResultOn(t *testing.T) {
 	require.Equal(t, int64(1), db.MustCount(t).Succeeded)
 }
 
-func TestCountingResultsTakesTheIndexOnTheirTime(t *testing.T) {
+func TestCountingResultsUsesAnIndex(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)

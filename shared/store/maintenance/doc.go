@@ -14,13 +14,13 @@
 // archived only after their day is closed, so the totals count them.
 //
 // Locked rows are skipped. If the database refuses a page, its rows are archived one by one,
-// and those at fault are reported. Results are read by id, since ids are in order of creation
-// and an index on their age would cost more than it saves.
+// and those that it refuses are reported. Tasks are read by id, since ids are in order of creation
+// and an index on the time of their results would cost more than it saves.
 //
-// Names stay taken. Key rows of tasks are not archived. Ids of messages and names of subscribe
-// messages are searched in the archive too, always after the insert into the main table: an
-// insert that waited for a row which was archived meanwhile cannot see it in the snapshot with
-// which it began. Archived rows are in no list, except conversations, and not in the views
+// An archived row is still found as a duplicate. Key rows of tasks are not archived. Ids of messages
+// and business keys of subscribe messages are searched in the archive too, always after the insert
+// into the main table: an insert that waited for a row which was archived meanwhile cannot see it in
+// the snapshot with which it began. Archived rows are in no list, except conversations, and not in the views
 // sms_tasks and reliable_messages, which show the main tables.
 //
 // Logs are dropped by whole months, each DROP in its own transaction. It waits at most 100 ms

@@ -17,7 +17,7 @@ type Page struct {
 	Rows              int
 }
 
-// Pages has one page for each table that old rows leave.
+// Pages returns the page of each table from which old rows are removed.
 func Pages() (all []Page) {
 	for _, a := range archivables {
 		all = append(all, Page{a.table, a.page, a.first, a.rows})
@@ -25,15 +25,15 @@ func Pages() (all []Page) {
 	return all
 }
 
-type ArchivePlace = archivePlace
+type ArchivePosition = archivePosition
 
-// Reread is the place as it is after it was stored.
-func (p archivePlace) Reread() ArchivePlace { return parsePlace(p.stored()) }
+// Reread returns the position after it was stored and read again.
+func (p archivePosition) Reread() ArchivePosition { return parsePosition(p.stored()) }
 
-// Next is where the run goes on after the step.
-func (s ArchiveStep) Next() ArchivePlace { return s.place }
+// Next is where the next step begins.
+func (s ArchiveStep) Next() ArchivePosition { return s.position }
 
-func (st *Store) RunArchive(ctx context.Context, run ArchiveRun, from ArchivePlace, step func(ArchiveStep) bool) error {
+func (st *Store) RunArchive(ctx context.Context, run ArchiveRun, from ArchivePosition, step func(ArchiveStep) (stop bool)) error {
 	return st.runArchive(ctx, run, from, step)
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// monthAgo names the month so many months ago.
+// monthAgo returns the first day of the month n months ago.
 func monthAgo(n int) time.Time {
 	now := time.Now().UTC()
 	return time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// oldLogs makes partitions of the logs for the months up to so many ago, with a
-// row in each.
+// oldLogs makes partitions of the logs for this number of past months, with a row in each of
+// receive_logs.
 func oldLogs(t *testing.T, url string, months int) {
 	t.Helper()
 	conn := storetest.Owner(t, url)
@@ -37,7 +37,7 @@ func oldLogs(t *testing.T, url string, months int) {
 	}
 }
 
-func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
+func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	oldLogs(t, url, 4)
@@ -73,7 +73,7 @@ func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
 	use()
 
 	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: monthAgo(0)})
-	require.Len(t, dropped, 12-len(want), "up to the date that was given, to the very second")
+	require.Len(t, dropped, 12-len(want), "a row one second older than Before is dropped")
 	require.Zero(t, db.Count(t, `select count(*) from receive_logs where task_id is null`))
 	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
 	require.Empty(t, dropped, "this month stays")
@@ -120,13 +120,13 @@ func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	t.Logf("the slowest submission took %v", worst)
 	require.Less(t, worst, 1500*time.Millisecond, "the role's lock timeout is 2 s")
 	require.NotEmpty(t, inUse)
-	require.Len(t, dropped, 2*len(inUse), "the other logs are free")
+	require.Len(t, dropped, 2*len(inUse), "the other logs are not in use")
 	require.NoError(t, tx.Rollback(t.Context()))
 	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, inUse, dropped)
 }
 
-func TestTheFunctionsRoleCanDropNothingButOldLogs(t *testing.T) {
+func TestRetentionRoleDropsOnlyOldLogs(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	oldLogs(t, url, 3)

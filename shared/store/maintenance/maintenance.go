@@ -28,9 +28,9 @@ func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) 
 	err = st.db.MakeLogPartitions(ctx)
 	more, closeErr := st.closeDaysUntil(ctx, time.Now().Add(maintenanceSlice))
 	err = errors.Join(err, st.alerts.ClearIfOff(ctx))
-	done, place, moreOld, archiveErr := st.archiveSome(ctx, parsePlace(stored))
+	done, position, moreOld, archiveErr := st.archiveSome(ctx, parsePosition(stored))
 	more = more || moreOld
 	err = errors.Join(err, closeErr, archiveErr)
-	err = errors.Join(err, st.db.EndJob(ctx, maintenanceJob, place.stored(), more || err != nil))
+	err = errors.Join(err, st.db.EndJob(ctx, maintenanceJob, position.stored(), more || err != nil))
 	return done, more, store.Wrap("maintenance", err)
 }

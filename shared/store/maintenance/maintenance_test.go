@@ -15,7 +15,8 @@ func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	one, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
-	keep := func(db *storetest.DB) (partitions int) {
+	// partitionsMade drops a partition and returns how many of its name a run makes.
+	partitionsMade := func(db *storetest.DB) (partitions int) {
 		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
 		require.NoError(t, err)
 		_, _, err = db.Maintenance.Run(t.Context())
@@ -27,13 +28,13 @@ func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 		}
 		return partitions
 	}
-	require.Equal(t, 1, keep(one))
-	require.Zero(t, keep(one))
-	require.Zero(t, keep(other))
+	require.Equal(t, 1, partitionsMade(one))
+	require.Zero(t, partitionsMade(one))
+	require.Zero(t, partitionsMade(other))
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '9 minutes'`)
-	require.Zero(t, keep(other))
+	require.Zero(t, partitionsMade(other))
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '1 minute'`)
-	require.Equal(t, 1, keep(other))
+	require.Equal(t, 1, partitionsMade(other))
 }
 
 func TestMaintenanceRetriesFailedSteps(t *testing.T) {
@@ -45,7 +46,7 @@ func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	_, _, err = db.Maintenance.Run(t.Context())
 	require.ErrorContains(t, err, "maintenance: ")
 	_, _, err = db.Maintenance.Run(t.Context())
-	require.Error(t, err, "it was not done")
+	require.Error(t, err, "the failed step is due again")
 	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
 	require.NoError(t, err)
 	for range 2 {
@@ -63,13 +64,13 @@ func TestMaintenanceRunsAfterClockSkew(t *testing.T) {
 		return due
 	}
 	db.Exec(t, `update upkeep set begun_at = now() + interval '1 year'`)
-	require.True(t, due(), "the clock was set right since")
+	require.True(t, due(), "begun_at is of a clock that was wrong")
 	require.False(t, due())
 	db.Exec(t, `update upkeep set begun_at = now() + interval '1 second'`)
-	require.False(t, due(), "another one has just begun")
+	require.False(t, due(), "another run has just begun")
 }
 
-func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
+func TestStreamsAreTrimmedByOneInstanceAtATime(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
@@ -89,7 +90,7 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
 	trim, now, err := other.Messages.BeginTrim(t.Context())
 	require.NoError(t, err)
-	require.True(t, now, "a stream that takes nothing is trimmed soon")
+	require.True(t, now, "a stream that accepts nothing is trimmed soon")
 	require.Equal(t, messages.Trim{Refused: []string{"USERS"}}, trim)
 	require.NoError(t, other.Messages.EndTrim(t.Context(), 7, []string{"USERS"}))
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
@@ -101,7 +102,7 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	note := func(last uint64, to map[string]uint64) {
+	record := func(last uint64, to map[string]uint64) {
 		t.Helper()
 		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), to, last, 720*time.Hour))
 	}
@@ -111,17 +112,17 @@ func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, to, user)
 	}
-	note(100, map[string]uint64{"ann": 50, "bob": 60})
-	note(100, map[string]uint64{"ann": 40, "cid": 100})
+	record(100, map[string]uint64{"ann": 50, "bob": 60})
+	record(100, map[string]uint64{"ann": 40, "cid": 100})
 	trimmed("ann", 50)
 	trimmed("bob", 60)
 	trimmed("cid", 100)
 	trimmed("dan", 0)
 	db.Exec(t, `update inbox_trims set trimmed_at = now() - interval '31 days' where user_name = 'bob'`)
-	note(70, map[string]uint64{"dan": 7})
+	record(70, map[string]uint64{"dan": 7})
 	trimmed("bob", 0)
 	trimmed("cid", 0)
 	trimmed("ann", 50)
-	note(30, map[string]uint64{"ann": 20})
+	record(30, map[string]uint64{"ann": 20})
 	trimmed("ann", 20)
 }

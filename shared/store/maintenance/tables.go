@@ -8,10 +8,10 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
-// archivable is a table of which old rows are archived, and how.
+// archivable is a table whose old rows are archived, with the statements for it.
 type archivable struct {
 	table   string
-	deletes bool   // its old rows are deleted; else they move to the table's archive
+	deletes bool   // its old rows are deleted; otherwise they move to the table's archive
 	first   string // a key before all others
 	rows    int    // in one transaction
 
@@ -192,9 +192,9 @@ where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
 order by e.recorded_at, e.id
 limit $4`
 
-// deleteOldEventsSQL must keep events that insertDeliveriesSQL records again, whose new
-// deliveries may not be visible to it: it skips locked events, and checks their time once
-// it has locked them.
+// deleteOldEventsSQL must keep events that insertDeliveriesSQL records again, though it may not
+// see their new deliveries: it skips locked events, and checks recorded_at after it has locked an
+// event.
 const deleteOldEventsSQL = `
 with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
