@@ -44,8 +44,8 @@ const (
 	nameOfApp   = 1
 )
 
-// inFuture finds a counted_to that was left by a clock that was ahead, or by an attacker. It is set to the present, and
-// nothing is counted up to it.
+// inFuture is the condition that counted_to is in the future, as a clock that was ahead or an attacker can leave it. It is
+// then set to the present, and what happened before is not counted.
 const inFuture = `counted_to > now() + interval '1 hour'`
 
 // countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
@@ -144,7 +144,7 @@ on conflict (since, queue) do update set submitted = least(t.submitted, 10000000
 const (
 	forgetThroughputSQL = `delete from overview_throughput where since < now() - interval '1 day'`
 
-	// forgetNamesSQL removes the counters of names that were not counted for long.
+	// forgetNamesSQL removes the counters of names that were not counted for 30 days.
 	forgetNamesSQL = `
 with gone as materialized (
     select key, name from overview_totals where kind = 0 and counted_at < now() - interval '30 days'

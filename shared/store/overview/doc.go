@@ -18,12 +18,12 @@
 // claims, waits and senders are counted when their task is finished.
 //
 // Count adds only what happened before Lag ago. Transactions of the functions end within 30 s, so
-// nothing is written into that time any more, and a counter never becomes smaller: what an operator
-// sends again, or what is reported as sent after all, is counted as finished each time. A submission
-// from an instance whose clock is later than the database's by more than Lag is not counted.
+// no older row is committed later. A counter never becomes smaller: a task that an operator retries,
+// or that is reported as sent after it failed, is counted as finished each time. A submission from an
+// instance whose clock is later than the database's by more than Lag is not counted.
 //
-// The place up to which everything is counted moves in the transaction that adds the counts, under
-// the lock of its row, so any number of processes may call Count. When it was not called for long, it
+// The time up to which everything is counted (overview_counted) is updated in the transaction that
+// adds the counts, under the lock of its row, so any number of processes may call Count. When it was not called for long, it
 // counts in smaller parts that end within a timeout.
 //
 // Callers choose the names of queues and apps. The first MaxNames names have counters of their own;

@@ -1,6 +1,5 @@
 package overview
 
-// Bounds of what Read counts.
 const (
 	MaxRows         = maxRows
 	BoundsSQL       = bounds

@@ -165,7 +165,7 @@ func TestNamesAreLimited(t *testing.T) {
 	for range 2 {
 		s := read(t, db)
 		require.Len(t, s.Queues, overview.MaxNames)
-		require.EqualValues(t, 2, queue(t, s, "a").Totals.Submitted, "the largest of the new ones")
+		require.EqualValues(t, 2, queue(t, s, "a").Totals.Submitted, "the largest of the new names")
 		require.EqualValues(t, 2, queue(t, s, "q000").Totals.Submitted)
 		require.Equal(t, overview.Count{N: 2}, s.OtherQueues.Pending.Count)
 		require.EqualValues(t, 2, s.OtherQueues.Totals.Submitted)
@@ -173,7 +173,7 @@ func TestNamesAreLimited(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreNotUsedAreForgotten(t *testing.T) {
+func TestUnusedNamesAreRemoved(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	queues := func(name string) func(*tasks.Submission) { return func(s *tasks.Submission) { s.Queue = name } }
@@ -188,7 +188,7 @@ func TestNamesThatAreNotUsedAreForgotten(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from overview_throughput where queue = 'old'`))
 }
 
-func TestCountWaitsUntilLagHasPassed(t *testing.T) {
+func TestCountIgnoresRowsYoungerThanLag(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission())
@@ -219,7 +219,7 @@ func TestConcurrentCountsAddOnce(t *testing.T) {
 }
 
 // A clock that was ahead, or a function that was taken over, can leave such a time.
-func TestCountingGoesOnAfterATimeInTheFuture(t *testing.T) {
+func TestCountingContinuesAfterTimeInFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `update overview_counted set counted_to = '9999-01-01'`)

@@ -17,16 +17,16 @@ const (
 	maxRows   = 100_000   // counted of one queue and state, and of each other number
 	totalRows = 1_000_000 // counted of one state of all queues, unless each has fewer than minRows
 	minRows   = 1000
-	maxQueues = 1000 // whose tasks are counted
+	maxQueues = 1000 // queues whose tasks are counted
 	maxAlerts = 100
 )
 
-// overviewPlanSQL has the statements go by index, whatever statistics the tables have.
+// overviewPlanSQL makes the statements use indexes, whatever statistics the tables have.
 const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
 // countStateSQL counts the tasks with the state $1, of each queue at most $2, and fewer where there are very many
-// queues. It finds the next queue by one look into the index.
+// queues. It finds the next queue by one probe of the index.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -228,12 +228,12 @@ func (r *reader) addAlerts(rows pgx.Rows) (err error) {
 
 func (r *reader) addOthers(row pgx.Row) error {
 	s := &r.snapshot
-	var templates, letters, events, sending, sent int
+	var templates, deadLetters, events, sending, sent int
 	var oldest float64
 	var countedTo *time.Time
-	err := row.Scan(&s.At, &countedTo, &s.PausedStreams, &templates, &letters, &events, &sending, &sent, &s.Webhooks.Failing, &s.Webhooks.Disabled, &oldest)
+	err := row.Scan(&s.At, &countedTo, &s.PausedStreams, &templates, &deadLetters, &events, &sending, &sent, &s.Webhooks.Failing, &s.Webhooks.Disabled, &oldest)
 	s.CountedTo = store.OrZero(countedTo)
-	s.PausedTemplates, s.DeadLetters, s.Events = limited(templates), limited(letters), Backlog{limited(events), seconds(oldest)}
+	s.PausedTemplates, s.DeadLetters, s.Events = limited(templates), limited(deadLetters), Backlog{limited(events), seconds(oldest)}
 	s.Messages.StuckSending, s.Messages.StuckSent = limited(sending), limited(sent)
 	return err
 }
@@ -260,7 +260,7 @@ func (r *reader) addNames(rows pgx.Rows) error {
 	})
 }
 
-// chooseNames keeps the queues and senders that are shown by name, and adds the others up.
+// chooseNames puts the queues and senders that are shown by name into the snapshot, and the sums of the others.
 func (r *reader) chooseNames() {
 	s := &r.snapshot
 	live := func(name string) int { return r.queues[name].Live().N }
@@ -350,7 +350,7 @@ func (q *Queue) addThroughput(first time.Time, one Throughput) {
 	q.Throughput[i] = one
 }
 
-// limited is a count that stopped one after maxRows.
+// limited is the Count of n rows, where counting stopped at maxRows+1.
 func limited(n int) Count { return Count{min(n, maxRows), n > maxRows} }
 
 func seconds(s float64) time.Duration { return time.Duration(max(s, 0) * float64(time.Second)) }

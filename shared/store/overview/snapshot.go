@@ -10,7 +10,7 @@ import (
 // these names, so there may be very many.
 const MaxNames = 200
 
-// interval is the length of one Throughput, Intervals how many of them a Snapshot has.
+// interval is the length of one Throughput, and Intervals is how many of them a Queue has.
 const (
 	interval  = 5 * time.Minute
 	Intervals = 72 // 6 hours
@@ -30,7 +30,7 @@ type Snapshot struct {
 	OtherApps   Sender // the sum of all other apps, without a name
 
 	Alerts          []Alert  // open ones, newest first; at most 100
-	PausedStreams   []string // streams of NATS that took nothing when they were last tried
+	PausedStreams   []string // streams of NATS that accepted nothing when they were last tried
 	PausedTemplates Count    // templates of subscribe messages that are paused for a caller
 	DeadLetters     Count    // events that wait for an operator
 	Events          Backlog  // events of tasks and messages that wait to be published
@@ -57,7 +57,7 @@ type Queue struct {
 	Pending    Backlog // for a sender
 	Retries    Count   // those of Pending that were claimed before
 	Processing Backlog // claimed by a sender. Oldest is the time since a sender claimed, or last extended, the oldest of them
-	Held       Backlog // for an operator, as nobody knows whether they were sent
+	Held       Backlog // for an operator, as it is unknown whether they were sent
 	Pause      *Pause  // nil = it is not paused
 
 	Totals     Totals

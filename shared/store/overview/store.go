@@ -7,4 +7,5 @@ import (
 // Store reads and counts the state of all queues.
 type Store struct{ db *store.DB }
 
+// New returns the store of the overview.
 func New(db *store.DB) *Store { return &Store{db} }
