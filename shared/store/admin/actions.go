@@ -18,7 +18,7 @@ type Action struct {
 	Subject    string // to what, as template/7 or a task's id
 	Reason     string
 	Before     json.RawMessage // nil = there was no row
-	After      json.RawMessage // nil = there is no row any more
+	After      json.RawMessage // nil = the row was deleted
 	CreatedAt  time.Time
 }
 

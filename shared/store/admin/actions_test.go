@@ -21,24 +21,24 @@ func TestTemplateChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
-	made, err := db.Admin.AddTemplate(ctx, "验证码模板", "您的验证码是{code}", storetest.Tester)
+	created, err := db.Admin.AddTemplate(ctx, "验证码模板", "您的验证码是{code}", storetest.Tester)
 	require.NoError(t, err)
-	require.True(t, made.Active)
-	require.WithinDuration(t, time.Now(), made.CreatedAt, time.Minute)
+	require.True(t, created.Active)
+	require.WithinDuration(t, time.Now(), created.CreatedAt, time.Minute)
 
-	edited, err := db.Admin.EditTemplate(ctx, made.ID, storetest.Tester, func(x *admin.Template) { x.Content = "code {code}" })
+	edited, err := db.Admin.EditTemplate(ctx, created.ID, storetest.Tester, func(x *admin.Template) { x.Content = "code {code}" })
 	require.NoError(t, err)
 	require.Equal(t, "code {code}", edited.Content)
 	for _, active := range []bool{false, false, true} {
-		edited, err = db.Admin.EditTemplate(ctx, made.ID, storetest.Tester, func(x *admin.Template) { x.Active = active })
+		edited, err = db.Admin.EditTemplate(ctx, created.ID, storetest.Tester, func(x *admin.Template) { x.Active = active })
 		require.NoError(t, err)
 		require.Equal(t, active, edited.Active)
 	}
-	found, err := db.Admin.Template(ctx, made.ID)
+	found, err := db.Admin.Template(ctx, created.ID)
 	require.NoError(t, err)
 	require.Equal(t, edited, found)
 
-	log := db.Actions(t, fmt.Sprintf("template/%d", made.ID))
+	log := db.Actions(t, fmt.Sprintf("template/%d", created.ID))
 	require.Equal(t, []string{"template.create", "template.update", "template.deactivate", "template.activate"}, storetest.ActionNames(log), "an edit that changes nothing has no entry")
 	require.Nil(t, log[0].Before)
 	require.JSONEq(t, `{"template_name":"验证码模板","template_content":"您的验证码是{code}","is_active":true}`, string(log[1].Before))
@@ -47,9 +47,9 @@ func TestTemplateChangesAreAudited(t *testing.T) {
 	require.Equal(t, "tester", log[1].CallerName)
 	require.Equal(t, "req-1", log[1].RequestID)
 
-	_, err = db.Admin.EditTemplate(ctx, made.ID+1, storetest.Tester, func(*admin.Template) {})
+	_, err = db.Admin.EditTemplate(ctx, created.ID+1, storetest.Tester, func(*admin.Template) {})
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
-	_, err = db.Admin.Template(ctx, made.ID+1)
+	_, err = db.Admin.Template(ctx, created.ID+1)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
@@ -78,7 +78,7 @@ func TestListsArePagedByID(t *testing.T) {
 	inactive := false
 	page, more, err := db.Admin.Templates(ctx, &inactive, 0, 1)
 	require.NoError(t, err)
-	require.False(t, more, "a full last page has no next")
+	require.False(t, more, "a full last page has no next page")
 	require.Equal(t, int32(2), page[0].ID)
 
 	newest, more, err := db.Admin.Actions(ctx, "", 0, 2)
@@ -117,9 +117,9 @@ func TestDefaultIsUniquePerPhoneNumber(t *testing.T) {
 		return task.Refuse(task.CodeConflict, "no")
 	})
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	gone, err := db.Admin.DeleteDefault(ctx, d.ID, storetest.Tester)
+	deleted, err := db.Admin.DeleteDefault(ctx, d.ID, storetest.Tester)
 	require.NoError(t, err)
-	require.Equal(t, "欢迎使用我们的服务", gone.Content, "a refused edit changes nothing")
+	require.Equal(t, "欢迎使用我们的服务", deleted.Content, "a refused edit changes nothing")
 	_, err = db.Admin.DeleteDefault(ctx, d.ID, storetest.Tester)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 
@@ -132,7 +132,7 @@ func TestBlockedWordAppliesAtOnceInEveryForm(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
-	db.MustSubmit(t, storetest.Submission()) // the list is read, and empty
+	db.MustSubmit(t, storetest.Submission()) // reads the list, which is empty
 	word, err := db.Admin.AddBlockedWord(ctx, "Hello", storetest.Tester)
 	require.NoError(t, err)
 	again, err := db.Admin.AddBlockedWord(ctx, "ＨＥＬＬＯ", storetest.Tester)
@@ -193,11 +193,11 @@ func TestCallerIsRotatedAndRevokedWithoutShowingToken(t *testing.T) {
 	log := db.Actions(t, fmt.Sprintf("caller/%d", c.ID))
 	require.Equal(t, []string{"caller.create", "caller.update", "caller.rotate", "caller.revoke"}, storetest.ActionNames(log))
 	for _, a := range log {
-		require.NotContains(t, string(a.Before)+string(a.After), "token", "a record holds no secret")
+		require.NotContains(t, string(a.Before)+string(a.After), "token", "audit entries have no secrets")
 	}
 }
 
-func TestAnOperatorOfAnyNameIsRecorded(t *testing.T) {
+func TestLongOperatorNameIsTruncated(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	by := store.Operator{Name: strings.Repeat("名", 60), RequestID: "r", Reason: "why not"}

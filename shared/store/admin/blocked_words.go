@@ -33,8 +33,8 @@ returning id, word, created_at`
 
 const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
 
-// AddBlockedWord blocks a word in every form that readers take for it. For a word that is
-// already blocked it returns the existing row.
+// AddBlockedWord blocks a word in every spelling that looks the same (see fold). For a word that
+// is already blocked it returns the existing row.
 func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
 	folded := fold(word)
 	switch {
@@ -60,8 +60,8 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 
 const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning id, word, created_at`
 
-// RemoveBlockedWord lets a word through again and gives what it was;
-// task.CodeNotFound when there is none.
+// RemoveBlockedWord removes a blocked word and returns it. The error is task.CodeNotFound if
+// there is none.
 func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Operator) (w BlockedWord, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
@@ -73,8 +73,8 @@ func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Opera
 
 const blockedWordPageSQL = `select id, word, created_at from blocked_words where id > $1::bigint order by id limit $2`
 
-// BlockedWords lists the blocked words by id. after is the last id of the page
-// before, 0 for the first page.
+// BlockedWords lists the blocked words by id. after is the last id of the previous page, 0
+// for the first page.
 func (st *Store) BlockedWords(ctx context.Context, after int64, limit int) (page []BlockedWord, more bool, err error) {
 	page, more, err = store.QueryPage[BlockedWord](ctx, st.db.Read, limit, blockedWordPageSQL, after)
 	return page, more, store.Wrap("blocked words", err)
@@ -86,8 +86,8 @@ func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
 	return words.match(text), store.Wrap("blocked words", err)
 }
 
-// WordMatcher returns the test whether a text contains a blocked word, by a list that is at
-// most a second old while the database is available.
+// WordMatcher returns a function that reports whether a text contains a blocked word. Its list is
+// at most a second old while the database is available.
 func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match, err

@@ -17,9 +17,9 @@ func (st *Store) Bury(ctx context.Context, l store.DeadLetter) error {
 	return store.Wrap("bury", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
-// panicsAllowed is how many deliveries of one event may panic before it is a dead
-// letter: the first ones may meet a passing state.
-const panicsAllowed = 5
+// maxPanics is the number of panics after which an event is a dead letter. The cause of the first
+// ones may be temporary.
+const maxPanics = 5
 
 const countPanicSQL = `
 insert into dead_letters (function, event_id, event_type, event, reason, attempts, dead) values ($1, $2, $3, $4, $5, 1, false)
@@ -31,7 +31,7 @@ returning dead`
 // letter now.
 func (st *Store) BuryPanicked(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, store.Storable(l.EventID), store.Storable(l.EventType),
-		task.Cut(store.Storable(l.Event), store.MaxDeadLetter), task.Cut(store.Storable(l.Reason), task.MaxResult), panicsAllowed).Scan(&dead)
+		task.Cut(store.Storable(l.Event), store.MaxDeadLetter), task.Cut(store.Storable(l.Reason), task.MaxResult), maxPanics).Scan(&dead)
 	return dead, store.Wrap("bury", err)
 }
 
@@ -40,8 +40,8 @@ const deadLetterColumns = `id, function, event_id, event_type, event, reason, at
 const deadLettersSQL = `
 select ` + deadLetterColumns + ` from dead_letters where dead and ($1::bigint = 0 or id < $1) order by id desc limit $2`
 
-// DeadLetters lists them, newest first. after is the last id of the page
-// before, 0 for the first page; more says that there is another page.
+// DeadLetters lists the dead letters, newest first. after is the last id of the previous page,
+// 0 for the first page. more reports whether there is another page.
 func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page []store.DeadLetter, more bool, err error) {
 	page, more, err = store.QueryPage[store.DeadLetter](ctx, st.db.Read, limit, deadLettersSQL, after)
 	return page, more, store.Wrap("dead letters", err)
@@ -49,8 +49,8 @@ func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page 
 
 const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead returning ` + deadLetterColumns
 
-// DismissDeadLetter deletes a dead letter that was dealt with; the audit entry keeps its
-// content. task.CodeNotFound when there is none.
+// DismissDeadLetter deletes a dead letter. The audit entry keeps its content. The error is
+// task.CodeNotFound if there is none.
 func (st *Store) DismissDeadLetter(ctx context.Context, id int64, by store.Operator) error {
 	return store.Wrap("dismiss dead letter", st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		l, err := store.QueryOne[store.DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)

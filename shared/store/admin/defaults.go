@@ -38,8 +38,8 @@ insert into default_sms_data (phone_number, content, use_template)
 select $1::text, $2::text, $3::boolean where not exists (select from default_sms_data where phone_number = any($4::text[]))
 returning ` + defaultColumns
 
-// AddDefault stores the default content of a phone number;
-// task.CodeDefaultExists when the number has one, in whatever spelling.
+// AddDefault stores the default content of a phone number. The error is
+// task.CodeDefaultExists if the number has one in any spelling.
 func (st *Store) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by store.Operator) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		d, err = store.QueryOne[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, st.country.Spellings(phone))
@@ -59,8 +59,8 @@ where id = $1
 returning ` + defaultColumns
 
 // EditDefault lets edit change content, use_template and is_sent of a default
-// under its lock, or refuse to; task.CodeNotFound when there is none. An edit
-// that changes nothing leaves no trace.
+// under its lock, or return an error. The error is task.CodeNotFound if there is none. An
+// edit that changes nothing has no audit entry.
 func (st *Store) EditDefault(ctx context.Context, id int32, by store.Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
@@ -72,13 +72,13 @@ func (st *Store) EditDefault(ctx context.Context, id int32, by store.Operator, e
 			return store.AuditEntry{}, err
 		}
 		d, err = store.QueryOne[DefaultSMS](ctx, tx, "default content", updateDefaultSQL, id, d.Content, d.UseTemplate, d.Sent)
-		return store.AuditEntry{Action: before.edited(d), Subject: d.subject(), Before: before.json(), After: d.json()}, err
+		return store.AuditEntry{Action: before.editAction(d), Subject: d.subject(), Before: before.json(), After: d.json()}, err
 	})
 	return d, store.Wrap("edit default", err)
 }
 
-// edited names the action that made after of d.
-func (d DefaultSMS) edited(after DefaultSMS) string {
+// editAction returns the audit action of the change of d to after.
+func (d DefaultSMS) editAction(after DefaultSMS) string {
 	if d.Content != after.Content || d.UseTemplate != after.UseTemplate {
 		return "default.update"
 	}
@@ -87,8 +87,8 @@ func (d DefaultSMS) edited(after DefaultSMS) string {
 
 const deleteDefaultSQL = `delete from default_sms_data where id = $1 returning ` + defaultColumns
 
-// DeleteDefault removes a default and gives what it was; task.CodeNotFound when
-// there is none.
+// DeleteDefault deletes a default and returns it. The error is task.CodeNotFound if there is
+// none.
 func (st *Store) DeleteDefault(ctx context.Context, id int32, by store.Operator) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		d, err = store.QueryOne[DefaultSMS](ctx, tx, "default content", deleteDefaultSQL, id)
@@ -99,7 +99,7 @@ func (st *Store) DeleteDefault(ctx context.Context, id int32, by store.Operator)
 
 const defaultSQL = `select ` + defaultColumns + ` from default_sms_data where id = $1`
 
-// Default finds a default by its id; task.CodeNotFound when there is none.
+// Default returns a default by its id. The error is task.CodeNotFound if there is none.
 func (st *Store) Default(ctx context.Context, id int32) (DefaultSMS, error) {
 	d, err := store.QueryOne[DefaultSMS](ctx, st.db.Read, "default content", defaultSQL, id)
 	return d, store.Wrap("default", err)
@@ -111,8 +111,8 @@ where id > $1::bigint and ($2::text[] is null or phone_number = any($2)) and ($3
 order by id
 limit $4`
 
-// Defaults lists defaults by id; a phone that is not "" and a sent that is not
-// nil narrow the list. after is the last id of the page before, 0 for the first
+// Defaults lists defaults by id, those of one phone unless it is "", and those with one
+// value of sent unless it is nil. after is the last id of the previous page, 0 for the first
 // page.
 func (st *Store) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
 	var spellings []string

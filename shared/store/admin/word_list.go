@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// blockedFor is how long a list of blocked words may be old: a word added
-	// through another instance counts here after that time at the latest, as long
-	// as the database is available.
-	blockedFor = time.Second
-	// blockedWaitLimit is how long a known list waits for its newer one, so that a
-	// database that is stalled or away holds up no message that is accepted without it.
+	// blockedMaxAge is how old a list of blocked words may be: a word that was added
+	// through another instance is used here after that time at the latest, as long as
+	// the database is available.
+	blockedMaxAge = time.Second
+	// blockedWaitLimit is how long a call waits for a newer list before it uses the old
+	// one, so that an unavailable database does not delay messages that are accepted
+	// without it.
 	blockedWaitLimit = 50 * time.Millisecond
 	blockedTimeout   = 5 * time.Second
 )
 
-// blockedWords keeps the list of blocked words, read again when it is needed
-// and older than blockedFor.
+// blockedWords caches the list of blocked words. It is read again when it is used and
+// older than blockedMaxAge.
 type blockedWords struct {
 	mu      sync.Mutex
 	words   wordList
@@ -44,7 +45,7 @@ type wordReading struct {
 	err   error
 }
 
-// wordList holds folded words.
+// wordList has folded words.
 type wordList []string
 
 const blockedWordsSQL = `select folded from blocked_words`
@@ -52,7 +53,7 @@ const blockedWordsSQL = `select folded from blocked_words`
 func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()
 	words, known := b.words, !b.read.IsZero()
-	if time.Since(b.read) < blockedFor {
+	if time.Since(b.read) < blockedMaxAge {
 		b.mu.Unlock()
 		return words, nil
 	}
@@ -60,7 +61,7 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 	if r == nil {
 		r = &wordReading{began: time.Now(), done: make(chan struct{})}
 		b.reading = r
-		// Other calls wait for this list too, so it outlives the call that began to read it.
+		// Other calls wait for this list too, so the query outlives the call that began it.
 		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), from, r)
 	}
 	b.mu.Unlock()
@@ -95,7 +96,7 @@ func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordRea
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r.err = err; err != nil {
-		r.words = b.words // a list that cannot be read again stands
+		r.words = b.words // the old list stays in use
 	}
 	if b.reading == r {
 		b.reading = nil
@@ -106,13 +107,13 @@ func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordRea
 	close(r.done)
 }
 
-// foldedWord folds a row again: it may have been stored when fold kept more.
+// foldedWord folds a row again: it may have been stored by a version whose fold kept more characters.
 func foldedWord(row pgx.CollectableRow) (string, error) {
 	word, err := pgx.RowTo[string](row)
 	return fold(word), err
 }
 
-// forget makes the next use read the list anew.
+// forget makes the next use read the list again.
 func (b *blockedWords) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,8 +134,8 @@ func (w wordList) match(text string) bool {
 	return false
 }
 
-// fold makes texts that a reader takes for the same equal: NFKC, case-folded,
-// without the characters that are not shown.
+// fold makes texts equal that look the same to a reader: NFKC, case-folded, and without
+// invisible characters.
 func fold(text string) string {
 	shown := strings.Map(func(r rune) rune {
 		if invisible(r) {

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// An invisible character hides no word from the list, and none in a word keeps it
-// from being found.
+// A blocked word is found in a text with invisible characters, and one that was stored with
+// invisible characters is found too.
 func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
