@@ -13,16 +13,16 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Caller is who may call and what for. ID 0 is the pair of the environment.
+// Caller is who may call, and what it may do. ID 0 is the built-in admin.
 type Caller struct {
 	ID     int64
 	Name   string   // the Basic user name
-	Salt   []byte   // of Proof; the same for all that a DB finds
-	Proof  []byte   // what TokenProof makes of Salt and the hash of the token
+	Salt   []byte   // of Proof; the same for all callers of one Store
+	Proof  []byte   // the TokenProof of Salt and the hash of the token
 	Roles  []string // submitter, sender, receiver, viewer, trigger, admin
 	Queues []string // the queues it may use; empty = all
 
-	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
+	BusinessTypes []string // of subscribe messages, that it may submit and look up; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 
@@ -38,10 +38,10 @@ type Caller struct {
 	AccountName string
 }
 
-// Account is the ID of the caller whose quotas and shares it uses.
+// Account returns the ID of the caller's account.
 func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
 
-// QuotaName is the name of the caller whose quotas and shares it uses.
+// QuotaName returns the name of the caller's account.
 func (c Caller) QuotaName() string { return cmp.Or(c.AccountName, c.Name) }
 
 // Grants are what the caller may do.
@@ -53,15 +53,15 @@ func (c Caller) Grants() Grants {
 	}
 }
 
-// TokenProof is what the database gives out instead of the SHA-256 of a token: it
-// tells who knows that.
+// TokenProof returns what the database returns instead of the SHA-256 of a token: it verifies a
+// token without revealing the hash.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
 	return proof[:]
 }
 
-// Knows says whether hash is the SHA-256 of the caller's token, in a time that does
-// not tell how much of it is right.
+// Knows reports whether hash is the SHA-256 of the caller's token. It takes the same time for any
+// hash.
 func (c Caller) Knows(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
 }
@@ -73,9 +73,9 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// ByName finds a caller, revoked ones too; task.CodeNotFound when there
-// is none. The caller of a list is looked up as the role of lists, over the
-// connection that the list is read by.
+// ByName returns a caller, revoked or not. The error is task.CodeNotFound if there is none. list
+// is set for a call that reads a list: then the caller is read with the read role, whose
+// connection the list needs anyway.
 func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
 	from := st.db.Hot
 	if list {
@@ -94,8 +94,8 @@ func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, er
 
 const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
 
-// Existing picks the names that callers have, revoked ones too. A name must be
-// text that Postgres can hold.
+// Existing returns those of the names that belong to callers, revoked or not. A name must be
+// text that Postgres can store.
 func (st *Store) Existing(ctx context.Context, names []string) ([]string, error) {
 	existing, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], existingCallersSQL, store.Unprepared, names)
 	return existing, store.Wrap("callers", err)

@@ -1,3 +1,7 @@
 // Package callers stores who may call, and what each caller may do. Tokens are stored as
 // hashes. Quotas and shares count all callers of one account together.
+//
+// A limited operator is an admin with queues. It may create callers and change those that it
+// manages (StoredCaller.Manages), within its own grants. Revoking or narrowing it does the same to
+// the callers that it made. The built-in admin is caller 0: it has no row and no limits.
 package callers

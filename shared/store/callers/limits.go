@@ -12,11 +12,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// limitsOf returns the row of an operator with queues; nil for one without limits. It
-// is read in the transaction of the change, so that what a process remembers of
-// the operator does not count.
+// limitsOf returns the row of a limited operator; nil for an operator without limits. It
+// is read in the transaction of the change, as a cached row may be old.
 func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller, error) {
-	if by.CallerID == 0 { // the pair of the environment has no row
+	if by.CallerID == 0 { // the built-in admin
 		return nil, nil
 	}
 	c, err := store.QueryOne[StoredCaller](ctx, tx, "operator", callerSQL, by.CallerID)
@@ -47,16 +46,16 @@ func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (St
 	return c, limits, err
 }
 
-// Manages says whether a caller exists for an operator: for one with queues itself and
-// the callers that it may name, as long as they may do no more than it may. nil is an
-// operator without limits.
+// Manages reports whether a caller exists for an operator. For a limited operator, that is itself
+// and the callers that it may name, if their grants do not exceed its own. A nil operator has no
+// limits.
 func (o *StoredCaller) Manages(c StoredCaller) bool {
 	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
 }
 
-// MayName says whether an operator may give a caller this name. Inboxes, conversations
-// and messages belong to a name and are not bounded by queues, so the names that an
-// operator with queues gives are its own name, a dot, and more.
+// MayName reports whether an operator may give a caller this name. Inboxes, conversations
+// and messages belong to a name and are not limited by queues, so the names that a limited
+// operator gives begin with its own name and a dot.
 func (o *StoredCaller) MayName(name string) bool {
 	return o == nil || strings.HasPrefix(name, o.Name+".")
 }
@@ -69,9 +68,9 @@ with recursive makers (id) as (
 )
 select exists (select from makers where id = $2)`
 
-// mustOwn refuses to change a caller that another operator with queues made, unless this
-// one is in the chain of its makers. A token or grants that it gave would otherwise remain
-// when the operator is revoked or narrowed, which only reaches callers that it made.
+// mustOwn refuses to change a caller that another limited operator made, unless o is in the
+// chain of its makers. Otherwise a token or grants from o would remain valid when o is
+// revoked or narrowed, which only changes callers that o made.
 func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy == nil {
 		return nil
@@ -88,8 +87,8 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 const adoptSQL = `
 update callers set account_id = $3, made_by = case id when $1 then $2 else made_by end where id = $1 or account_id = $1`
 
-// adopt makes the operator the maker of a caller that no operator with queues made: with a new
-// token it can act as the caller, and what it grants must end with it.
+// adopt makes a limited operator the maker of a caller that no limited operator made. With a new
+// token the operator can act as the caller, and what it grants must end when it is revoked.
 func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy != nil {
 		return nil
@@ -113,7 +112,7 @@ func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
 	return nil
 }
 
-// narrowerThan names the fields of theirs that go beyond g.
+// narrowerThan returns the fields in which theirs goes beyond g.
 func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
 	for _, list := range []struct {
 		name         string
@@ -159,8 +158,8 @@ func oneOrMoreOf(mine []string) string {
 	return fmt.Sprintf("must be some of %s", strings.Join(mine, ", "))
 }
 
-// narrowedTo returns what of g is within limits. ok is false if nothing would be left of a
-// list whose empty value means all, or no role.
+// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or if
+// nothing is left of a list for which empty means all.
 func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 	ok = true
 	for _, list := range []struct {

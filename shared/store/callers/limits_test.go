@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A new grant fails this test until the rule for an admin with queues is added here.
-func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
+// A new field of Grants fails this test until narrowerThan compares it.
+func TestNoGrantMayExceedTheOperators(t *testing.T) {
 	t.Parallel()
 	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}
 	operator := &StoredCaller{Name: "ops", Grants: mine}
@@ -25,7 +25,7 @@ func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
 			field.Set(reflect.New(field.Type().Elem()))
 			field.Elem().SetInt(1)
 		default:
-			t.Fatalf("%s: say what is wider", name)
+			t.Fatalf("%s: add a wider value of this type to the test", name)
 		}
 		require.False(t, manages(wider), name)
 		require.Error(t, operator.mayGrant("ops.a", wider), name)
@@ -33,7 +33,7 @@ func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
 	for _, all := range []Grants{
 		{Roles: mine.Roles, BusinessTypes: mine.BusinessTypes}, {Roles: mine.Roles, Queues: mine.Queues},
 	} {
-		require.False(t, manages(all), "an empty list stands for all")
+		require.False(t, manages(all), "an empty list means all")
 	}
 	require.True(t, manages(Grants{Roles: []string{"sender"}, Queues: mine.Queues, BusinessTypes: mine.BusinessTypes, BestPriority: mine.BestPriority}))
 }

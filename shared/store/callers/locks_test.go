@@ -11,13 +11,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// The functions have the roles hot and read.
+// Nothing that the roles hot and read may do delays a change of callers.
 func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, hash := storetest.OpenAt(t, url), sha256.Sum256([]byte("token"))
-	may := callers.Grants{Roles: []string{"submitter"}}
-	shop, err := db.Callers.Add(t.Context(), "shop", hash[:], may, storetest.BuiltIn)
+	grants := callers.Grants{Roles: []string{"submitter"}}
+	shop, err := db.Callers.Add(t.Context(), "shop", hash[:], grants, storetest.BuiltIn)
 	require.NoError(t, err)
 
 	read := storetest.ConnectAs(t, url, sandbox.Roles.Read)
@@ -38,7 +38,7 @@ func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
 	_, err = held.Exec(t.Context(), `lock table webhook_endpoints in access exclusive mode`)
 	require.NoError(t, err)
 
-	other, err := db.Callers.Add(t.Context(), "other", hash[:], may, storetest.BuiltIn)
+	other, err := db.Callers.Add(t.Context(), "other", hash[:], grants, storetest.BuiltIn)
 	require.NoError(t, err)
 	_, err = db.Callers.RotateToken(t.Context(), shop.ID, hash[:], storetest.BuiltIn)
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ type Grants struct {
 	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
 }
 
-// StoredCaller is a row of callers without what proves who calls.
+// StoredCaller is a row of callers without the hash of the token.
 type StoredCaller struct {
 	ID   int64
 	Name string
@@ -39,7 +39,7 @@ type StoredCaller struct {
 	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
 }
 
-// account is the ID of the caller whose quotas and shares it uses.
+// account returns the ID of the caller's account.
 func (c StoredCaller) account() int64 {
 	if c.AccountID != nil {
 		return *c.AccountID
@@ -66,16 +66,16 @@ insert into callers (name, token_hash, roles, queues, business_types, receives, 
 values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0), $11, $12) returning ` + callerColumns
 
 // countMadeSQL counts the callers of an account. Those that were revoked within a day count
-// too: otherwise an operator could make any number, one after the other.
+// too: otherwise an operator could create and revoke any number of them.
 const countMadeSQL = `
 select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
 
-// Add lets a new caller in. tokenHash is the SHA-256 of its token, 32
-// bytes. task.CodeConflict when the name was ever given. A caller that a limited operator
-// makes belongs to the operator's account, which may have Config.OperatorCallers of them:
-// task.CodeForbidden for more.
-func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Grants, by store.Operator) (c StoredCaller, err error) {
-	if err := may.check(); err != nil {
+// Add creates a caller. tokenHash is the SHA-256 of its token. A caller that a limited operator
+// makes belongs to the operator's account, which may have Config.OperatorCallers of them. The error
+// is task.CodeConflict if a caller has the name, revoked or not, or task.CodeForbidden if it is more
+// than the operator may grant or create.
+func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants Grants, by store.Operator) (c StoredCaller, err error) {
+	if err := grants.check(); err != nil {
 		return c, err
 	}
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -83,7 +83,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Gra
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		if err := limits.mayGrant(name, may); err != nil {
+		if err := limits.mayGrant(name, grants); err != nil {
 			return store.AuditEntry{}, err
 		}
 		var madeBy, account *int64
@@ -100,8 +100,8 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Gra
 			}
 		}
 		c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
-			store.NotNull(may.Roles), store.NotNull(may.Queues), store.NotNull(may.BusinessTypes), store.NotNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes,
-			may.MaxWaitingTasks, may.BestPriority, madeBy, account)
+			store.NotNull(grants.Roles), store.NotNull(grants.Queues), store.NotNull(grants.BusinessTypes), store.NotNull(grants.Receives), grants.MaxWaitingMessages, grants.MaxWaitingBytes,
+			grants.MaxWaitingTasks, grants.BestPriority, madeBy, account)
 		return store.AuditEntry{Action: "caller.create", Subject: c.subject(), Before: "", After: c.json()}, err
 	})
 	if store.Violates(err, "callers_name_key") {
@@ -111,11 +111,11 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, may Gra
 }
 
 // lockCallersSQL lets one change of callers run at a time: a limited operator that is being
-// revoked or narrowed must not make another caller meanwhile. Of the roles of the functions only
-// that of admin may take this lock; any could take an advisory lock, and so prevent a revocation.
+// revoked or narrowed must not make another caller meanwhile. Only the role of the function admin
+// may take this lock. Any role could take an advisory lock, and so prevent a revocation.
 const lockCallersSQL = `lock table callers in share row exclusive mode`
 
-// changeCallers is asAdmin for a change of callers.
+// changeCallers is AuditedAsAdmin with the lock of lockCallersSQL.
 func (st *Store) changeCallers(ctx context.Context, by store.Operator, change func(tx pgx.Tx) (store.AuditEntry, error)) error {
 	return st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		if _, err := tx.Exec(ctx, lockCallersSQL); err != nil {
@@ -125,7 +125,7 @@ func (st *Store) changeCallers(ctx context.Context, by store.Operator, change fu
 	})
 }
 
-// lockCallerSQL does not wait for the foreign keys of rows that other roles insert.
+// lockCallerSQL does not wait for transactions of other roles that insert rows with foreign keys to the caller.
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for no key update`
 
 const updateCallerSQL = `
@@ -134,32 +134,32 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// Update changes what a caller may do. The callers that it made may do no more than
-// it from then on; also are those that this changed, or revoked if nothing was left that they
-// may do. task.CodeNotFound when there is no such caller, task.CodeConflict when it is
-// revoked, task.CodeForbidden when it is more than the operator may grant or when another
-// limited operator made the caller (see StoredCaller.mustOwn).
-func (st *Store) Update(ctx context.Context, id int64, may Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+// Update changes what a caller may do, and reduces the grants of the callers that it made to its
+// own. also has those that this changed, or revoked because nothing was left of their grants. The
+// error is task.CodeNotFound if there is no such caller, task.CodeConflict if it is revoked, or
+// task.CodeForbidden if it is more than the operator may grant or if another limited operator made
+// the caller (see StoredCaller.mustOwn).
+func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
-		may = may.over(c.Grants)
-		if err := may.check(); err != nil {
+		grants = grants.over(c.Grants)
+		if err := grants.check(); err != nil {
 			return c, err
 		}
 		if limits != nil && id == by.CallerID {
 			return c, task.Refuse(task.CodeForbidden, "an admin with queues does not change what it may do itself")
 		}
-		if err := limits.mayGrant(c.Name, may); err != nil {
+		if err := limits.mayGrant(c.Name, grants); err != nil {
 			return c, err
 		}
-		if may.equal(c.Grants) {
+		if grants.equal(c.Grants) {
 			return c, nil
 		}
-		if len(c.narrowerThan(may)) > 0 {
+		if len(c.narrowerThan(grants)) > 0 {
 			if err := limits.adopt(ctx, tx, c); err != nil {
 				return c, err
 			}
 		}
-		after, err := updateCaller(ctx, tx, id, may)
+		after, err := updateCaller(ctx, tx, id, grants)
 		if err == nil {
 			also, err = narrowMade(ctx, tx, after, by)
 		}
@@ -168,12 +168,12 @@ func (st *Store) Update(ctx context.Context, id int64, may Grants, by store.Oper
 	return c, also, err
 }
 
-func updateCaller(ctx context.Context, tx pgx.Tx, id int64, may Grants) (StoredCaller, error) {
-	return store.QueryOne[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, store.NotNull(may.Roles), store.NotNull(may.Queues), store.NotNull(may.BusinessTypes), store.NotNull(may.Receives),
-		may.MaxWaitingMessages, may.MaxWaitingBytes, may.MaxWaitingTasks, may.BestPriority)
+func updateCaller(ctx context.Context, tx pgx.Tx, id int64, grants Grants) (StoredCaller, error) {
+	return store.QueryOne[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, store.NotNull(grants.Roles), store.NotNull(grants.Queues), store.NotNull(grants.BusinessTypes), store.NotNull(grants.Receives),
+		grants.MaxWaitingMessages, grants.MaxWaitingBytes, grants.MaxWaitingTasks, grants.BestPriority)
 }
 
-// over completes a change with what was before.
+// over returns g with the values of before where g has nil.
 func (g Grants) over(before Grants) Grants {
 	for list, old := range map[*[]string][]string{
 		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
@@ -189,7 +189,7 @@ func (g Grants) over(before Grants) Grants {
 	return g
 }
 
-// check refuses what limits nothing: an admin is limited by queues.
+// check refuses business types for an admin, as they would not limit it.
 func (g Grants) check() error {
 	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
 		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
@@ -204,7 +204,7 @@ func (g Grants) equal(h Grants) bool {
 		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
 }
 
-// orNone is a limit, or 0 for none.
+// orNone returns the limit; 0 = none.
 func orNone(limit *int64) int64 {
 	if limit == nil {
 		return 0
@@ -215,7 +215,7 @@ func orNone(limit *int64) int64 {
 const rotateCallerSQL = `
 update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
 
-// RotateToken replaces a caller's token by the one whose SHA-256 is given. The errors are
+// RotateToken replaces a caller's token. tokenHash is the SHA-256 of the new one. The errors are
 // those of Update.
 func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
 	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
@@ -226,8 +226,8 @@ func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by
 	})
 }
 
-// changeCaller changes a caller that is not revoked, under its lock. limits are those
-// of the operator.
+// changeCaller locks a caller that is not revoked, and changes it. limits are those of
+// the operator.
 func (st *Store) changeCaller(ctx context.Context, id int64, action string, by store.Operator,
 	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -250,13 +250,14 @@ func (st *Store) changeCaller(ctx context.Context, id int64, action string, by s
 const revokeCallerSQL = `
 update callers set revoked_at = now() where id = $1 returning ` + callerColumns
 
-// disableEndpointsSQL shows that no events are posted to a revoked caller.
+// disableEndpointsSQL disables the endpoints of a revoked caller, to show that no events are posted
+// to them.
 const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
 
-// endpointsTimeout is how long a revocation waits for endpoints that others have locked. These stay
-// enabled: deliver posts nothing to them all the same, since their caller is revoked.
+// endpointsTimeout is how long a revocation waits for endpoints that others have locked. If it
+// expires, they stay enabled. deliver posts nothing to them anyway, since their caller is revoked.
 const endpointsTimeout = "100ms"
 
 func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
@@ -285,9 +286,9 @@ with recursive made (id) as (
 )
 select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
-// changeMade changes the callers that a caller made, directly or by others, and are not
-// revoked. change returns a caller as it is afterwards, or as it is if it stays. Each change
-// is an audit entry.
+// changeMade changes the callers that a caller made, directly or through others, and that are
+// not revoked. change returns a caller after the change, unchanged if there is none. Each change
+// has an audit entry.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
 	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
 	if err != nil {
@@ -307,29 +308,29 @@ func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, 
 	return changed, tx.SendBatch(ctx, &audit).Close()
 }
 
-// narrowMade takes from the callers that a caller made what it may not do itself. An admin
-// without queues has no limits.
+// narrowMade reduces the grants of the callers that a caller made to its own. An admin without
+// queues has no limits.
 func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
 	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
 		return nil, nil
 	}
 	return changeMade(ctx, tx, maker.ID, by, func(c StoredCaller) (StoredCaller, string, error) {
-		may, ok := c.narrowedTo(maker.Grants)
+		grants, ok := c.narrowedTo(maker.Grants)
 		var err error
 		switch {
 		case !ok:
 			c, err = revokeCaller(ctx, tx, c.ID)
 			return c, "caller.revoke", err
-		case !may.equal(c.Grants):
-			c, err = updateCaller(ctx, tx, c.ID, may)
+		case !grants.equal(c.Grants):
+			c, err = updateCaller(ctx, tx, c.ID, grants)
 		}
 		return c, "caller.update", err
 	})
 }
 
-// Revoke revokes a caller permanently, and with it the callers that it made; also are
-// those of them that were not revoked. A caller already revoked stays so without an error;
-// task.CodeNotFound when there is none.
+// Revoke revokes a caller permanently, and the callers that it made. also has those of them
+// that were not revoked before. Revoking a caller again changes nothing. The error is
+// task.CodeNotFound if there is none.
 func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
@@ -350,8 +351,7 @@ func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c Sto
 
 const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
-// ByID finds a caller, revoked ones too; task.CodeNotFound when there is
-// none.
+// ByID returns a caller, revoked or not. The error is task.CodeNotFound if there is none.
 func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 	c, err := store.QueryOne[StoredCaller](ctx, st.db.Read, "caller", callerSQL, id)
 	return c, store.Wrap("caller", err)
@@ -359,7 +359,8 @@ func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 
 const namedSQL = `select ` + callerColumns + ` from callers where id = any($1::bigint[]) or name = $2 order by id limit $3`
 
-// Named returns the callers of the ids and of the name, revoked ones too; "" is none.
+// Named returns the callers with one of the ids or with the name, revoked or not. The name "" is
+// of no caller.
 func (st *Store) Named(ctx context.Context, ids []int64, name string) ([]StoredCaller, error) {
 	found, _, err := store.QueryPage[StoredCaller](ctx, st.db.Read, len(ids)+1, namedSQL, ids, name)
 	return found, store.Wrap("names of callers", err)
@@ -370,9 +371,9 @@ select ` + callerColumns + ` from callers
 where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))
 order by id limit $3`
 
-// List lists the callers by id, revoked ones too. after is the last id of
-// the page before, 0 for the first page. limits are those of the operator, or nil: they
-// select by name alone, so that no page shows other ids; see Manages for the rest.
+// List lists the callers by id, revoked or not. after is the last id of the previous page, 0
+// for the first page. limits are those of the operator, or nil. They select by name alone, so
+// that no page shows ids of others; the rest is checked by Manages.
 func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {
