@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Alert is one incident: from when the value of a queue or stream was over its
-// threshold until it was well below.
+// Alert is one incident: it begins when the value of a queue or stream exceeds its
+// threshold, and ends when the value is well below.
 type Alert struct {
 	ID task.ID
 	task.Alert
@@ -23,8 +23,8 @@ type Alert struct {
 	ClearedValue *float64   `json:"cleared_value"` // what cleared it; nil = it is open
 }
 
-// AtEvent reads an alert as it was when an event of its kind happened, from the
-// JSON of its row; nil = the event is of no alert. What cannot be read stays empty, so that
+// AtEvent reads an alert from the JSON of its row, as it was when an event of this kind happened.
+// A nil row is of another event and gives nil. Fields that cannot be read stay empty, so that the
 // other events are published.
 func AtEvent(row *string, kind string) *Alert {
 	if row == nil {
@@ -42,24 +42,24 @@ func AtEvent(row *string, kind string) *Alert {
 
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
-// mostQueues bounds what a check reads besides the queues with an open alert or a threshold of their
-// own. Callers choose the names of queues.
-const mostQueues = "1000"
+// maxCheckedQueues limits the queues that a check reads besides those with an open alert or a threshold of
+// their own. Callers choose the names of queues, so there may be very many.
+const maxCheckedQueues = "1000"
 
-// pendingSQL counts the pending tasks of the queues $1 and of those with most.
+// pendingSQL counts the pending tasks of the queues $1 and of those with the most.
 const pendingSQL = `
 select queue, count(*) from task_live where state = 1 group by queue
-order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + mostQueues + `
+order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + maxCheckedQueues + `
 `
 
-// countedSQL are the results since $1 that the failure rate counts, as
+// countedSQL selects the results since $1 that count for the failure rate, as
 // task.Task.FailureCounts does: 5 is expired, 6 cancelled.
 const countedSQL = `
 select id, status from task_done
 where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
 
-// anyFailureSQL counts to the end, and what it counts is found first: one that
-// stops early, or goes by the index on failures, is planned to walk the history.
+// anyFailureSQL counts all results of the window. For a query that stops at the first failure, or
+// that can use the index on failures, the planner would choose to read the history.
 const anyFailureSQL = `select count(*) filter (where status = 3) > 0 from (` + countedSQL + `) d`
 
 // resultsSQL counts the results since $1 of the queues $2, and of those with most failures among the
@@ -69,13 +69,14 @@ select t.queue, count(*), count(*) filter (where d.status = 3)
 from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
 group by t.queue
 having t.queue = any($2::text[]) or count(*) >= $3
-order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) desc, t.queue limit cardinality($2::text[]) + ` + mostQueues + `
+order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) desc, t.queue limit cardinality($2::text[]) + ` + maxCheckedQueues + `
 `
 
 // alertsJob is the name of the job in upkeep, which one instance runs at a time.
 const alertsJob = "alerts"
 
-// Checking may take a twentieth of an instance's time, whatever it costs.
+// alertCheckShare limits checks to a twentieth of an instance's time: after a check, no other runs
+// for 20 times as long as it took.
 const alertCheckShare = 20
 
 // Check reads the queues, raises the alerts that are due and clears those that are over, each
@@ -85,10 +86,10 @@ const alertCheckShare = 20
 // Check does nothing; maintenance clears open alerts. Its cost grows with the pending tasks
 // and, after failures, with the results of the window, never with the history.
 func (st *Store) Check(ctx context.Context) (again bool, err error) {
-	if !st.alerts.On() {
+	if !st.rules.On() {
 		return false, nil
 	}
-	pause := st.alerts.CheckInterval() / 3
+	pause := st.rules.CheckInterval() / 3
 	began := time.Now()
 	after := st.nextAlertCheck.Load()
 	if began.UnixNano() < after || !st.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
@@ -96,17 +97,17 @@ func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	}
 	_, due, err := st.db.BeginJob(ctx, alertsJob, pause)
 	if err != nil || !due {
-		return true, store.Wrap("watch", err)
+		return true, store.Wrap("check alerts", err)
 	}
 	again, err = st.checkNow(ctx)
 	pause = max(pause, alertCheckShare*time.Since(began))
 	st.nextAlertCheck.Store(began.Add(pause).UnixNano())
-	return again || err != nil, store.Wrap("watch", err)
+	return again || err != nil, store.Wrap("check alerts", err)
 }
 
-// ClearIfOff clears what is open when all thresholds are switched off.
+// ClearIfOff clears the open alerts of queues if all thresholds are switched off.
 func (st *Store) ClearIfOff(ctx context.Context) error {
-	if st.alerts.On() {
+	if st.rules.On() {
 		return nil
 	}
 	_, err := st.checkNow(ctx)
@@ -127,7 +128,7 @@ type alertSnapshot struct {
 	open     []task.Alert
 	ids      map[task.Alert]task.ID // of the open ones, without their values
 	queues   map[string]task.QueueLoad
-	failures bool // some that count, within the window
+	failures bool // a result within the window is a failure that counts
 }
 
 func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err error) {
@@ -137,22 +138,22 @@ func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err er
 		if err := s.readAlerts(ctx, tx, false); err != nil {
 			return err
 		}
-		if st.alerts.Backlog.On() {
-			if err := s.readPending(ctx, tx, st.alerts); err != nil {
+		if st.rules.Backlog.On() {
+			if err := s.readPending(ctx, tx, st.rules); err != nil {
 				return err
 			}
 		}
-		if !st.alerts.FailureRate.On() {
+		if !st.rules.FailureRate.On() {
 			return nil
 		}
-		return s.readResults(ctx, tx, st.alerts)
+		return s.readResults(ctx, tx, st.rules)
 	})
 	return s, err
 }
 
 // readAlerts finds the open alerts, those of streams or those of queues.
 func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, streams bool) error {
-	var id *task.ID // null in the one row that there is without open alerts
+	var id *task.ID // null in the only row if no alert is open
 	var kind *task.AlertKind
 	var queue *string
 	var threshold *float64
@@ -198,11 +199,11 @@ func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.A
 }
 
 const (
-	// lockAlertsSQL comes before the others, whose snapshots then have what
-	// another look did meanwhile.
+	// lockAlertsSQL runs first, so that the other statements see what a concurrent
+	// check has committed.
 	lockAlertsSQL = `select pg_advisory_xact_lock(7310003)`
 
-	// raiseAlertsSQL raises nothing where an alert was open after the look, $6.
+	// raiseAlertsSQL does not raise an alert again that was cleared since the time of the snapshot, $6.
 	raiseAlertsSQL = `
 with raised as (
     insert into alerts (id, kind, queue, value, threshold)
@@ -223,38 +224,38 @@ with cleared as (
 insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
-// decideAlerts writes what the domain makes of a look, and tells whether there
-// will be more to see.
+// decideAlerts raises and clears alerts by a snapshot, and reports whether another check is
+// needed.
 func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
-	raised, cleared := st.alerts.CheckQueues(s.queues, s.open)
+	raised, cleared := st.rules.CheckQueues(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
 	return again, st.writeAlerts(ctx, s, raised, cleared)
 }
 
-// writeAlerts writes what was decided after the look s, each alert once however
-// many do so.
+// writeAlerts writes what was decided by the snapshot s. Each alert is written once, however
+// many instances do so.
 func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
 	if len(raised)+len(cleared) == 0 {
 		return nil
 	}
 	newIDs, oldIDs := store.Column(raised, func(task.Alert) task.ID { return task.NewID() }), store.Column(cleared, s.idOf)
 	notifier := st.db.NewNotifier()
-	var begun, over []task.ID // by this look and no other
+	var raisedIDs, clearedIDs []task.ID // by this call
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
 		notifier.CollectIDs(batch.Queue(raiseAlertsSQL, newIDs,
-			store.Column(raised, alertKind), store.Column(raised, alertQueue), store.Column(raised, alertValue), store.Column(raised, alertThreshold), s.at), &begun)
-		notifier.CollectIDs(batch.Queue(clearAlertsSQL, oldIDs, store.Column(cleared, alertValue)), &over)
+			store.Column(raised, alertKind), store.Column(raised, alertQueue), store.Column(raised, alertValue), store.Column(raised, alertThreshold), s.at), &raisedIDs)
+		notifier.CollectIDs(batch.Queue(clearAlertsSQL, oldIDs, store.Column(cleared, alertValue)), &clearedIDs)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	if err := notifier.Notify(err); err != nil {
 		return err
 	}
-	for _, id := range begun {
+	for _, id := range raisedIDs {
 		st.onAlert(id, raised[slices.Index(newIDs, id)], false)
 	}
-	for _, id := range over {
+	for _, id := range clearedIDs {
 		st.onAlert(id, cleared[slices.Index(oldIDs, id)], true)
 	}
 	return nil
@@ -263,28 +264,28 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each
 // with its event in the same commit. open means that one is open now. used returns the used
 // part of each stream's size. It is called after the open alerts were read, since an older
-// result could raise again what has just been cleared. Streams that it leaves out keep their
+// result could raise an alert again that has just been cleared. Streams that it leaves out keep their
 // alerts; its error is returned after the rest is written.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	var s alertSnapshot
 	s.ids = map[task.Alert]task.ID{}
 	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
-		return false, store.Wrap("watch streams", err)
+		return false, store.Wrap("check stream alerts", err)
 	}
 	var parts map[string]float64
-	var askErr error
-	if st.alerts.StreamFull > 0 {
-		parts, askErr = used(ctx)
+	var usedErr error
+	if st.rules.StreamFull > 0 {
+		parts, usedErr = used(ctx)
 	}
-	raised, cleared := st.alerts.CheckStreams(parts, s.open)
+	raised, cleared := st.rules.CheckStreams(parts, s.open)
 	open = len(raised)+len(s.open) > len(cleared)
 	if err := st.writeAlerts(ctx, s, raised, cleared); err != nil {
-		return open, store.Wrap("watch streams", err)
+		return open, store.Wrap("check stream alerts", err)
 	}
-	return open, askErr
+	return open, usedErr
 }
 
-// idOf finds an open alert, whatever its value is now.
+// idOf returns the id of an open alert, whatever its value is now.
 func (s *alertSnapshot) idOf(a task.Alert) task.ID {
 	a.Value = 0
 	return s.ids[a]
@@ -295,8 +296,8 @@ func alertQueue(a task.Alert) string      { return a.Queue }
 func alertValue(a task.Alert) float64     { return a.Value }
 func alertThreshold(a task.Alert) float64 { return a.Threshold }
 
-// Cursor is where a page of alerts begins: after this one, which was open or
-// was not. The zero place is the first page's.
+// Cursor is the last alert of the previous page, and whether it was open. Zero is for the first
+// page.
 type Cursor struct {
 	Open bool
 	ID   task.ID
@@ -308,8 +309,8 @@ where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) a
 order by cleared_at is null desc, id desc
 limit $4`
 
-// List lists the alerts of some queues, or with none those of all queues and streams: open ones
-// first, each part newest first.
+// List lists the alerts of some queues. If queues is empty, it lists those of all queues and
+// streams. Open alerts come first, then cleared ones, each newest first.
 func (st *Store) List(ctx context.Context, queues []string, after Cursor, limit int) (page []Alert, more bool, err error) {
 	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.OrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)

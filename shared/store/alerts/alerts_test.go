@@ -21,11 +21,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func watching(c *stores.Config) {
+func withThresholds(c *stores.Config) {
 	c.Alerts = task.AlertRules{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: task.Limits{"*": 10}}
 }
 
-// results makes n tasks of a queue that ended a while ago.
+// results inserts n final tasks of a queue that finished a time ago.
 func results(t *testing.T, conn *pgx.Conn, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `
@@ -39,8 +39,8 @@ select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from 
 	require.NoError(t, err)
 }
 
-// look has an instance look, as if it had not done so lately.
-func look(t *testing.T, db *storetest.DB) (again bool) {
+// check runs a check, as if no other had run lately.
+func check(t *testing.T, db *storetest.DB) (again bool) {
 	t.Helper()
 	db.Alerts.CheckSoon()
 	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'alerts'`)
@@ -63,7 +63,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	var events, raised, cleared atomic.Int64
 	instances := make([]*storetest.DB, 5)
 	for i := range instances {
-		instances[i] = storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+		instances[i] = storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
 			c.OnEvents = func() { events.Add(1) }
 			c.OnAlert = func(id task.ID, a task.Alert, over bool) {
 				want := task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}
@@ -80,10 +80,10 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 		})
 	}
 	all := func() (again bool) {
-		var looks sync.WaitGroup
+		var checks sync.WaitGroup
 		var more atomic.Bool
 		for _, db := range instances {
-			looks.Go(func() {
+			checks.Go(func() {
 				again, err := db.Alerts.CheckNow(context.Background())
 				if err != nil {
 					t.Error(err)
@@ -93,17 +93,17 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 				}
 			})
 		}
-		looks.Wait()
+		checks.Wait()
 		return more.Load()
 	}
-	require.False(t, all(), "there is nothing to see")
+	require.False(t, all(), "no alert is open")
 	for n := 1; n <= 3; n++ {
 		results(t, conn, "q", 15, 0, 2, 0, "")
 		results(t, conn, "q", 5, 0, 3, 1, "E")
 		require.True(t, all(), "it is open")
 		_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '10 minutes'`)
 		require.NoError(t, err)
-		require.False(t, all(), "it is over")
+		require.False(t, all(), "it is cleared")
 		require.EqualValues(t, 2*n, events.Load())
 		require.EqualValues(t, n, raised.Load())
 		require.EqualValues(t, n, cleared.Load())
@@ -112,7 +112,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 	list := alertList(t, db)
-	require.Len(t, list, 3, "an incident each")
+	require.Len(t, list, 3, "one for each incident")
 	for i, a := range list {
 		require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}, a.Alert)
 		require.NotNil(t, a.ClearedAt)
@@ -125,23 +125,23 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, slow, quick := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
+	conn, slow, quick := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
 	results(t, conn, "q", 20, 0, 3, 1, "")
 	early, err := slow.Alerts.ReadAlertSnapshot(t.Context())
 	require.NoError(t, err)
-	look(t, quick)
+	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
 	require.Len(t, alertList(t, quick), 1, "it is open")
 	_, err = conn.Exec(t.Context(), `delete from task_done`)
 	require.NoError(t, err)
-	look(t, quick)
+	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
-	require.Len(t, alertList(t, quick), 1, "it is over, and was seen before that")
+	require.Len(t, alertList(t, quick), 1, "the snapshot is older than the clearing")
 
 	results(t, conn, "q", 20, 0, 3, 1, "")
-	again := look(t, slow)
+	again := check(t, slow)
 	require.True(t, again)
 	require.Len(t, alertList(t, quick), 2)
 	late, err := slow.Alerts.ReadAlertSnapshot(t.Context())
@@ -152,58 +152,58 @@ func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 		require.NoError(t, err)
 	}
 	kinds, _ := quick.Outbox(t)
-	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second look has nothing left to clear")
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second check has nothing to clear")
 }
 
 func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
+	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds)
 	const failed = 3
 	results(t, conn, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
 	results(t, conn, "wechat", 100, 0, failed, int(task.Expired), "")
 	results(t, conn, "wechat", 100, 0, failed, int(task.Cancelled), "E")
 	results(t, conn, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
 	results(t, conn, "wechat", 16, 0, 2, 0, "")
-	require.False(t, look(t, db), "none that counts: no further look")
+	require.False(t, check(t, db), "no failure counts: no further check is needed")
 	results(t, conn, "wechat", 3, 0, failed, int(task.TimedOut), "")
-	require.True(t, look(t, db), "3 of 19 may become more")
+	require.True(t, check(t, db), "there are failures: another check is needed")
 	require.Empty(t, alertList(t, db))
 	results(t, conn, "sms", 100, 0, 2, 0, "")
 	results(t, conn, "wechat", 2, 0, failed, int(task.Rejected), "40003")
-	require.True(t, look(t, db))
+	require.True(t, check(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "wechat", Value: 5.0 / 21, Threshold: 0.2}, alertList(t, db)[0].Alert,
-		"each queue is judged alone")
+		"the rate is that of one queue")
 	require.Len(t, alertList(t, db), 1)
 }
 
 func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), watching)
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	for range 10 {
 		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" }))
 	}
-	require.False(t, look(t, db))
+	require.False(t, check(t, db))
 	require.Empty(t, alertList(t, db), "as many as the threshold; scheduled tasks do not count")
 	db.MustSubmit(t, storetest.Submission())
-	require.True(t, look(t, db))
+	require.True(t, check(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertBacklog, Queue: task.DefaultQueue, Value: 11, Threshold: 10}, alertList(t, db)[0].Alert)
 	db.MustClaim(t, "app", 2)
-	require.True(t, look(t, db), "9 are not well below 10")
+	require.True(t, check(t, db), "9 are not well below 10")
 	db.MustClaim(t, "app", 1)
-	require.False(t, look(t, db))
+	require.False(t, check(t, db))
 	require.EqualValues(t, 8, *alertList(t, db)[0].ClearedValue)
 }
 
 func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, on, off := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url)
+	conn, on, off := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url)
 	results(t, conn, "q", 100, 0, 3, 1, "")
 	off.Maintain(t)
 	require.Empty(t, alertList(t, off))
-	require.True(t, look(t, on))
+	require.True(t, check(t, on))
 	off.Maintain(t)
 	require.NotNil(t, alertList(t, off)[0].ClearedAt)
 }
@@ -211,13 +211,13 @@ func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, db, fresh := storetest.Owner(t, url), storetest.OpenAt(t, url, watching), storetest.OpenAt(t, url, watching)
-	require.False(t, look(t, db))
+	conn, db, fresh := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
+	require.False(t, check(t, db))
 	results(t, conn, "q", 100, 0, 3, 1, "")
 	for _, early := range []*storetest.DB{db, fresh} {
 		again, err := early.Alerts.Check(t.Context())
 		require.NoError(t, err)
-		require.True(t, again, "it must come again")
+		require.True(t, again, "another check is needed")
 		require.Empty(t, alertList(t, db))
 	}
 }
@@ -246,9 +246,9 @@ func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, watching)
+	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds)
 	results(t, conn, "q", 100, 0, 3, 1, "")
-	look(t, db)
+	check(t, db)
 	alert := alertList(t, db)[0].ID
 	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "no endpoint subscribes")
 	caller := func(name string, roles ...string) (id int64) {
@@ -256,7 +256,7 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 			name, roles).Scan(&id))
 		return id
 	}
-	ops, gone := caller("ops", "submitter", "admin"), caller("gone", "admin")
+	ops, revoked := caller("ops", "submitter", "admin"), caller("revoked", "admin")
 	var want []task.ID
 	for _, e := range []webhooks.Endpoint{
 		db.MustAddEndpoint(t, 0, "https://zero.example"), db.MustAddEndpoint(t, 0, "https://raised.example", "alert.raised"),
@@ -266,8 +266,8 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	}
 	db.MustAddEndpoint(t, 0, "https://cleared.example", "alert.cleared")
 	db.MustAddEndpoint(t, caller("shop", "submitter"), "https://shop.example")
-	db.MustAddEndpoint(t, gone, "https://gone.example")
-	_, err := conn.Exec(t.Context(), `update callers set revoked_at = now() where id = $1`, gone)
+	db.MustAddEndpoint(t, revoked, "https://gone.example")
+	_, err := conn.Exec(t.Context(), `update callers set revoked_at = now() where id = $1`, revoked)
 	require.NoError(t, err)
 	for range 2 {
 		require.Equal(t, 3, db.CountEvents(t, alert, 2, "alert.raised"))
@@ -276,7 +276,7 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	require.NoError(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
 	require.NoError(t, err)
-	require.ElementsMatch(t, want, got, "each once, as its caller's")
+	require.ElementsMatch(t, want, got, "once each")
 }
 
 func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
@@ -343,7 +343,7 @@ func TestMissingJobIsAnError(t *testing.T) {
 func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+	db, conn := storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
 		c.Alerts.Backlog = task.Limits{"*": 10, "watched": 1}
 	}), storetest.Owner(t, url)
 	fill := func(queue string, queues, n int) {
@@ -355,7 +355,7 @@ func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 		select gen_random_uuid(), 1, 5, 3, 0, 'watched' from generate_series(1, 2)`)
 	results(t, conn, "failing", 20, 0, 3, 1, "")
-	look(t, db)
+	check(t, db)
 	require.Equal(t, 3, open())
 	fill("many", 1200, 12)
 	_, err := conn.Exec(t.Context(), `
@@ -365,9 +365,9 @@ with t as (
 )
 insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
 	require.NoError(t, err)
-	look(t, db)
+	check(t, db)
 	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises some 1000")
 	results(t, conn, "next", 20, 0, 3, 1, "")
-	look(t, db)
-	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results take no place")
+	check(t, db)
+	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results do not count towards the limit")
 }

@@ -4,7 +4,7 @@ import "context"
 
 type Snapshot = alertSnapshot
 
-// CheckSoon lets the next Check of this process check again.
+// CheckSoon lets the next Check of this process run at once.
 func (st *Store) CheckSoon() { st.nextAlertCheck.Store(0) }
 
 func (st *Store) CheckNow(ctx context.Context) (again bool, err error) { return st.checkNow(ctx) }

@@ -10,16 +10,16 @@ import (
 // Store raises, clears and lists alerts.
 type Store struct {
 	db             *store.DB
-	alerts         task.AlertRules
+	rules          task.AlertRules
 	onAlert        func(id task.ID, a task.Alert, cleared bool)
 	nextAlertCheck atomic.Int64 // when Check may run again in this process, in Unix nanoseconds
 }
 
 // New returns the store of alerts. onAlert is called after the commit that raised or cleared an
-// alert, which has the value that did it. nil = no call.
+// alert. The alert has the value that raised or cleared it. nil = no call.
 func New(db *store.DB, rules task.AlertRules, onAlert func(id task.ID, a task.Alert, cleared bool)) *Store {
 	if onAlert == nil {
 		onAlert = func(task.ID, task.Alert, bool) {}
 	}
-	return &Store{db: db, alerts: rules, onAlert: onAlert}
+	return &Store{db: db, rules: rules, onAlert: onAlert}
 }

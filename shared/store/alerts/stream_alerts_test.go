@@ -22,7 +22,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	var raised, cleared atomic.Int64
 	instances := make([]*storetest.DB, 5)
 	for i := range instances {
-		instances[i] = storetest.OpenAt(t, url, watching, func(c *stores.Config) {
+		instances[i] = storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
 			c.Alerts.StreamFull = 0.8
 			c.OnAlert = func(_ task.ID, a task.Alert, over bool) {
 				if over {
@@ -36,14 +36,14 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 			}
 		})
 	}
-	away := errors.New("away")
-	all := func(used map[string]float64, asked error) (open bool) {
-		var looks sync.WaitGroup
+	unavailable := errors.New("unavailable")
+	all := func(used map[string]float64, usedErr error) (open bool) {
+		var checks sync.WaitGroup
 		var found atomic.Bool
 		for _, db := range instances {
-			looks.Go(func() {
-				open, err := db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
-				if !errors.Is(err, asked) {
+			checks.Go(func() {
+				open, err := db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, usedErr })
+				if !errors.Is(err, usedErr) {
 					t.Error(err)
 				}
 				if open {
@@ -51,19 +51,19 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 				}
 			})
 		}
-		looks.Wait()
+		checks.Wait()
 		return found.Load()
 	}
 	db := instances[0]
 	require.False(t, all(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
-	require.False(t, all(nil, away))
+	require.False(t, all(nil, unavailable))
 	for n := 1; n <= 2; n++ {
 		require.True(t, all(map[string]float64{"USERS": 0.9, "EVENTS": 0}, nil))
-		require.True(t, all(nil, away), "it stays")
-		require.True(t, all(map[string]float64{"EVENTS": 0}, away), "others are known, this one is not")
-		look(t, db)
+		require.True(t, all(nil, unavailable), "it stays open")
+		require.True(t, all(map[string]float64{"EVENTS": 0}, unavailable), "the use of this stream is not known")
+		check(t, db)
 		db.Maintain(t)
-		require.Nil(t, alertList(t, db)[0].ClearedAt, "who looks at queues leaves it alone")
+		require.Nil(t, alertList(t, db)[0].ClearedAt, "a check of queues does not clear it")
 		all(map[string]float64{"USERS": 0.5, "EVENTS": 0}, nil)
 		require.False(t, all(map[string]float64{"USERS": 0.5}, nil))
 		require.EqualValues(t, n, raised.Load())
@@ -76,7 +76,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	kinds, _ := db.Outbox(t)
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 
-	// It is no alert of a queue, not even of one that has the stream's name.
+	// It is not an alert of a queue, not even of a queue with the stream's name.
 	page, _, err := db.Alerts.List(t.Context(), []string{"USERS"}, alerts.Cursor{}, 50)
 	require.NoError(t, err)
 	require.Empty(t, page)
