@@ -18,8 +18,8 @@ type Operator struct {
 	Reason    string // in the operator's own words; "" = not said
 }
 
-// maxOperatorName is the width of operator_actions.caller_name.
-const maxOperatorName = 50
+// StoredName returns the name as it fits into a column varchar(50).
+func (o Operator) StoredName() string { return task.Cut(Storable(o.Name), 50) }
 
 const logActionSQL = `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
@@ -28,7 +28,7 @@ values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, ''
 // QueueAudit adds an audit entry to the transaction of its change. It is the only writer of
 // operator_actions. before and after are JSON or "".
 func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
-	batch.Queue(logActionSQL, o.CallerID, task.Cut(Storable(o.Name), maxOperatorName), o.RequestID, action, subject,
+	batch.Queue(logActionSQL, o.CallerID, o.StoredName(), o.RequestID, action, subject,
 		Storable(o.Reason), before, after)
 }
 

@@ -160,7 +160,7 @@ func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, f
 			return store.AuditEntry{}, err
 		}
 		filterText := store.MustJSON(filter)
-		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, task.Cut(store.Storable(by.Name), 50), by.RequestID, action, filterText, store.Storable(by.Reason), matched, token.Salt, token.Proof)
+		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, by.StoredName(), by.RequestID, action, filterText, store.Storable(by.Reason), matched, token.Salt, token.Proof)
 		return store.AuditEntry{Action: "bulk." + string(action), Subject: "bulk/" + id.String(), After: filterText}, err
 	})
 	return b, store.Wrap("start bulk change", err)
@@ -190,7 +190,7 @@ const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $
 // change that has ended is returned unchanged.
 func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		b, err = oneBulk(ctx, tx, stopBulkSQL, id, task.Cut(store.Storable(by.Name), 50))
+		b, err = oneBulk(ctx, tx, stopBulkSQL, id, by.StoredName())
 		if task.CodeOf(err) == task.CodeNotFound {
 			b, err = oneBulk(ctx, tx, bulkByIDSQL, id)
 			return store.AuditEntry{}, err

@@ -33,8 +33,8 @@ type Submission struct {
 	TTL         time.Duration
 	Draft       task.Draft
 
-	// Refused is why the request is refused. A request whose key is known is answered as a
-	// replay even then: once accepted, it stays accepted.
+	// Refused is why the request is refused. A request whose key is known is replayed even
+	// then: once accepted, it stays accepted.
 	Refused *task.Error
 
 	RequestID string

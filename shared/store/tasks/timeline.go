@@ -91,9 +91,9 @@ type timelineLine struct {
 	Fields json.RawMessage
 }
 
-// Timeline returns a page of a task's history in the order of time: at most limit lines of each
-// log, the newest first, as far as logs are kept. The next page has older lines; next is zero
-// on the last page.
+// Timeline returns a page of a task's history, sorted by time: the newest lines of each log, at
+// most limit of each, as far as logs are kept. The next page has older lines; next is zero on the
+// last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])
