@@ -36,11 +36,11 @@ type Client struct {
 	T              *testing.T
 	URL            string
 	User, Password string
-	Owner          *pgx.Conn // of the database; nil before Connect
-	Host           Host      // where the functions run, for Serve and Host
+	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
+	Host           Host      // the server that the functions run on; set by Serve, ServeHandler and Host.At
 }
 
-// NewClient returns the built-in admin of the functions at a URL.
+// NewClient returns a client that calls the functions at a URL as the built-in admin.
 func NewClient(t *testing.T, url string) *Client {
 	return &Client{T: t, URL: url, User: "admin", Password: "secret"}
 }
@@ -64,7 +64,7 @@ type Reply struct {
 	Body   map[string]any
 }
 
-// Data returns a field of the response's data.
+// Data returns one field of data.
 func (r Reply) Data(name string) any {
 	r.T.Helper()
 	data, ok := r.Body["data"].(map[string]any)
@@ -72,7 +72,7 @@ func (r Reply) Data(name string) any {
 	return data[name]
 }
 
-// List returns data that is a list.
+// List returns data, which must be a list of objects.
 func (r Reply) List() []map[string]any {
 	r.T.Helper()
 	items, ok := r.Body["data"].([]any)
@@ -84,7 +84,7 @@ func (r Reply) List() []map[string]any {
 	return list
 }
 
-// Fields returns the names of the fields that a 4xx complains about.
+// Fields returns the names of the fields that a 4xx refuses.
 func (r Reply) Fields() []string {
 	var names []string
 	fields, _ := r.Body["fields"].([]any)
@@ -133,11 +133,7 @@ func (s *Client) Tick(function string) Reply {
 // NewCaller creates a caller with one role and its queues, and returns its client.
 func (s *Client) NewCaller(name, role string, queues ...string) *Client {
 	s.T.Helper()
-	made := s.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q],"queues":%s}`, name, role, JSONList(queues)))
-	require.Equal(s.T, 200, made.Status, made.Text)
-	as := *s
-	as.User, as.Password = name, made.Data("token").(string)
-	return &as
+	return s.NewCallerWith(name, fmt.Sprintf(`"roles":[%q],"queues":%s`, role, JSONList(queues)))
 }
 
 // NewMessageReceiver creates a caller that may confirm messages to subjects, and
@@ -192,29 +188,29 @@ func (s *Client) LastStatement() time.Time {
 	return at
 }
 
-// StartWaiting makes a claim that finds nothing and returns once it waits.
+// StartWaiting starts a claim that finds nothing, and returns once the claim waits.
 func (s *Client) StartWaiting(path string) <-chan Reply {
 	s.T.Helper()
-	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements, which would count as activity
+	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements of a claim: preparing them later would count as a statement
 	return s.StartWaitingToo(path)
 }
 
-// StartWaitingToo is StartWaiting for a test in which another claim already waits: the statements are prepared.
+// StartWaitingToo is StartWaiting for a second claim: the statements are already prepared.
 func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	s.T.Helper()
-	before := s.LastStatement()
+	since := s.LastStatement()
 	response := make(chan Reply, 1)
 	go func() { response <- s.Get(path) }()
-	s.UntilWaiting(before)
+	s.UntilWaiting(since)
 	return response
 }
 
-// UntilWaiting returns when a claim that began after before waits: its last statement
-// reads whether its queue is paused.
-func (s *Client) UntilWaiting(before time.Time) {
+// UntilWaiting returns when a claim that began after since waits: the last statement of
+// such a claim reads whether its queue is paused.
+func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
 	Eventually(s.T, func() bool {
 		return s.Count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
-			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, before) > 0
+			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, since) > 0
 	}, "the claim waits")
 }

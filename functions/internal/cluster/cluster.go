@@ -23,7 +23,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// NoLoopback is the setting with which webhooks do not reach this machine, as in production.
+// NoLoopback is a setting: webhooks to this machine are refused, as in production.
 const NoLoopback = outgoingNetworks
 
 const outgoingNetworks = "SENDONCE_OUTGOING_NETWORKS="
@@ -38,16 +38,16 @@ type Cluster struct {
 	DatabaseURL string
 	Bin         string
 	Env         []string    // of each process that is started from now on
-	Client      *api.Client // of messages, or of all functions in one process
-	Admin       *Client     // the same with the database connected; its URL is Client's
+	Client      *api.Client // calls the function messages, or the process with all functions
+	Admin       *Client     // calls the same URL, and has the connection to the database
 
 	natsURL     string
 	natsOptions sandbox.NATSOptions // of the next start
 
-	mu        sync.Mutex // guards the maps: the proxy of the trigger reads addresses meanwhile
+	mu        sync.Mutex // guards the fields below: the proxy of the trigger reads addresses concurrently
 	processes map[string]*sandbox.Process
 	addresses map[string]string
-	broker    *nats.Conn
+	natsConn  *nats.Conn
 }
 
 // New starts NATS beside a fresh database. No function runs yet.
@@ -56,7 +56,7 @@ func New(t *testing.T, env ...string) *Cluster {
 	return NewOn(t, sandbox.NewDatabase(t), env...)
 }
 
-// NewOn is New on a migrated database.
+// NewOn is New with a database that is already migrated.
 func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	t.Helper()
 	options := sandbox.NATSOptions{Dir: t.TempDir()}
@@ -67,7 +67,7 @@ func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	return c
 }
 
-// NewAt is NewOn with NATS at a URL, which StartNATS does not start.
+// NewAt is NewOn with a NATS server of the test, which StartNATS cannot start.
 func NewAt(t *testing.T, databaseURL, natsURL string, env ...string) *Cluster {
 	t.Helper()
 	return &Cluster{
@@ -86,8 +86,8 @@ func Open(t *testing.T, env ...string) *Cluster {
 	return c
 }
 
-// OpenTwoPhase is Open with acceptance before saving and without a trigger; the
-// streams are there.
+// OpenTwoPhase is Open with TWO_PHASE_ENABLED and without a trigger. It creates the
+// streams.
 func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
@@ -96,7 +96,7 @@ func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	return c
 }
 
-// OpenMessages is New with the function messages alone.
+// OpenMessages is New with the function messages as the only process.
 func OpenMessages(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, env...)
@@ -127,14 +127,14 @@ func (c *Cluster) Start(function string, env ...string) string {
 	return at
 }
 
-// Restart starts all functions as one process, and has Client and Admin call it.
+// Restart starts all functions as one process, which Client and Admin then call.
 func (c *Cluster) Restart(env ...string) {
 	c.T.Helper()
 	c.use(c.Start(All, env...))
 }
 
 // StartAll is Restart with a trigger; it returns when the trigger is connected and has
-// made the streams.
+// created the streams.
 func (c *Cluster) StartAll(env ...string) {
 	c.T.Helper()
 	c.Restart(env...)
@@ -149,8 +149,8 @@ func (c *Cluster) StartRelay() {
 	c.StartTrigger(c.Start("relay"))
 }
 
-// StartEach starts every function as a process of its own, and a trigger with a proxy
-// that finds them also after a restart.
+// StartEach starts every function as a process of its own, and a trigger. The trigger
+// calls them through a proxy, which knows the new address of a function after a restart.
 func (c *Cluster) StartEach(env ...string) *Cluster {
 	c.T.Helper()
 	c.Env = append(c.Env, env...)
@@ -181,32 +181,29 @@ func (c *Cluster) StartFunctions(names ...string) {
 	}
 }
 
-// route leads /events/{function} to the function.
+// route sends /events/{function} to the newest process of the function.
 func (c *Cluster) route(r *httputil.ProxyRequest) {
 	if to, err := url.Parse(c.Address(strings.TrimPrefix(r.In.URL.Path, "/events/"))); err == nil {
 		r.SetURL(to)
 	}
 }
 
-// StartTrigger starts a trigger that calls the functions at an address.
-func (c *Cluster) StartTrigger(at string) *sandbox.Process {
+// StartTrigger starts a trigger that calls the functions at a URL.
+func (c *Cluster) StartTrigger(functionsURL string) *sandbox.Process {
 	c.T.Helper()
-	p := StartProcess(c.T, c.Bin, append(slices.Clone(c.Env), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+	p := StartProcess(c.T, c.Bin, append(slices.Clone(c.Env), "SENDONCE_FUNCTIONS_URL="+functionsURL), "trigger")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.processes["trigger"] = p
 	return p
 }
 
-// EnsureStreams makes the streams, as a trigger does.
+// EnsureStreams creates the streams: it starts a trigger that calls no function, and ends it.
 func (c *Cluster) EnsureStreams() {
 	c.T.Helper()
-	p := c.StartTrigger("http://127.0.0.1:1")
+	p := c.StartTrigger("http://127.0.0.1:1") // where nothing listens
 	js := c.JetStream()
-	Eventually(c.T, func() bool {
-		_, err := js.Stream(c.T.Context(), "ACCEPTED")
-		return err == nil
-	}, "the stream ACCEPTED")
+	Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "ACCEPTED"); return err == nil }, "the stream ACCEPTED")
 	_, err := p.Terminate(WaitLimit)
 	require.NoError(c.T, err)
 }
@@ -242,26 +239,27 @@ func (c *Cluster) API(function string) *api.Client {
 	return api.NewClient(at, "admin", "secret")
 }
 
-// At returns the built-in admin of the functions at an address, with the database.
-func (c *Cluster) At(address string) *Client {
-	s := NewClient(c.T, address)
+// At returns a client that calls a URL as the built-in admin, with the connection to the
+// database.
+func (c *Cluster) At(url string) *Client {
+	s := NewClient(c.T, url)
 	s.Owner = c.Admin.Owner
 	return s
 }
 
-// JetStream returns a connection with every permission. It is shared, and made anew
-// when NATS was stopped meanwhile.
+// JetStream returns a connection with every permission. All calls share it; after a stop
+// of NATS it is opened again.
 func (c *Cluster) JetStream() jetstream.JetStream {
 	c.T.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.broker == nil || !c.broker.IsConnected() {
+	if c.natsConn == nil || !c.natsConn.IsConnected() {
 		nc, err := nats.Connect(c.natsURL)
 		require.NoError(c.T, err)
 		c.T.Cleanup(nc.Close)
-		c.broker = nc
+		c.natsConn = nc
 	}
-	js, err := jetstream.New(c.broker)
+	js, err := jetstream.New(c.natsConn)
 	require.NoError(c.T, err)
 	return js
 }
@@ -357,7 +355,7 @@ func (c *Cluster) Save(to string, change ...func(*api.MessageRequest)) string {
 	return saved.ServerMsgID
 }
 
-// Accept submits a message to bob that may be acknowledged before it is saved.
+// Accept submits a message to bob with ack accepted: it may be acknowledged before it is saved.
 func (c *Cluster) Accept(key, data string) api.MessageAck {
 	c.T.Helper()
 	ack, err := c.Client.SubmitMessage(c.T.Context(), api.MessageRequest{ClientMsgID: key, To: "user:bob", Data: api.JSON(data), Ack: "accepted"})

@@ -21,14 +21,14 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Serve runs all functions in this process, on a fresh database, behind a real socket.
+// Serve serves all functions in this process over TCP, on a fresh database.
 func Serve(t *testing.T) *Client {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
 	return ServeHandler(t, Handler(t, url)).Connect(url)
 }
 
-// ServeHandler puts a handler behind a real socket.
+// ServeHandler serves a handler over TCP.
 func ServeHandler(t *testing.T, h http.Handler) *Client {
 	t.Helper()
 	web := httptest.NewServer(h)
@@ -45,7 +45,8 @@ func Handler(t *testing.T, databaseURL string) http.Handler {
 	return h
 }
 
-// NewEnv is Handler with what the functions share, after changes of its configuration.
+// NewEnv is Handler with changes of the configuration. It also returns the Env that the
+// functions share.
 func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := config(databaseURL)
@@ -70,8 +71,8 @@ func config(databaseURL string) settings.Config {
 // Host is one of the servers that all functions may run on.
 type Host struct {
 	Name string
-	// start returns its URL. nats is empty for none; with it, messages may be
-	// accepted before they are saved.
+	// start starts it and returns its URL. nats is the URL of NATS, "" for none; with
+	// NATS, messages may be accepted before they are saved.
 	start func(t *testing.T, databaseURL, nats string) string
 }
 
@@ -90,7 +91,7 @@ func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 	}
 }
 
-// startOwnServer serves in this process, so that the race detector sees it.
+// startOwnServer serves in this process, so that the race detector checks it.
 func startOwnServer(t *testing.T, databaseURL, nats string) string {
 	cfg := config(databaseURL)
 	cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, nats, bus.UserAll), Replicas: 1}
@@ -112,7 +113,7 @@ func startOwnServer(t *testing.T, databaseURL, nats string) string {
 	return "http://" + l.Addr().String()
 }
 
-// startFramework starts functions/framework.
+// startFramework starts functions/framework as a process.
 func startFramework(t *testing.T, databaseURL, nats string) string {
 	_, url := ServeByFramework(t, Settings(databaseURL, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
 	return url
@@ -131,7 +132,7 @@ func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, strin
 	return p, url
 }
 
-// At starts the host on a database and returns the built-in admin.
+// At starts the host on a database, and returns its client as the built-in admin.
 func (h Host) At(t *testing.T, databaseURL, nats string) *Client {
 	t.Helper()
 	s := NewClient(t, h.start(t, databaseURL, nats))
@@ -146,7 +147,8 @@ func (h Host) Serve(t *testing.T) *Client {
 	return h.At(t, url, "").Connect(url)
 }
 
-// ServeWithNATS is Serve with NATS, whose streams are there, and a connection to it.
+// ServeWithNATS is Serve with a NATS server that has all streams. It also returns a
+// connection to that server.
 func (h Host) ServeWithNATS(t *testing.T) (*Client, *nats.Conn) {
 	t.Helper()
 	broker, url := NewNATS(t), sandbox.NewDatabase(t)

@@ -14,17 +14,17 @@ import (
 )
 
 // StoredMessages returns the n messages that the stream MESSAGES holds, oldest first.
-func StoredMessages(o *Cluster, n int) []*jetstream.RawStreamMsg {
-	o.T.Helper()
-	stream, err := o.JetStream().Stream(o.T.Context(), "MESSAGES")
-	require.NoError(o.T, err)
-	info, err := stream.Info(o.T.Context())
-	require.NoError(o.T, err)
-	require.EqualValues(o.T, n, info.State.Msgs)
+func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
+	c.T.Helper()
+	stream, err := c.JetStream().Stream(c.T.Context(), "MESSAGES")
+	require.NoError(c.T, err)
+	info, err := stream.Info(c.T.Context())
+	require.NoError(c.T, err)
+	require.EqualValues(c.T, n, info.State.Msgs)
 	var all []*jetstream.RawStreamMsg
 	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
-		m, err := stream.GetMsg(o.T.Context(), seq)
-		require.NoError(o.T, err)
+		m, err := stream.GetMsg(c.T.Context(), seq)
+		require.NoError(c.T, err)
 		all = append(all, m)
 	}
 	return all
@@ -32,29 +32,30 @@ func StoredMessages(o *Cluster, n int) []*jetstream.RawStreamMsg {
 
 // RequireSentOnce waits until all messages are final, requires that each of n messages to
 // subjects was sent once and is in the stream once, and returns them from the stream.
-func RequireSentOnce(o *Cluster, n int) []*jetstream.RawStreamMsg {
-	o.T.Helper()
-	Eventually(o.T, func() bool { return o.Admin.Count(`select count(*) from message_live`) == 0 })
-	require.Equal(o.T, n, o.Admin.Count(`select count(*) from message_done d join messages m using (id)
-		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
-	messages, seen := StoredMessages(o, n), map[string]bool{}
+func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
+	c.T.Helper()
+	Eventually(c.T, func() bool { return c.Admin.Count(`select count(*) from message_live`) == 0 })
+	require.Equal(c.T, n, c.Admin.Count(`select count(*) from message_done d join messages m using (id)
+		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "each message used one send")
+	messages, seen := StoredMessages(c, n), map[string]bool{}
 	for _, m := range messages {
 		seen[m.Header.Get("ce-id")] = true
 	}
-	require.Len(o.T, seen, n, "each is there once")
+	require.Len(c.T, seen, n, "the stream has each message once")
 	return messages
 }
 
-// NewPointsService returns a receiver of orders with an inbox, and a count of its effects.
-func NewPointsService(o *Cluster) (*inbox.Receiver, func() int) {
-	o.T.Helper()
-	db, err := pgxpool.New(o.T.Context(), sandbox.NewEmptyDatabase(o.T))
-	require.NoError(o.T, err)
-	o.T.Cleanup(db.Close)
-	_, err = db.Exec(o.T.Context(), inbox.DDL+`create table effects (message_id text)`)
-	require.NoError(o.T, err)
-	caller := o.Admin.NewMessageReceiver("points", "msg.orders.>")
-	confirmer := inbox.Confirmer{BaseURL: o.Client.BaseURL, User: caller.User, Password: caller.Password, Consumer: "points"}
+// NewPointsService returns a receiver of order messages with an inbox, and a function that counts
+// its effects.
+func NewPointsService(c *Cluster) (*inbox.Receiver, func() int) {
+	c.T.Helper()
+	db, err := pgxpool.New(c.T.Context(), sandbox.NewEmptyDatabase(c.T))
+	require.NoError(c.T, err)
+	c.T.Cleanup(db.Close)
+	_, err = db.Exec(c.T.Context(), inbox.DDL+`create table effects (message_id text)`)
+	require.NoError(c.T, err)
+	caller := c.Admin.NewMessageReceiver("points", "msg.orders.>")
+	confirmer := inbox.Confirmer{BaseURL: c.Client.BaseURL, User: caller.User, Password: caller.Password, Consumer: "points"}
 	receiver := &inbox.Receiver{
 		DB: db, Consumer: "points", Confirm: confirmer.Confirm,
 		Effect: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
@@ -63,32 +64,32 @@ func NewPointsService(o *Cluster) (*inbox.Receiver, func() int) {
 		},
 	}
 	return receiver, func() (n int) {
-		require.NoError(o.T, db.QueryRow(o.T.Context(), `select count(*) from effects`).Scan(&n))
+		require.NoError(c.T, db.QueryRow(c.T.Context(), `select count(*) from effects`).Scan(&n))
 		return n
 	}
 }
 
-// Consume passes the messages of the stream MESSAGES to r.
-func Consume(o *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
-	o.T.Helper()
-	consumer, err := o.JetStream().CreateConsumer(o.T.Context(), "MESSAGES",
+// Consume passes the messages of the stream MESSAGES to r until the test ends.
+func Consume(c *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
+	c.T.Helper()
+	consumer, err := c.JetStream().CreateConsumer(c.T.Context(), "MESSAGES",
 		jetstream.ConsumerConfig{DeliverPolicy: from, AckPolicy: jetstream.AckExplicitPolicy})
-	require.NoError(o.T, err)
-	ctx := context.WithoutCancel(o.T.Context())
+	require.NoError(c.T, err)
+	ctx := context.WithoutCancel(c.T.Context())
 	running, err := consumer.Consume(func(m jetstream.Msg) {
 		if _, err := r.Receive(ctx, inbox.Message{ID: m.Headers().Get("ce-id"), Data: m.Data()}); err == nil {
 			_ = m.Ack() // if it is lost, the message is redelivered
 		}
 	})
-	require.NoError(o.T, err)
-	o.T.Cleanup(func() { running.Stop(); <-running.Closed() })
+	require.NoError(c.T, err)
+	c.T.Cleanup(func() { running.Stop(); <-running.Closed() })
 	return consumer
 }
 
-// InsertWaiting saves n messages to a subject at once, as many calls would.
+// InsertWaiting inserts n messages that are due to be sent to a subject, in one statement.
 func InsertWaiting(s *Client, n int) {
 	s.T.Helper()
-	s.Exec(`set session_replication_role = replica`) // skips foreign keys and triggers, which take long
+	s.Exec(`set session_replication_role = replica`) // skips foreign keys and triggers, which are slow
 	s.Exec(`with m as (
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'shop', g::text, 0, 'msg.orders.paid', 'order.paid', '{"order":4711}', false, 5, 1
@@ -99,15 +100,15 @@ func InsertWaiting(s *Client, n int) {
 }
 
 // WaitAllSent waits until every message is final; meanwhile runs before each check.
-func WaitAllSent(o *Cluster, meanwhile func()) {
-	o.T.Helper()
-	Eventually(o.T, func() bool {
+func WaitAllSent(c *Cluster, meanwhile func()) {
+	c.T.Helper()
+	Eventually(c.T, func() bool {
 		meanwhile()
-		return o.Admin.Count(`select count(*) from message_live`) == 0
+		return c.Admin.Count(`select count(*) from message_live`) == 0
 	}, "all are sent")
 }
 
-// MessagesIn returns how many messages a stream holds.
+// MessagesIn returns how many messages a stream has.
 func (c *Cluster) MessagesIn(stream string) int {
 	c.T.Helper()
 	s, err := c.JetStream().Stream(c.T.Context(), stream)

@@ -12,18 +12,18 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// NATSPassword is that of every NATS user.
+// NATSPassword is the password of every NATS user.
 const NATSPassword = "nats-secret"
 
-// NewNATS starts a server whose users have the permissions of a deployment. Its URL is
-// that of the NATS user of operators.
+// NewNATS starts a server whose users have the permissions of a deployment. Its URL has
+// the user of operators.
 func NewNATS(t testing.TB) *sandbox.NATS {
 	t.Helper()
 	return NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir()})
 }
 
-// NATSIn is NewNATS with options. The test fails when a component tries what its user
-// may not do.
+// NATSIn is NewNATS with options. The test fails when a component publishes or subscribes
+// to a subject that its NATS user must not use.
 func NATSIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
 	t.Helper()
 	return NATSFor(t, o, bus.StreamAccepted)
@@ -44,7 +44,7 @@ func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS
 	return n
 }
 
-// NATSURL returns the URL of a server of NewNATS for one user.
+// NATSURL returns the URL of a server of NewNATS with another user.
 func NATSURL(t testing.TB, server, user string) string {
 	t.Helper()
 	u, err := url.Parse(server)
@@ -64,10 +64,11 @@ func EnsureStreams(t testing.TB, server string) error {
 	return b.Ensure(t.Context())
 }
 
-// AsComponent returns an environment in which NATS_URL has the component's user.
+// AsComponent returns an environment in which NATS_URL has the NATS user of the function or
+// command that it starts.
 func AsComponent(t testing.TB, env []string, args ...string) []string {
 	t.Helper()
-	values := map[string]string{} // the last of each name
+	values := map[string]string{} // the last value of a name wins
 	for _, pair := range env {
 		name, value, _ := strings.Cut(pair, "=")
 		values[name] = value

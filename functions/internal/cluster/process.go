@@ -22,7 +22,7 @@ func Binary(t testing.TB) string {
 	return sandbox.Build(t, module+"functions/sendonce")
 }
 
-// Settings are those of a process on a database; it listens on a free port.
+// Settings returns the environment of a process on a database; the process listens on a free port.
 func Settings(databaseURL string, more ...string) []string {
 	return slices.Concat(sandbox.RolesEnv(), []string{
 		"DATABASE_URL=" + databaseURL, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
@@ -37,8 +37,8 @@ func StartServer(t *testing.T, databaseURL string, env ...string) (*Client, *san
 	return NewClient(t, Address(t, p)).Connect(databaseURL), p
 }
 
-// StartProcess is sandbox.StartProcess with the NATS user that the component has in a
-// deployment.
+// StartProcess is sandbox.StartProcess with AsComponent: the process uses NATS as the same
+// user as in a deployment.
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *sandbox.Process {
 	t.Helper()
 	return sandbox.StartProcess(t, bin, AsComponent(t, env, args...), args...)

@@ -19,7 +19,7 @@ import (
 type Receiver struct {
 	*httptest.Server
 	Mu      sync.Mutex
-	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil responds with 204
+	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the calls from 1; a nil Respond stands for 204
 	Headers []http.Header
 	Bodies  [][]byte
 }
@@ -43,7 +43,7 @@ func NewReceiver(t *testing.T, respond func(n int, w http.ResponseWriter, r *htt
 	return v
 }
 
-// RespondWith responds to each call with the next status, and repeats the last.
+// RespondWith responds to each call with the next status, and repeats the last status.
 func RespondWith(status ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status[min(n, len(status))-1]) }
 }

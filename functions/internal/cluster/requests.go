@@ -130,7 +130,7 @@ func (s *Client) ClaimOne(app string) (id, claim string) {
 }
 
 // HoldChange makes every change of one kind, such as "update on message_live", wait until
-// release. held returns when one waits.
+// release is called. held returns when a change waits.
 func HoldChange(s *Client, change string) (held, release func()) {
 	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
 		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
@@ -145,11 +145,11 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// ThisDatabase selects the locks of the database of a connection.
+// ThisDatabase is an SQL condition: the lock is in the current database.
 const ThisDatabase = `database = (select oid from pg_database where datname = current_database())`
 
-// ExhaustSends updates messages as the relay does after their last send, if nobody has
-// confirmed them.
+// ExhaustSends gives messages the state that they have after their last send when nobody
+// has confirmed them.
 func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
@@ -169,7 +169,7 @@ func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id st
 	}
 }
 
-// ScheduleInAnHour schedules a task of each queue.
+// ScheduleInAnHour submits one task to each queue, to be sent in an hour.
 func (s *Client) ScheduleInAnHour(queues ...string) {
 	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	for _, queue := range queues {
@@ -178,7 +178,7 @@ func (s *Client) ScheduleInAnHour(queues ...string) {
 	}
 }
 
-// RunMaintenance calls sweep until the maintenance has ended.
+// RunMaintenance calls sweep until no maintenance is left to do.
 func (s *Client) RunMaintenance() {
 	s.T.Helper()
 	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -27,11 +26,11 @@ type StreamReader struct {
 	Res   *http.Response
 	Body  *bufio.Reader
 	Close context.CancelFunc
-	Text  strings.Builder // all that was read
-	Last  string          // id to resume after
+	Text  strings.Builder // everything that was read
+	Last  string          // id of the last event, to resume after it
 }
 
-// OpenStream opens a stream and returns once the stream has begun.
+// OpenStream opens a stream, and returns once the server has sent the position where it begins.
 func OpenStream(s *Client, path string, header ...string) *StreamReader {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.T.Context()), 2*WaitLimit)
@@ -110,7 +109,7 @@ type SocketClient struct {
 	Socket *api.Socket
 }
 
-// OpenSocket opens a socket for a user and reads its mark.
+// OpenSocket opens a WebSocket of a user and reads its first frame, the position where it begins.
 func OpenSocket(s *Client, user string, after *int64) *SocketClient {
 	s.T.Helper()
 	socket, err := api.NewClient(s.URL, s.User, s.Password).Socket(s.T.Context(), user, api.StreamRequest{After: after})
@@ -139,7 +138,7 @@ func (c *SocketClient) Next() api.SocketFrame {
 	return f
 }
 
-// DecodeStrictly reads data that may hold nothing unknown.
+// DecodeStrictly decodes JSON, which must have no unknown fields.
 func DecodeStrictly[T any](t *testing.T, data []byte) (v T) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -153,7 +152,7 @@ func (c *SocketClient) Ack() api.SocketAck {
 	c.T.Helper()
 	f := c.Next()
 	require.Equal(c.T, api.StreamAck, f.Event, "%s", f.Data)
-	require.Nil(c.T, f.ID, "it is no event of the stream")
+	require.Nil(c.T, f.ID, "a response is not an event of the stream")
 	return DecodeStrictly[api.SocketAck](c.T, f.Data)
 }
 
@@ -166,7 +165,7 @@ func (c *SocketClient) Refusal() api.SocketFailure {
 	return DecodeStrictly[api.SocketFailure](c.T, f.Data)
 }
 
-// Message waits for a message to the user and gives its event.
+// Message waits for a message to the user and returns its event.
 func (c *SocketClient) Message() (id int64, event cloudevents.Event) {
 	c.T.Helper()
 	f := c.Next()
@@ -180,7 +179,7 @@ func TextMessage(key, to, data string) api.MessageRequest {
 	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
 }
 
-// Ended returns what comes until the stream ends.
+// Ended returns a channel that gets the text up to the end of the stream, when it has ended.
 func (e *StreamReader) Ended() <-chan string {
 	done := make(chan string, 1)
 	go func() {
@@ -191,7 +190,7 @@ func (e *StreamReader) Ended() <-chan string {
 	return done
 }
 
-// Ended returns the error that ends a socket.
+// Ended returns a channel that gets the error that ended the socket.
 func (c *SocketClient) Ended() <-chan error {
 	done := make(chan error, 1)
 	go func() {

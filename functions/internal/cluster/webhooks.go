@@ -13,7 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// RegisterEndpoint registers a webhook endpoint and returns its path and its new secret, "" for a robot.
+// RegisterEndpoint registers a webhook endpoint, and returns its path and its new secret (""
+// for a robot).
 func RegisterEndpoint(s *Client, body string) (path, secret string) {
 	s.T.Helper()
 	registered := s.Post(EndpointsPath, body)
@@ -57,7 +58,7 @@ func WaitDeliveries(c *Cluster, state string, n int) []api.DeliveryResponse {
 	return page.Items
 }
 
-// MakeDue makes everything due that waits for another attempt.
+// MakeDue makes all pending deliveries and all messages with sends left due now.
 func MakeDue(c *Cluster) {
 	c.T.Helper()
 	c.Admin.Exec(`update webhook_deliveries set next_at = now() where state = 0`)
@@ -75,14 +76,14 @@ func Metrics(t *testing.T, base string) string {
 	return string(text)
 }
 
-// RequireSame requires the same strings in any order.
+// RequireSame requires that want and got have the same strings, in any order.
 func RequireSame(t *testing.T, want, got []string, what string) {
 	t.Helper()
 	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
 }
 
-// WaitAllDelivered waits until n deliveries have succeeded, none is pending and no event
-// waits to become one: a duplicate would have arrived by then.
+// WaitAllDelivered waits until n deliveries have succeeded, no delivery is pending and the
+// outbox has no event: a duplicate would have arrived by then.
 func WaitAllDelivered(c *Cluster, n int) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {
