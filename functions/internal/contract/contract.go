@@ -23,7 +23,7 @@ import (
 // Object is a node of openapi.yaml.
 type Object = map[string]any
 
-// Contract is openapi.yaml, read and compiled. All tests of a process share it.
+// Contract is openapi.yaml, parsed and compiled. All tests of a process share it.
 type Contract struct {
 	Doc        Object
 	Operations map[string]Place // by pattern, such as "GET /healthz"
@@ -79,8 +79,8 @@ var read = sync.OnceValues(func() (*Contract, error) {
 	return c, c.compiler.AddResource("openapi.json", c.Doc)
 })
 
-// closeObjects makes every used schema refuse unknown fields. The file itself allows them in
-// responses, so that clients tolerate new fields.
+// closeObjects makes every schema that is used refuse unknown fields. openapi.yaml allows them in
+// responses, so that clients accept new fields.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case Object:
@@ -174,8 +174,8 @@ func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 	return c.Check(schemaAt, value)
 }
 
-// find returns the operation that r calls. If there is none, response is the response to
-// unknown paths or methods in x-other-responses.
+// find returns the operation that r calls. If there is none, response is the response of
+// x-other-responses to unknown paths or methods.
 func (c *Contract) find(r *http.Request) (pattern string, operation, response Place) {
 	name := "NoSuchPath"
 	if path.Clean(r.URL.Path) == r.URL.Path {

@@ -18,7 +18,7 @@ func TestLint(t *testing.T) {
 	for _, under := range []string{"paths", "webhooks"} {
 		for route, item := range doc[under].(Object) {
 			for method, operation := range item.(Object) {
-				l.when(operation.(Object)["description"] == nil, Pointer(under, route, method), "has no description")
+				l.addIf(operation.(Object)["description"] == nil, Pointer(under, route, method), "has no description")
 			}
 		}
 	}
@@ -26,7 +26,7 @@ func TestLint(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(doc["components"].(Object))) {
 		for name := range doc["components"].(Object)[kind].(Object) {
 			at := Pointer("components", kind, name)
-			l.when(kind != "securitySchemes" && !l.uses["#"+at], at, "is referenced nowhere")
+			l.addIf(kind != "securitySchemes" && !l.uses["#"+at], at, "is referenced nowhere")
 		}
 	}
 	slices.Sort(l.problems)
@@ -34,12 +34,12 @@ func TestLint(t *testing.T) {
 }
 
 type lint struct {
-	uses     map[string]bool // references
+	uses     map[string]bool // the values of $ref
 	problems []string
 }
 
-func (l *lint) when(is bool, at, problem string) {
-	if is {
+func (l *lint) addIf(isProblem bool, at, problem string) {
+	if isProblem {
 		l.problems = append(l.problems, at+" "+problem)
 	}
 }
@@ -56,13 +56,13 @@ func (l *lint) walk(node any, at string) {
 			l.uses[ref] = true
 		}
 		isProperty := path.Base(path.Dir(at)) == "properties"
-		l.when(isProperty && n["default"] != nil, at, "has a default: generated clients then require the field")
+		l.addIf(isProperty && n["default"] != nil, at, "has a default: generated clients then require the field")
 		name := path.Base(at)
-		l.when(isProperty && n["type"] == "integer" && (name == "id" || strings.HasSuffix(name, "_id")), at, "is an id that is not a string")
-		l.when(n["type"] == "object" && n["properties"] == nil && n["additionalProperties"] == nil, at,
+		l.addIf(isProperty && n["type"] == "integer" && (name == "id" || strings.HasSuffix(name, "_id")), at, "is an id that is not a string")
+		l.addIf(n["type"] == "object" && n["properties"] == nil && n["additionalProperties"] == nil, at,
 			"is an object without properties: generated clients cannot fill it")
 		for name, child := range n {
-			l.when(child == nil, at, "has the name "+name+" without a value: is a comma unquoted?")
+			l.addIf(child == nil, at, "has the name "+name+" without a value: is a comma unquoted?")
 			if name != "example" && name != "examples" {
 				l.walk(child, at+Pointer(name))
 			}

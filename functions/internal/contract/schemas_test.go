@@ -103,16 +103,16 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	c := Read(t)
 	structs := apiStructs(t)
 	schemas := c.Doc["components"].(Object)["schemas"].(Object)
-	described := slices.Collect(maps.Values(queryTypes()))
+	queries := slices.Collect(maps.Values(queryTypes()))
 	for name, fields := range structs {
 		schema, ok := schemas[name].(Object)
 		if !ok {
-			require.Contains(t, described, name, "type %s has neither a schema nor a query string", name)
+			require.Contains(t, queries, name, "type %s has neither a schema nor a query string", name)
 			continue
 		}
 		want := byName(fields)
-		// The schema has these lists optional, as a change without a list leaves it as it is. The type has
-		// no omitempty, so that the client can send an empty list.
+		// In the schema these lists are optional: a change without a list keeps it. The type has no
+		// omitempty, so that the Go client can send an empty list.
 		if name == "CallerChange" {
 			for _, list := range []string{"queues", "business_types", "receives"} {
 				want[list] = property{kind: want[list].kind}
@@ -120,7 +120,7 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 		}
 		require.Equal(t, want, c.properties(schema), "type %s and its schema", name)
 	}
-	withoutType := []string{"CloudEvent", "Health", "TaskResults"} // TaskResults is a part of two schemas that have types
+	withoutType := []string{"CloudEvent", "Health", "TaskResults"} // two schemas that have types include TaskResults
 	for name, schema := range schemas {
 		_, isObject := schema.(Object)["properties"]
 		require.True(t, !isObject || structs[name] != nil || slices.Contains(withoutType, name), "schema %s has no type", name)
@@ -135,7 +135,7 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	}
 }
 
-// property is what a field of an API type and its schema must agree on. kind is a JSON type, "time",
+// property has what must be the same in a field of an API type and in its schema. kind is a JSON type, "time",
 // "any", or for a list "[]" and the kind of its items.
 type property struct {
 	kind               string

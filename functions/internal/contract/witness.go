@@ -94,7 +94,7 @@ func (w *Witness) remember(pattern string, status int, got []byte) {
 	w.Seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
 }
 
-// requestProblems returns what the contract refuses of a request that the service accepted.
+// requestProblems returns how a request that the service accepted breaks the contract.
 func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte) (problems []string) {
 	query := r.URL.Query()
 	named := map[string]bool{}
@@ -106,7 +106,7 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 		}
 	}
 	for name := range query {
-		if !named[name] && operation.Node["operationId"] != "claimByPost" { // which accepts those of GET
+		if !named[name] && operation.Node["operationId"] != "claimByPost" { // POST accepts the parameters of GET too
 			problems = append(problems, "the contract does not have the parameter "+name)
 		}
 	}
@@ -122,7 +122,7 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 		}
 		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(sent))
 		if fields, ok := value.(Object); ok {
-			maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil }) // null is absent
+			maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil }) // null means absent
 		}
 		if err = cmp.Or(err, c.Check(content.At+"/schema", value)); err != nil {
 			problems = append(problems, fmt.Sprintf("the contract refuses the request %s: %v", sent, err))
@@ -131,7 +131,8 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 	return problems
 }
 
-// headerProblems checks the headers that the contract lists or could list.
+// headerProblems checks the headers that the contract lists for a response, and reports headers of
+// Sendonce that it does not list.
 func (c *Contract) headerProblems(response Place, header http.Header) (problems []string) {
 	listed, _ := response.Node["headers"].(Object)
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -166,7 +167,7 @@ func (c *Contract) bodyProblems(response Place, header http.Header, got []byte) 
 	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}
-	if strings.HasPrefix(kind, "text/") { // is not JSON
+	if strings.HasPrefix(kind, "text/") { // not JSON
 		err = c.Check(content.At+"/schema", string(got))
 	} else {
 		err = c.CheckJSON(content.At+"/schema", got)
