@@ -18,14 +18,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Commands returns what the binary does beside serving.
+// Commands returns the commands of the binary, which it has beside serving functions.
 func Commands() []command.Command {
 	return []command.Command{
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
-		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
+		{Name: "archive", Help: "drop old logs, move tasks and messages that ended long ago to the archive tables and delete other old rows now, instead of a few at each sweep: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
-		command.New("trigger", "carry events from NATS to the functions; stays up, any number may run", runTrigger),
-		command.New("drain", "wait until every accepted message is saved, and print how many are not: before TWO_PHASE_ENABLED is taken back", save.Drain),
+		command.New("trigger", "deliver events from NATS to the functions; stays up, any number may run", runTrigger),
+		command.New("drain", "wait until every accepted message is saved, and print how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
 		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
 	}
 }
@@ -59,10 +59,10 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// migrateConfig is what migrate alone reads.
+// migrateConfig is the settings of the command migrate.
 type migrateConfig struct {
 	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
-	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if it has the password, too; empty = the built-in admin"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if the password is set, too; empty = the built-in admin"`
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
 }
 
@@ -95,25 +95,25 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 		fmt.Println("the database is up to date")
 	}
 	if cfg.TriggerUser != "" && cfg.TriggerPassword != "" && cfg.TriggerUser != env.Config.Username {
-		did, err := migrations.EnsureTrigger(ctx, conn, cfg.TriggerUser, cfg.TriggerPassword)
+		action, err := migrations.EnsureTrigger(ctx, conn, cfg.TriggerUser, cfg.TriggerPassword)
 		if err != nil {
 			return err
 		}
-		if did != "" {
-			fmt.Println(did, cfg.TriggerUser)
+		if action != "" {
+			fmt.Println(action, cfg.TriggerUser)
 		}
 	}
 	if env.Config.Roles.Hot == "" {
 		return nil
 	}
-	needed, err := migrations.MissingRevokes(ctx, conn)
-	for _, sql := range needed {
+	revokes, err := migrations.MissingRevokes(ctx, conn)
+	for _, sql := range revokes {
 		fmt.Printf("every user of this database may create objects in it: let an administrator run `%s`\n", sql)
 	}
 	return err
 }
 
-// reencrypt fails when a secret cannot be decrypted, after it has done all others.
+// reencrypt re-encrypts every secret that it can decrypt, and returns an error if it cannot decrypt one.
 func reencrypt(ctx context.Context, env *fn.Env, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("reencrypt takes no arguments")
@@ -124,10 +124,10 @@ func reencrypt(ctx context.Context, env *fn.Env, args []string) error {
 	if env.Config.EncryptionKeys == "" {
 		return fmt.Errorf("SENDONCE_ENCRYPTION_KEYS is not set")
 	}
-	done, err := env.Maintenance.Reencrypt(ctx)
-	fmt.Printf("encrypted with the first key: %d of webhook_endpoints, %d of provider_tokens\n", done.Endpoints, done.Tokens)
-	if err == nil && len(done.Failed) > 0 {
-		err = fmt.Errorf("%d rows stay as they are; set their key again: %w", len(done.Failed), errors.Join(done.Failed...))
+	result, err := env.Maintenance.Reencrypt(ctx)
+	fmt.Printf("encrypted with the first key: %d of webhook_endpoints, %d of provider_tokens\n", result.Endpoints, result.Tokens)
+	if err == nil && len(result.Failed) > 0 {
+		err = fmt.Errorf("%d rows were not changed; add their key to SENDONCE_ENCRYPTION_KEYS again: %w", len(result.Failed), errors.Join(result.Failed...))
 	}
 	return err
 }

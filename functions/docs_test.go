@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	update  = flag.Bool("update", false, "rewrite what is generated in docs")
-	writing sync.Mutex // held while a page is read or written
+	update = flag.Bool("update", false, "rewrite the generated parts of docs")
+	pageMu sync.Mutex // held while a page is read or written
 )
 
 const updateDocs = "go test ./functions -run TestDocs -update"
@@ -47,14 +47,14 @@ func generatedPart(t *testing.T, path, name string) (before, part, after string)
 // requirePart compares the text between the marks of name on a page, or writes it.
 func requirePart(t *testing.T, path, name, want string) {
 	t.Helper()
-	writing.Lock()
-	defer writing.Unlock()
-	before, has, after := generatedPart(t, path, name)
+	pageMu.Lock()
+	defer pageMu.Unlock()
+	before, part, after := generatedPart(t, path, name)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(before+"<!-- "+name+" -->\n"+want+"<!-- /"+name+" -->"+after), 0o644))
 		return
 	}
-	sandbox.RequireGolden(t, path, has, want, updateDocs)
+	sandbox.RequireGolden(t, path, part, want, updateDocs)
 }
 
 func settingsTable() string { return command.ConfigTable(Commands(), Catalogue()...) }
@@ -64,7 +64,7 @@ func TestDocsListEverySetting(t *testing.T) {
 	requirePart(t, "../docs/settings.md", "settings", settingsTable())
 }
 
-// In the Chinese table the meaning is written by hand, and everything else is generated.
+// In the Chinese table people write the meaning; everything else is generated.
 func TestDocsListEverySettingInChinese(t *testing.T) {
 	t.Parallel()
 	const page = "../docs/zh-CN/settings.md"
@@ -142,20 +142,20 @@ func TestDocsAreTheSameInBothLanguages(t *testing.T) {
 	chinese, err := filepath.Glob("../docs/zh-CN/*.md")
 	require.NoError(t, err)
 	require.Len(t, chinese, len(english))
-	names := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|").FindAllStringSubmatch(settingsTable(), -1)
-	facts := func(path string) (facts []string) {
+	settings := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|").FindAllStringSubmatch(settingsTable(), -1)
+	facts := func(path string) (blocks []string) {
 		text := readPage(t, path)
 		for _, block := range regexp.MustCompile("(?s)```sh\n.*?```").FindAllString(text, -1) {
-			facts = append(facts, regexp.MustCompile(`\s+#\s.*`).ReplaceAllString(block, ""))
+			blocks = append(blocks, regexp.MustCompile(`\s+#\s.*`).ReplaceAllString(block, ""))
 		}
-		calls := regexp.MustCompile(`/(?:api/v1|events)/[a-zA-Z0-9/{}_*-]+`).FindAllString(text, -1)
-		for _, name := range names {
-			if regexp.MustCompile(`\b` + name[1] + `\b`).MatchString(text) {
-				calls = append(calls, name[1])
+		names := regexp.MustCompile(`/(?:api/v1|events)/[a-zA-Z0-9/{}_*-]+`).FindAllString(text, -1)
+		for _, setting := range settings {
+			if regexp.MustCompile(`\b` + setting[1] + `\b`).MatchString(text) {
+				names = append(names, setting[1])
 			}
 		}
-		slices.Sort(calls)
-		return append(facts, slices.Compact(calls)...)
+		slices.Sort(names)
+		return append(blocks, slices.Compact(names)...)
 	}
 	for _, path := range append(english, "../README.md") {
 		other := filepath.Join("../docs/zh-CN", filepath.Base(path))

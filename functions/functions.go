@@ -1,5 +1,5 @@
-// Package functions lists every function of Sendonce, and the commands beside
-// them. Two programs serve them: functions/sendonce with our own server, and
+// Package functions lists every function of Sendonce, and the commands of the
+// binary. Two programs serve them: functions/sendonce with our own server, and
 // functions/framework with the server of the functions framework.
 package functions
 
@@ -23,7 +23,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Register registers the catalogue with the functions framework (see
+// Register registers all functions with the functions framework (see
 // fn.Register). A program whose main is generated calls it from an init:
 //
 //	func init() {

@@ -11,9 +11,9 @@ import (
 
 const module = "github.com/sendonce/sendonce/"
 
-// layers has what a package may import, of ours and from outside the standard library.
-// The longest prefix of a package's path decides. Imports point one way:
-// functions -> fn -> store -> domain.
+// layers lists what a package may import: packages of this module (ours) and of other modules
+// (outside). The layer of a package is the one with the longest prefix of its path. Imports
+// point one way: functions -> fn -> store -> task and message.
 var layers = map[string]struct{ ours, outside []string }{
 	"functions": {
 		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/settings", "shared/trigger", "shared/task", "migrations"},
@@ -24,11 +24,11 @@ var layers = map[string]struct{ ours, outside []string }{
 		ours:    []string{"functions", "shared/fn"},
 		outside: []string{"github.com/GoogleCloudPlatform/functions-framework-go"},
 	},
-	"functions/internal/cluster": { // of tests
+	"functions/internal/cluster": { // only for tests
 		ours:    []string{"functions", "shared/"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2", "github.com/jackc/pgx/v5", "github.com/nats-io/nats.go", "github.com/stretchr/testify"},
 	},
-	"functions/internal/contract": { // of tests
+	"functions/internal/contract": { // only for tests
 		ours:    []string{"shared/api"},
 		outside: []string{"github.com/santhosh-tekuri/jsonschema/v6", "github.com/stretchr/testify", "go.yaml.in/yaml/v4"},
 	},
@@ -45,17 +45,17 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/command": {ours: []string{"shared/auth", "shared/fn", "shared/config"}},
 	"shared/intake":  {ours: []string{"shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/auth":    {ours: []string{"shared/store/callers", "shared/task"}},
-	"shared/auth/authtest": { // of tests
+	"shared/auth/authtest": { // only for tests
 		ours: []string{"shared/store/callers", "shared/task"},
 	},
 	"shared/fn": {
 		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
-			"golang.org/x/sync/semaphore", // which pgx links too
+			"golang.org/x/sync/semaphore", // pgx links it too
 		},
 	},
-	// The stores of the subjects import the kernel and the subjects that they build on.
+	// The store of a subject imports shared/store and the stores of the subjects that it builds on.
 	"shared/store":             {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/store/admin":       {ours: []string{"shared/store", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
 	"shared/store/alerts":      {ours: []string{"shared/store", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
@@ -95,7 +95,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
 	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
-	"deploy":         {}, // tests alone
+	"deploy":         {}, // has only tests
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
 		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/task", "shared/text"},
@@ -131,7 +131,7 @@ func TestImportsPointOneWay(t *testing.T) {
 func layerOf(pkg string) string {
 	best := ""
 	for layer := range layers {
-		if (pkg == layer || strings.HasSuffix(layer, "/") && strings.HasPrefix(pkg, layer)) && len(layer) > len(best) {
+		if matches(layer, pkg) && len(layer) > len(best) {
 			best = layer
 		}
 	}

@@ -14,21 +14,20 @@ import (
 // triggerConfig is the settings of the command trigger.
 type triggerConfig struct {
 	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"URL of the event functions, to which /events/{function} is added; {function} in it, as in http://{function}:8000, is replaced by the name"`
-	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if it has the password, too; empty = the built-in admin"`
+	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if the password is set, too; empty = the built-in admin"`
 	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
 	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
 }
 
-// runTrigger carries events to the functions until ctx ends, and returns when what was under
-// way is settled, or with the reason why it could not begin. It knows no SQL: what it delivers
-// are wake-ups, and the rows that the functions find are the truth. Meanwhile it serves
-// probes and scrapes where a function would listen:
+// runTrigger delivers events to the functions until ctx ends, and returns when the deliveries
+// in progress have ended. It returns an error if it cannot start. It does not use Postgres: it
+// only passes events on. At the address where a function would listen, it serves
 //
-//   - /healthz is 503 when something here hangs, which only a restart cures (see
-//     trigger.Trigger.Alive). NATS or functions that are away are no reason.
-//   - /readyz is 503 while events are not carried, as without NATS, or not by all
-//     routes; it names those that do not run and says why.
-//   - /metrics has what was carried beside what every process counts.
+//   - /healthz: 503 when a route hangs, which only a restart can resolve (see
+//     trigger.Trigger.Alive), but not while NATS or the functions are unavailable;
+//   - /readyz: 503 while NATS is unavailable or a route does not pull; it names each such route
+//     and the cause;
+//   - /metrics: the counts of deliveries, and the metrics of every process.
 func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
 		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
@@ -52,31 +51,30 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if err != nil {
 		return err
 	}
-	// Probes are served until the last event is settled; without a response to them no
-	// events are carried.
-	serving, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	served := make(chan error, 1)
+	// Probes are served until the last delivery has ended. If their server fails, the trigger stops.
+	probesCtx, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopProbes()
+	ctx, stopTrigger := context.WithCancel(ctx)
+	defer stopTrigger()
+	probesErr := make(chan error, 1)
 	go func() {
-		served <- probes.Serve(serving)
-		stop()
+		probesErr <- probes.Serve(probesCtx)
+		stopTrigger()
 	}()
 	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
 	t.Run(ctx)
-	end()
-	return <-served
+	stopProbes()
+	return <-probesErr
 }
 
-// triggerRoutes returns the routes to the functions of the catalogue.
+// triggerRoutes returns the routes to the functions of Catalogue.
 func triggerRoutes(two settings.TwoPhase, tick time.Duration) []trigger.Route {
-	served := map[string]bool{}
+	exists := map[string]bool{}
 	for _, f := range Catalogue() {
-		served[f.Name] = true
+		exists[f.Name] = true
 	}
 	routes := slices.Concat(trigger.Routes(tick), trigger.SaveRoutes(trigger.SaveConfig{
 		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: tick,
 	}))
-	return slices.DeleteFunc(routes, func(r trigger.Route) bool { return !served[r.Function] })
+	return slices.DeleteFunc(routes, func(r trigger.Route) bool { return !exists[r.Function] })
 }

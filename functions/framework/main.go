@@ -1,7 +1,7 @@
 // Command framework serves the functions of Sendonce with the functions
 // framework's own server instead of ours. FUNCTION_TARGET picks one function;
-// unset or sendonce, it serves all. Settings are those of the binary; its other
-// commands are not here. docs/platform.md says when to use which.
+// unset or sendonce, it serves all. It has the settings of the binary sendonce, but
+// not its commands. docs/platform.md says when to use which.
 package main
 
 import (
