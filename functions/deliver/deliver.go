@@ -3,18 +3,17 @@
 //
 //	POST /events/deliver
 //
-// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Due
-// deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a process dies,
-// what it was posting is posted again, with the same webhook-id, when the lease ends. A slow or dead receiver does
-// not delay others for long: the concurrent posts to each destination are limited, and each account has at most a
+// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Any call
+// claims due deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its
+// deliveries are posted again when their leases end, with the same webhook-id. A slow or dead receiver does not
+// delay others for long: the concurrent posts to each destination are limited, and each account has at most a
 // quarter of all. A chat robot receives a text instead of the event, signed as its vendor defines if it has a secret.
 //
-// It also removes messages from the streams that no consumer needs any more, and raises and clears the alerts of
-// streams that are nearly full.
+// It also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
 //
 // If messages are delivered before they are saved, it also receives batches of accepted messages and publishes them.
-// The time of each publication comes back as an event, which it records, so that publishing does not wait for
-// Postgres.
+// Publishing must not wait for Postgres: deliver publishes the time of a delivery as an event, and records it when
+// it receives that event.
 package deliver
 
 import (
@@ -72,8 +71,8 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 			env.Log.Info("no public address to deliver to", "host", task.MaskNumbers(host), "cause", task.MaskNumbers(cause.Error()), "unlogged", unlogged)
 		}
 	}
-	telemetry.CollectValue(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, n webhooks.UnhealthyEndpoints) {
-		for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
+	telemetry.CollectValue(env.Metrics(), "the state of webhook endpoints", env.Webhooks.UnhealthyEndpoints, func(s *metrics.Scrape, endpoints webhooks.UnhealthyEndpoints) {
+		for state, n := range map[string]int{"failing": endpoints.Failing, "disabled": endpoints.Disabled} {
 			s.Gauge("webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), "state", state)
 		}
 	})
@@ -107,8 +106,8 @@ func (d *deliverer) isDraining() bool {
 	}
 }
 
-// event publishes an accepted message, records an event of Sendonce, and for anything else, such as a tick, posts what
-// is due.
+// event publishes an accepted message, or records an event that endpoints can subscribe to. For anything else, such as
+// a tick, it posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
@@ -126,7 +125,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	return d.deliver(ctx, c)
 }
 
-// batch records events of Sendonce and publishes accepted messages.
+// batch records the events that endpoints can subscribe to, and publishes the accepted messages.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted, toRecord []streamevent.Event
 	for i := range events {
@@ -156,8 +155,8 @@ func isSubscribable(e *streamevent.Event) bool {
 	return subscribable
 }
 
-// buryPoison stores the event as a dead letter if err is poison, which no retry can cure, so that the other events of
-// the batch are not retried. It returns any other err.
+// buryPoison stores the event as a dead letter if err is poison: no retry can succeed. Then the other events of the
+// batch are not retried either. It returns any other err.
 func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
@@ -213,22 +212,22 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 	return refused, nil
 }
 
-// recordEach records each event alone, to find those that make Postgres refuse the batch.
+// recordEach records each event alone, to find the events for which Postgres refuses the batch.
 func (d *deliverer) recordEach(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	for i := range events {
-		one, err := d.record(ctx, events[i:i+1])
+		refusedAlone, err := d.record(ctx, events[i:i+1])
 		if err != nil {
 			return nil, err
 		}
-		if one[0] != nil {
-			refused[i] = one[0]
+		if refusedAlone[0] != nil {
+			refused[i] = refusedAlone[0]
 		}
 	}
 	return refused, nil
 }
 
-// maxEventText bounds the id and the type of an event, in bytes. Those of relay's events are shorter.
+// maxEventText limits the id and the type of an event, in bytes each. The events of relay have shorter ones.
 const maxEventText = 255
 
 func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
@@ -254,7 +253,7 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	return webhooks.RecordedEvent{ID: e.ID, Kind: kind, Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
-// settleTime is the part of a call's time that is left to settle posts.
+// settleTime is reserved at the end of a call to settle posts.
 const settleTime = 5 * time.Second
 
 // deliver posts everything that is due, and schedules the next call.
@@ -263,7 +262,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if err == nil && due {
 		var started bool
 		if started, err = d.post(ctx, c); !started {
-			// The call that is posting schedules an earlier wake-up, unless its process dies.
+			// The call that is posting schedules an earlier wake-up. This one is for the case that its process dies.
 			d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 		}
 		if err != nil || !started {
@@ -290,8 +289,8 @@ func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err err
 	var webhooksStarted, messagesStarted bool
 	var webhooksErr, messagesErr error
 	var both sync.WaitGroup
-	both.Go(func() { webhookCount, webhooksStarted, webhooksErr = drain(ctx, d, until, d.webhooks()) })
-	both.Go(func() { messageCount, messagesStarted, messagesErr = drain(ctx, d, until, d.messages()) })
+	both.Go(func() { webhookCount, webhooksStarted, webhooksErr = runPipeline(ctx, d, until, d.webhooks()) })
+	both.Go(func() { messageCount, messagesStarted, messagesErr = runPipeline(ctx, d, until, d.messages()) })
 	both.Wait()
 	c.Log("webhooks", webhookCount, "messages", messageCount)
 	return webhooksStarted && messagesStarted, errors.Join(webhooksErr, messagesErr)

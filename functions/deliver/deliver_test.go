@@ -30,7 +30,7 @@ func TestOutcomeReachesEndpoint(t *testing.T) {
 	signing, err := w.Client.SigningSecret(t.Context())
 	require.NoError(t, err)
 	event := endpoint.Event(t, 1, registered.Secret)
-	require.Equal(t, event, callback.Event(t, 1, signing.Secret), "both get the same")
+	require.Equal(t, event, callback.Event(t, 1, signing.Secret), "both receive the same event")
 	require.Equal(t, "sendonce.task.succeeded.v1", event.Type)
 	require.Equal(t, id, event.Subject)
 	require.Len(t, event.Sequence, 20)
@@ -137,20 +137,20 @@ func TestDeliveryIsSettledAfterTriggerDied(t *testing.T) {
 func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	shaky := cluster.NewReceiver(t, cluster.RespondWith(500, 302, 200))
-	secret := w.AddEndpoint(shaky.URL).Secret
+	failing := cluster.NewReceiver(t, cluster.RespondWith(500, 302, 200))
+	secret := w.AddEndpoint(failing.URL).Secret
 	w.FinishTask()
-	first := shaky.Event(t, 1, secret)
+	first := failing.Event(t, 1, secret)
 	events, err := w.JetStream().Stream(t.Context(), "EVENTS")
 	require.NoError(t, err)
-	require.NoError(t, events.Purge(t.Context()), "what is recorded does not need the stream")
+	require.NoError(t, events.Purge(t.Context()), "a recorded event is not needed in the stream")
 	for n := 2; n <= 3; n++ {
 		cluster.WaitDeliveries(w, "pending", 1)
 		cluster.Eventually(t, func() bool {
 			return w.Admin.Count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = $1`, n-1) == 1
 		})
 		cluster.MakeDue(w)
-		again := shaky.Event(t, n, secret)
+		again := failing.Event(t, n, secret)
 		require.Equal(t, first, again, "the same event under the same id")
 	}
 	delivered := cluster.WaitDeliveries(w, "delivered", 1)[0]
@@ -160,7 +160,7 @@ func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 
 	_, err = w.Client.ResendDelivery(t.Context(), delivered.ID)
 	require.NoError(t, err)
-	require.Equal(t, first.ID, shaky.Event(t, 4, secret).ID)
+	require.Equal(t, first.ID, failing.Event(t, 4, secret).ID)
 	cluster.WaitDeliveries(w, "delivered", 1)
 }
 
@@ -169,7 +169,7 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	w := cluster.Open(t)
 	gone, other, all := cluster.NewReceiver(t, cluster.RespondWith(410)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(gone.URL)
-	secret, everything := w.AddEndpoint(other.URL, "webhook.disabled").Secret, w.AddEndpoint(all.URL).Secret
+	secret, allSecret := w.AddEndpoint(other.URL, "webhook.disabled").Secret, w.AddEndpoint(all.URL).Secret
 	first := w.FinishTask()
 	event := other.Event(t, 1, secret)
 	require.Equal(t, "sendonce.webhook.disabled.v1", event.Type)
@@ -179,18 +179,18 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	require.Equal(t, "gone", data.Reason)
 	cluster.Eventually(t, func() bool { return all.Calls() == 2 })
 	second := w.FinishTask()
-	subjects := []string{all.Event(t, 1, everything).Subject, all.Event(t, 2, everything).Subject, all.Event(t, 3, everything).Subject}
-	cluster.RequireSame(t, []string{first, registered.ID, second}, subjects, "others get the second task")
+	subjects := []string{all.Event(t, 1, allSecret).Subject, all.Event(t, 2, allSecret).Subject, all.Event(t, 3, allSecret).Subject}
+	cluster.RequireSame(t, []string{first, registered.ID, second}, subjects, "other endpoints still receive events")
 	cluster.WaitDeliveries(w, "pending", 0)
-	now, err := w.Client.Endpoint(t.Context(), registered.ID)
+	disabled, err := w.Client.Endpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
-	require.False(t, now.Enabled)
+	require.False(t, disabled.Enabled)
 	require.Equal(t, 1, gone.Calls(), "nothing more is delivered")
 
 	require.NoError(t, w.Client.DeleteEndpoint(t.Context(), registered.ID))
 	w.Admin.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, registered.ID) // published too late
 	third := w.FinishTask()
-	require.Equal(t, third, all.Event(t, 4, everything).Subject)
+	require.Equal(t, third, all.Event(t, 4, allSecret).Subject)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from event_outbox`) == 0 })
 	require.Equal(t, 1, other.Calls(), "an event without the endpoint's data is not published")
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
@@ -233,8 +233,8 @@ func TestPrivateAddressesAreNotCalled(t *testing.T) {
 	t.Parallel()
 	w := cluster.New(t, "SENDONCE_SAFETY_TICK=1s")
 	w.Restart()
-	inside := cluster.NewReceiver(t, nil)
-	w.AddEndpoint(inside.URL) // while the operator allowed it
+	private := cluster.NewReceiver(t, nil)
+	w.AddEndpoint(private.URL) // while the settings allow loopback
 	_, err := w.Process(cluster.All).Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 	w.StartAll(cluster.NoLoopback)
@@ -244,15 +244,15 @@ func TestPrivateAddressesAreNotCalled(t *testing.T) {
 	})
 	d := cluster.WaitDeliveries(w, "pending", 1)[0]
 	require.Contains(t, d.Tries[0].Error, "SENDONCE_OUTGOING_NETWORKS")
-	require.Zero(t, inside.Calls())
+	require.Zero(t, private.Calls())
 }
 
-func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
+func TestPoisonEventBecomesADeadLetterAlone(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)
 	secret := w.AddEndpoint(shop.URL).Secret
-	require.Equal(t, w.FinishTask(), shop.Event(t, 1, secret).Subject) // so the streams exist
+	require.Equal(t, w.FinishTask(), shop.Event(t, 1, secret).Subject) // now the streams exist
 	nc, err := nats.Connect(w.NATS.URL())
 	require.NoError(t, err)
 	defer nc.Close()
@@ -338,7 +338,7 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	require.Equal(t, finished[0], first.Subject)
 }
 
-func TestTestEventIsSignedAndRetriedAsAllOthers(t *testing.T) {
+func TestTestEventIsSignedAndResent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	receiver := cluster.NewReceiver(t, cluster.RespondWith(500, 204))

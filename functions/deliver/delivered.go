@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deliveredType is the type of an event that lists messages that were delivered before they were saved, with the time.
-// push publishes it, because push must not wait for Postgres, and recordDelivered handles it later.
+// deliveredType is the type of an event that has the time when messages were delivered before they were saved. push
+// publishes it, because push must not wait for Postgres, and recordDelivered records it later.
 const deliveredType = "sendonce.message.delivered.v1"
 
 // deliveredData is the data of an event of deliveredType.
@@ -31,8 +31,8 @@ type deliveredMessage struct {
 	Fingerprint string  `json:"fp"`
 }
 
-// publishDelivered publishes the time of a delivery. If that fails, the time when the relay sends the messages again is
-// recorded instead.
+// publishDelivered publishes the time of a delivery. If that fails, the messages get a later time: that of their send by
+// the relay.
 func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
 	if len(messages) == 0 {
 		return

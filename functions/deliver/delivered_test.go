@@ -30,7 +30,7 @@ func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, and all is read
+	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, but not reading
 	require.NoError(t, err)
 	began := time.Now()
 	w.StartTrigger(w.Client.BaseURL)
@@ -38,7 +38,7 @@ func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	at := deliveredAt(w, id, "accepted")
 	require.WithinRange(t, at, began, w.Inbox("bob")[0].Time)
 	require.NoError(t, tx.Commit(t.Context()))
-	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "and not when it was saved")
+	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "the time of the delivery, not of the saving")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.Inbox("bob"), 1)
 }
@@ -55,12 +55,12 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 		ids[i] = w.Accept(fmt.Sprint("stalled-", i), `1`).ServerMsgID
 	}
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+1 })
-	w.Accept("last", `1`) // once it is delivered, the times of those before it are taken
+	w.Accept("last", `1`) // when it is delivered, deliver has the times of the earlier messages
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+2 })
-	received := time.Now()
+	resumed := time.Now()
 	proxy.Resume()
 	for _, id := range ids {
-		require.False(t, deliveredAt(w, id, "sent").After(received), "Postgres has learned of it later")
+		require.False(t, deliveredAt(w, id, "sent").After(resumed), "a time from before Postgres was reachable again")
 	}
 }
 
@@ -73,7 +73,7 @@ func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, so only push delivers
+	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, so only push delivers
 	require.NoError(t, err)
 	w.StartTrigger(w.Client.BaseURL)
 	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.silent","data":1,"ack":"accepted"}`)

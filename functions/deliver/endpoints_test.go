@@ -14,22 +14,22 @@ import (
 func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
-	secret := w.AddEndpoint(locked.URL).Secret
+	unsigned, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	secret := w.AddEndpoint(unsigned.URL).Secret
 	neighbour := w.AddEndpoint(other.URL)
-	w.Admin.Exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, locked.URL)
+	w.Admin.Exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, unsigned.URL)
 
 	w.FinishTask()
 	other.Event(t, 1, neighbour.Secret)
 	require.NoError(t, w.Process(cluster.All).WaitFor(t.Context(), "signing secret cannot be decrypted"))
-	require.Zero(t, locked.Calls())
+	require.Zero(t, unsigned.Calls())
 	waiting := cluster.WaitDeliveries(w, "pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
-	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
+	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, unsigned.URL)
 	cluster.MakeDue(w)
-	locked.Event(t, 1, secret)
+	unsigned.Event(t, 1, secret)
 }
 
 // Messages that cannot be signed wait until their lease ends. They use up neither the concurrent posts nor the log.
@@ -37,27 +37,27 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	w := cluster.Open(t)
-	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	unsigned, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	w.Admin.NewCaller("shop", "submitter").Get(cluster.SigningSecretPath)
 	setSecret := func(value string) {
 		w.Admin.Exec(`update webhook_endpoints set ` + value + ` where url is null and caller_id = (select id from callers where name = 'shop')`)
 	}
 	setSecret(`description = secret, secret = 'enc2.00000000.AAAA'`)
-	insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'shop'`), locked.URL, n)
+	insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'shop'`), unsigned.URL, n)
 
 	w.Save(other.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return other.Calls() == 1 })
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`) == n
 	}, "all wait for the end of their lease, and no send is used up")
-	require.Zero(t, locked.Calls())
+	require.Zero(t, unsigned.Calls())
 	require.Equal(t, 1, strings.Count(w.Process(cluster.All).Output(), "signing secret cannot be decrypted"))
 
 	setSecret(`secret = description`)
 	cluster.MakeDue(w)
 	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_done`) == n+1 }, "all are delivered")
-	require.GreaterOrEqual(t, locked.Calls(), n, "more if a post was running when it was made due")
+	require.GreaterOrEqual(t, unsigned.Calls(), n, "more if a post was running when it was made due")
 }
 
 func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {

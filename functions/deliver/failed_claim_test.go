@@ -12,12 +12,12 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// blockClaims makes claims of webhooks wait. waiting returns how many wait; fail makes these fail and lets later ones go on.
+// blockClaims makes claims of webhooks wait. waiting returns how many wait; fail cancels the one that waits, and lets later claims run.
 func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail func()) {
 	t.Helper()
-	held, err := cluster.NewClient(t, "").Connect(w.DatabaseURL).Owner.Begin(t.Context())
+	tx, err := cluster.NewClient(t, "").Connect(w.DatabaseURL).Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = held.Exec(t.Context(), `select pg_advisory_xact_lock(4711)`)
+	_, err = tx.Exec(t.Context(), `select pg_advisory_xact_lock(4711)`)
 	require.NoError(t, err)
 	w.Admin.Exec(`create function block_claim() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(4711); return new; end $$`)
 	w.Admin.Exec(`create trigger block_claim before update of claims on webhook_deliveries for each row execute function block_claim()`)
@@ -25,7 +25,7 @@ func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail fun
 	return func() int { return w.Admin.Count(`select count(*)` + blocked) }, func() {
 		t.Helper()
 		require.Equal(t, 1, w.Admin.Count(`select count(pg_cancel_backend(pid))`+blocked))
-		require.NoError(t, held.Rollback(t.Context()))
+		require.NoError(t, tx.Rollback(t.Context()))
 	}
 }
 
@@ -65,8 +65,8 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 	}
 }
 
-// A message of a caller that does not exist, which only a function that was taken over can write,
-// is not posted. The messages of others are.
+// A message of a caller that does not exist is not posted, and those of other callers are. Only a
+// compromised function can write such a message.
 func TestMessageOfUnknownCallerStopsNoOther(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)

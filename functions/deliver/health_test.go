@@ -20,13 +20,13 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 	w := cluster.Open(t)
 	status := atomic.Int32{}
 	status.Store(http.StatusInternalServerError)
-	shaky := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
-	id := w.AddEndpoint(shaky.URL).ID
+	flapping := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
+	id := w.AddEndpoint(flapping.URL).ID
 	metric := func(line string) func() bool {
 		return func() bool { return strings.Contains(cluster.Metrics(t, w.Admin.URL), line+"\n") }
 	}
-	// tried counts the tries that are kept.
-	tried := func(n int) {
+	// waitTries makes deliveries due until n tries are stored.
+	waitTries := func(n int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {
 			cluster.MakeDue(w)
@@ -39,8 +39,8 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 
 	w.FinishTask()
 	w.FinishTask()
-	tried(4)
-	require.Equal(t, 1, logged("fails"), "once, and not at each try")
+	waitTries(4)
+	require.Equal(t, 1, logged("fails"), "once, not for each try")
 	require.Contains(t, w.Process(cluster.All).Output(), id)
 	require.Contains(t, w.Process(cluster.All).Output(), "returned 500 Internal Server Error")
 	cluster.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 1`))

@@ -42,21 +42,21 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[urlMessage]) (locked []posted[urlMessage], err error) {
-			var results []messages.Posted
-			var of []posted[urlMessage] // those of results
+			var toSettle []posted[urlMessage]
+			var results []messages.Posted // of toSettle
 			for _, p := range all {
 				if p.work.signing.Err != nil { // tried again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
-				of, results = append(of, p), append(results, messages.Posted{Post: p.work.Post, Result: p.result()})
+				toSettle, results = append(toSettle, p), append(results, messages.Posted{Post: p.work.Post, Result: p.result()})
 			}
 			settled, err := d.messageStore.SettlePosts(ctx, results)
 			if err != nil {
 				return nil, err
 			}
 			for _, i := range settled.Locked {
-				locked = append(locked, of[i])
+				locked = append(locked, toSettle[i])
 			}
 			d.wakeAt(settled.Again)
 			return locked, nil
@@ -64,14 +64,15 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 	}
 }
 
-// secretOwner is what the log lines of a signing secret are limited by.
+// secretOwner identifies a signing secret, whose log lines are limited.
 type secretOwner struct {
 	caller   int64
 	endpoint task.ID // zero for the caller's own secret, which signs its messages
 }
 
-// unsigned is the attempt for a post that cannot be signed, mostly because an operator removed a key too early: nothing
-// was posted, and it is tried again when its lease ends. id is that of the message or the endpoint.
+// unsigned logs that a post cannot be signed, usually because an operator removed a key too early, and returns a
+// cancelled attempt: nothing was posted, and the post is tried again when its lease ends. id is the id of the message or
+// the endpoint.
 func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
 	if unlogged, log := d.unsignedPosts.Next(owner); log {
 		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
@@ -107,15 +108,15 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	if err != nil {
 		return nil, err
 	}
-	messages := make([]urlMessage, len(posts))
+	claimed := make([]urlMessage, len(posts))
 	for i, p := range posts {
-		messages[i] = urlMessage{p, secrets[p.CallerID], tokens[p.ID]}
+		claimed[i] = urlMessage{p, secrets[p.CallerID], tokens[p.ID]}
 	}
-	return messages, nil
+	return claimed, nil
 }
 
-// result is the result of an attempt for a message. Only an attempt that this process cancelled uses no send: a receiver
-// that does not respond has failed.
+// result is the result of an attempt for a message. Every attempt uses a send, also one without a response, except an
+// attempt that this process cancelled.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,11 +14,11 @@ import (
 )
 
 const (
-	maxInFlight = 128 // concurrent posts of a pipeline, of all its drains
-	// claimInterval is how often a drain that waits for slow receivers claims what became due in other processes. A call
-	// of deliver in this process makes it claim at once.
+	maxInFlight = 128 // concurrent posts of all runs of a pipeline
+	// claimInterval is how often a run that waits for slow receivers claims again, to find work that became due in other
+	// processes. A call of deliver in this process makes it claim at once.
 	claimInterval = time.Second
-	maxRetryDelay = 10 * time.Second // before another drain, after errors in a row
+	maxRetryDelay = 10 * time.Second // limits the delay of the next run after runs that failed
 )
 
 // pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
@@ -35,63 +36,79 @@ type posted[W any] struct {
 	id int
 }
 
-// drain posts what is due until nothing is, and returns how much it posted. If another drain of the pipeline is
-// claiming, started is false and that one claims again. After until, after an error, when the caller has left, or when the
-// process is to end, it claims nothing more, wakes another call, and waits for its own posts.
+// runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the
+// pipeline is claiming, started is false and that run claims again.
 //
-// Claims and posts do not end when the caller leaves, but only at the deadline of ctx: a trigger that dies would leave
-// what was claimed for it leased.
-func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
+// It stops claiming after until, after an error, when the caller has left, and when the process is draining. Then it wakes
+// another call, and waits for its own posts.
+//
+// Claims and posts are not cancelled when the caller leaves, but only at the deadline of ctx. Otherwise a trigger that
+// dies would leave claimed work leased.
+func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
 	again, started := p.inFlight.start()
 	if !started {
 		return 0, false, nil
 	}
-	work, cancel := uncancelled(ctx)
+	workCtx, cancel := uncancelled(ctx)
 	defer cancel()
-	open, unsettled, results := true, 0, make(chan posted[W], maxInFlight) // unsettled counts posts of this drain
-	for {
-		if open && (err != nil || ctx.Err() != nil || time.Now().After(until) || d.isDraining()) {
-			open = false
-			d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
-		}
-		if inFlight := p.inFlight.list(); open && len(inFlight) < maxInFlight {
-			var claimed int
-			claimed, err = p.startPosts(work, inFlight, results)
-			n, unsettled = n+claimed, unsettled+claimed
-		}
-		switch {
-		case unsettled > 0: // collect its result
-		case !open:
-			return n, true, err
-		case err == nil && p.inFlight.stopUnlessAgain():
-			return n, true, nil
-		default:
-			continue
-		}
-		batch := collect(results, again, open)
-		if len(batch) == 0 {
-			continue
-		}
-		locked, settleErr := settle(work, p, batch)
-		if settleErr != nil {
-			err = settleErr
-		}
-		unsettled -= len(batch) - len(locked)
-		p.inFlight.remove(batch, locked)
-		for _, l := range locked {
-			time.AfterFunc(lockedPause, func() { results <- l })
+	r := &pipelineRun[W]{pipeline: p, results: make(chan posted[W], maxInFlight)}
+	for err == nil && ctx.Err() == nil && !time.Now().After(until) && !d.isDraining() {
+		err = r.startPosts(workCtx)
+		if r.unsettled > 0 {
+			err = cmp.Or(r.settleResults(workCtx, collect(r.results, again, time.After(claimInterval))), err)
+		} else if err == nil && p.inFlight.stopUnlessAgain() {
+			return r.posts, true, nil
 		}
 	}
+	d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
+	for r.unsettled > 0 {
+		err = cmp.Or(r.settleResults(workCtx, collect(r.results, nil, nil)), err)
+	}
+	return r.posts, true, err
 }
 
-// startPosts claims work and posts each piece in a goroutine, which sends its result. It returns how many it started.
-func (p pipeline[W]) startPosts(ctx context.Context, inFlight []W, results chan<- posted[W]) (int, error) {
-	claimed, err := p.claim(ctx, inFlight)
-	for _, w := range claimed {
-		id := p.inFlight.add(w)
-		go func() { results <- posted[W]{w, recoverPanic(ctx, w, p.post), id} }()
+// pipelineRun is the state of one run of a pipeline.
+type pipelineRun[W any] struct {
+	pipeline[W]
+	results   chan posted[W] // of its posts
+	posts     int            // started so far
+	unsettled int            // posts whose result is not settled
+}
+
+// startPosts claims work if the pipeline has room, and posts each piece in a goroutine, which sends its result.
+func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
+	inFlight := r.inFlight.list()
+	if len(inFlight) >= maxInFlight {
+		return nil
 	}
-	return len(claimed), err
+	claimed, err := r.claim(ctx, inFlight)
+	for _, w := range claimed {
+		id := r.inFlight.add(w)
+		go func() { r.results <- posted[W]{w, recoverPanic(ctx, w, r.post), id} }()
+	}
+	r.posts, r.unsettled = r.posts+len(claimed), r.unsettled+len(claimed)
+	return err
+}
+
+// settleResults stores a batch of results, even after the deadline of the call. Results whose rows are locked are sent to
+// r.results again after lockedPause. After the deadline they are lost: their work is posted again when its lease ends.
+func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	locked, err := r.settle(settleCtx, batch)
+	if len(locked) > 0 && ctx.Err() != nil {
+		err = fmt.Errorf("%d results could not be stored before the deadline of the call, because other transactions locked their rows: %w", len(locked), ctx.Err())
+		locked = nil
+	}
+	r.unsettled -= len(batch) - len(locked)
+	r.inFlight.remove(batch, locked)
+	for _, l := range locked {
+		time.AfterFunc(lockedPause, func() { r.results <- l })
+	}
+	return err
 }
 
 // uncancelled returns ctx with its deadline, but without its cancellation.
@@ -102,7 +119,7 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithoutCancel(ctx), func() {}
 }
 
-// recoverPanic posts and converts a panic to a failed attempt: one piece of work must not end the process.
+// recoverPanic calls post, and converts a panic to a failed attempt: one piece of work must not end the process.
 func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W) attempt) (a attempt) {
 	started := time.Now()
 	defer func() {
@@ -113,16 +130,8 @@ func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W)
 	return post(ctx, w)
 }
 
-// collect waits for a result and returns all that there are. While open, it also returns when it is time to claim again.
-func collect[T any](results <-chan T, again <-chan struct{}, open bool) (all []T) {
-	var interval <-chan time.Time
-	if open {
-		timer := time.NewTimer(claimInterval)
-		defer timer.Stop()
-		interval = timer.C
-	} else {
-		again = nil
-	}
+// collect waits for a result, and returns all results that are ready. It returns without one when again or interval fires.
+func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan time.Time) (all []T) {
 	select {
 	case result := <-results:
 		all = append(all, result)
@@ -139,23 +148,22 @@ func collect[T any](results <-chan T, again <-chan struct{}, open bool) (all []T
 	}
 }
 
-// inFlight lets at most one drain of a pipeline claim at a time, and has the work of all its drains, including those
-// that claim no more and only wait for their posts.
+// inFlight has the claimed and unsettled work of all runs of a pipeline. At most one of them claims at a time; others
+// may still wait for their posts.
 type inFlight[W any] struct {
-	mu      sync.Mutex
-	running bool          // a drain is claiming
-	again   chan struct{} // signals that drain to claim again
-	work    map[int]W     // by id
-	lastID  int
-
-	failures int // drains in a row that ended with an error
+	mu       sync.Mutex
+	claiming bool          // a run is claiming
+	again    chan struct{} // signals that run to claim again
+	work     map[int]W     // by id
+	lastID   int
+	failures int // runs in a row that ended with an error
 }
 
 func newInFlight[W any]() *inFlight[W] {
 	return &inFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
 }
 
-// add adds a piece of work until it is removed by its id.
+// add adds a piece of work, and returns the id by which it is removed.
 func (f *inFlight[W]) add(w W) (id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,7 +172,7 @@ func (f *inFlight[W]) add(w W) (id int) {
 	return f.lastID
 }
 
-// remove removes the work of a batch, except that which is locked.
+// remove removes the work of a batch, except the locked work.
 func (f *inFlight[W]) remove(batch, locked []posted[W]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,27 +190,27 @@ func (f *inFlight[W]) list() []W {
 	return slices.Collect(maps.Values(f.work))
 }
 
-// start makes the caller the claiming drain, unless there is one: then that one is signalled to claim again.
+// start makes the caller the claiming run. If there is one already, start signals it to claim again instead.
 func (f *inFlight[W]) start() (again <-chan struct{}, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.running {
+	if f.claiming {
 		select {
 		case f.again <- struct{}{}:
 		default:
 		}
 		return nil, false
 	}
-	f.running = true
+	f.claiming = true
 	return f.again, true
 }
 
-// stop ends the claiming, also if the drain was signalled to claim again. It returns the delay until the
-// next drain, which no new call may cause: those that signalled this one may have returned without an error.
+// stop ends the claiming even if the run was signalled to claim again. It returns the delay after which the caller must
+// wake another run: the calls that signalled this one may have returned without an error, so nothing else may wake it.
 func (f *inFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.running = false
+	f.claiming = false
 	f.takeAgain()
 	if err == nil {
 		f.failures = 0
@@ -212,14 +220,14 @@ func (f *inFlight[W]) stop(err error) (wait time.Duration) {
 	return retry.Delay(time.Second, maxRetryDelay, f.failures)
 }
 
-// stopUnlessAgain ends the claiming, unless the drain was signalled to claim again.
+// stopUnlessAgain ends the claiming, unless the run was signalled to claim again.
 func (f *inFlight[W]) stopUnlessAgain() (stopped bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.takeAgain() {
 		return false
 	}
-	f.running, f.failures = false, 0
+	f.claiming, f.failures = false, 0
 	return true
 }
 
@@ -234,23 +242,11 @@ func (f *inFlight[W]) takeAgain() bool {
 
 const leaseMargin = 15 * time.Second // added to the timeout of a post
 
-// limits applies to each pipeline separately. All callers of an account together have at most a quarter of the posts,
-// however many endpoints and hosts they have.
+// limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no
+// matter how many endpoints and hosts they use.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // lockedPause is the time until a result whose rows another transaction locks is settled again. No other result waits for it.
 const lockedPause = 100 * time.Millisecond
-
-// settle stores results, also after the call's own time has ended. Then those that are locked are lost: they are posted
-// again when their leases end.
-func settle[W any](ctx context.Context, p pipeline[W], batch []posted[W]) (locked []posted[W], err error) {
-	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
-	defer cancel()
-	locked, err = p.settle(settleCtx, batch)
-	if len(locked) > 0 && ctx.Err() != nil {
-		return nil, fmt.Errorf("%d results could not be stored in the time of the call, as other transactions held their rows: %w", len(locked), ctx.Err())
-	}
-	return locked, err
-}
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }

@@ -48,7 +48,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 					return locked, nil
 				},
 			}
-			n, _, err := drain(ctx, &deliverer{env: env}, started.Add(30*time.Second), locks)
+			n, _, err := runPipeline(ctx, &deliverer{env: env}, started.Add(30*time.Second), locks)
 			require.Equal(t, 2, n, name)
 			if callTime == time.Second {
 				require.ErrorContains(t, err, "other transactions", name)
@@ -72,28 +72,29 @@ func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 			var claims, settled int
-			at := func(now string, work context.Context) string {
-				if now == moment {
+			// leaveIn makes the caller leave if step is the moment of the test, and returns the error of the step's context.
+			leaveIn := func(step string, ctx context.Context) string {
+				if step == moment {
 					leave()
 				}
-				if work.Err() != nil {
-					return now + ": " + work.Err().Error()
+				if ctx.Err() != nil {
+					return step + ": " + ctx.Err().Error()
 				}
 				return ""
 			}
-			n, _, err := drain(ctx, &deliverer{env: env}, time.Now().Add(30*time.Second), pipeline[int]{
+			n, _, err := runPipeline(ctx, &deliverer{env: env}, time.Now().Add(30*time.Second), pipeline[int]{
 				inFlight: newInFlight[int](),
-				claim: func(work context.Context, _ []int) ([]int, error) {
+				claim: func(ctx context.Context, _ []int) ([]int, error) {
 					claims++
-					require.Empty(t, at("claim", work), name)
+					require.Empty(t, leaveIn("claim", ctx), name)
 					if claims > 1 {
 						return nil, nil
 					}
 					return []int{1}, nil
 				},
-				post: func(work context.Context, _ int) attempt { return attempt{err: at("post", work)} },
-				settle: func(work context.Context, all []posted[int]) (locked []posted[int], err error) {
-					require.Empty(t, at("settle", work), name)
+				post: func(ctx context.Context, _ int) attempt { return attempt{err: leaveIn("post", ctx)} },
+				settle: func(ctx context.Context, all []posted[int]) (locked []posted[int], err error) {
+					require.Empty(t, leaveIn("settle", ctx), name)
 					if settled++; settled == 1 && moment == "settle" {
 						return all, nil
 					}
@@ -112,18 +113,18 @@ func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 	}
 }
 
-func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
+func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 	t.Parallel()
 	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	synctest.Test(t, func(t *testing.T) {
 		d, respond := &deliverer{env: env}, make(chan struct{})
-		var seen []int
+		var inFlightAtClaim []int
 		slow := pipeline[int]{
 			inFlight: newInFlight[int](),
 			claim: func(_ context.Context, inFlight []int) ([]int, error) {
-				seen = append(seen, len(inFlight))
+				inFlightAtClaim = append(inFlightAtClaim, len(inFlight))
 				return make([]int, limits.Caller-len(inFlight)), nil
 			},
 			post:   func(context.Context, int) attempt { <-respond; return attempt{} },
@@ -131,21 +132,21 @@ func TestWaitingDrainKeepsItsWorkInFlight(t *testing.T) {
 		}
 		done := make(chan int)
 		go func() {
-			n, _, err := drain(t.Context(), d, time.Now().Add(time.Minute), slow)
+			n, _, err := runPipeline(t.Context(), d, time.Now().Add(time.Minute), slow)
 			if err != nil {
 				t.Error(err)
 			}
 			done <- n
 		}()
 		time.Sleep(2 * time.Minute)
-		n, first, err := drain(t.Context(), d, time.Now().Add(time.Minute), slow)
+		n, started, err := runPipeline(t.Context(), d, time.Now().Add(time.Minute), slow)
 		require.NoError(t, err)
-		require.True(t, first, "the other drain claims no more")
+		require.True(t, started, "the other run has stopped claiming")
 		require.Zero(t, n)
 		close(respond)
 		require.Equal(t, limits.Caller, <-done)
-		require.Equal(t, 0, seen[0])
-		require.Equal(t, limits.Caller, seen[len(seen)-1])
+		require.Equal(t, 0, inFlightAtClaim[0])
+		require.Equal(t, limits.Caller, inFlightAtClaim[len(inFlightAtClaim)-1])
 		require.Empty(t, slow.inFlight.list())
 	})
 }

@@ -25,9 +25,9 @@ const contentType = "application/cloudevents+json; charset=utf-8"
 
 const (
 	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
-	excerptBytes = 4 << 10  // of the response body that are read for the excerpt
-	drainBytes   = 64 << 10 // of the response body that are read at all: a connection can be reused only after the whole body was read
-	excerptRunes = 200
+	excerptBytes = 4 << 10  // read from the response body for the excerpt
+	drainBytes   = 64 << 10 // read from the response body altogether: a connection can be reused only after the whole body was read
+	excerptRunes = 200      // length of the excerpt
 
 	idleConns        = 64
 	idleConnsPerHost = 8
@@ -42,14 +42,14 @@ const (
 
 // attempt is the result of one POST.
 type attempt struct {
-	at         time.Time // start, and the time in the signature
+	at         time.Time // when it started, which is also the time in the signature
 	duration   time.Duration
 	status     int           // of the response; 0 = there was none
 	retryAfter time.Duration // of the response, at most 24 h; 0 = none
 	response   string        // the beginning of the response's body, printable
 	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted it
-	refused    bool          // the body of a 2xx says so
-	cancelled  bool          // the caller's context ended first: the endpoint did not fail
+	refused    bool          // the receiver refused it by the body of a 2xx response
+	cancelled  bool          // the context of the caller of post ended first: the endpoint did not fail
 }
 
 // poster posts to URLs that callers have registered. It is safe for concurrent use.
@@ -80,7 +80,7 @@ type postRequest struct {
 	url, contentType string
 	body             []byte
 	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil: there is none
-	refusal          func(body []byte) string                // why a 2xx response with this body is a failure, "" if it is none; nil: it never is
+	refusal          func(body []byte) string                // returns why a 2xx response with this body is a failure, or "" for a success; nil: every 2xx is a success
 }
 
 const errBadURL = "the URL is not valid"
@@ -112,7 +112,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	req.Header.Set("User-Agent", "Sendonce")
 	req.Header.Set("Content-Type", out.contentType)
 	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
-	// deduplicate by webhook-id; a group of a robot may then read a text twice.
+	// deduplicate by webhook-id. A robot has no webhook-id: its group may get the text twice.
 	req.Header["Idempotency-Key"] = nil
 	if out.sign != nil {
 		if err := out.sign(req.Header, a.at); err != nil {
@@ -218,25 +218,25 @@ func (p *poster) describeError(err error) string {
 }
 
 func describeProtocolError(err error) string {
-	text := strings.NewReplacer("net/http: ", "", "HTTP/1.x transport connection broken: ", "").Replace(err.Error())
-	if alert, ok := strings.CutPrefix(text, "tls: "); ok {
-		text = "TLS failed: " + alert
+	cause := strings.NewReplacer("net/http: ", "", "HTTP/1.x transport connection broken: ", "").Replace(err.Error())
+	if alert, ok := strings.CutPrefix(cause, "tls: "); ok {
+		cause = "TLS failed: " + alert
 	}
-	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // an internal text of net/http
-		text = "the server sent data before the request: it is not an HTTP server"
+	if strings.HasPrefix(cause, "readLoopPeekFailLocked") { // an internal text of net/http
+		cause = "the server sent data before the request: it is not an HTTP server"
 	}
-	return withoutQuotes(text)
+	return withoutQuotes(cause)
 }
 
-// withoutQuotes leaves out what a text of Go's libraries quotes of the response, as in "bad Content-Length "x"": it is
-// chosen by the receiver, and errors are logged.
-func withoutQuotes(text string) string {
+// withoutQuotes removes what an error of Go's libraries quotes from the response, such as "x" in `bad Content-Length "x"`:
+// the receiver chose that text, and errors are logged.
+func withoutQuotes(cause string) string {
 	for _, before := range []string{`"`, "malformed MIME header"} {
-		if start, quoted, ok := strings.Cut(text, before); ok && quoted != "" {
-			text = start + strings.TrimLeft(before, `"`)
+		if start, quoted, ok := strings.Cut(cause, before); ok && quoted != "" {
+			cause = start + strings.TrimLeft(before, `"`)
 		}
 	}
-	return excerpt(strings.TrimRight(text, " [:"))
+	return excerpt(strings.TrimRight(cause, " [:"))
 }
 
 func describeCertificateError(err error) string {

@@ -38,7 +38,7 @@ func dnsResponse(query []byte) []byte {
 		header     = 12
 		response   = 0x8180
 		noSuchName = 3
-		failed     = 2
+		failure    = 2
 		typeA      = 1
 	)
 	end := header
@@ -46,23 +46,23 @@ func dnsResponse(query []byte) []byte {
 		end += 1 + int(query[end])
 	}
 	question := query[header : end+5]
-	flags, replies := uint16(response), uint16(0)
+	flags, answers := uint16(response), uint16(0)
 	switch name := string(question); {
 	case strings.Contains(name, "inside"):
 		if binary.BigEndian.Uint16(query[end+1:]) == typeA {
-			replies = 1
+			answers = 1
 		}
 	case strings.Contains(name, "broken"):
-		flags |= failed
+		flags |= failure
 	default:
 		flags |= noSuchName
 	}
 	reply := append([]byte{}, query[:2]...)
-	for _, v := range []uint16{flags, 1, replies, 0, 0} {
+	for _, v := range []uint16{flags, 1, answers, 0, 0} {
 		reply = binary.BigEndian.AppendUint16(reply, v)
 	}
 	reply = append(reply, question...)
-	if replies > 0 {
+	if answers > 0 {
 		reply = append(reply, 0xC0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 5)
 	}
 	return reply

@@ -40,7 +40,7 @@ func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// readRequest reads a whole request, as a connection that is closed with unread bytes is reset.
+// readRequest reads a whole request: a connection that is closed with unread bytes would be reset.
 func readRequest(from *bufio.Reader) error {
 	r, err := http.ReadRequest(from)
 	if err != nil {
@@ -187,9 +187,9 @@ func TestPostLimitsTheBody(t *testing.T) {
 
 func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 	t.Parallel()
-	gone := make(chan struct{})
+	closed := make(chan struct{})
 	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
-		defer close(gone)
+		defer close(closed)
 		w.WriteHeader(http.StatusAccepted)
 		fmt.Fprint(w, "slow")
 		if http.NewResponseController(w).Flush() == nil {
@@ -198,7 +198,7 @@ func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 	})
 	a := newLoopbackPoster(t, time.Second).try(t.Context(), server.URL)
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 202, response: "slow"}, a)
-	<-gone
+	<-closed
 }
 
 func TestCancelledPost(t *testing.T) {
@@ -226,22 +226,22 @@ func TestCancelledPost(t *testing.T) {
 	require.True(t, p.try(ctx, "http://"+address).cancelled)
 }
 
-// counted starts a receiver that counts opened and closed connections.
-func counted(t *testing.T, h http.HandlerFunc) (server *httptest.Server, opened, ended *atomic.Int32) {
+// countConnections starts a receiver that counts opened and closed connections.
+func countConnections(t *testing.T, h http.HandlerFunc) (server *httptest.Server, opened, closed *atomic.Int32) {
 	t.Helper()
-	opened, ended = new(atomic.Int32), new(atomic.Int32)
+	opened, closed = new(atomic.Int32), new(atomic.Int32)
 	server = httptest.NewUnstartedServer(h)
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew:
 			opened.Add(1)
 		case http.StateClosed:
-			ended.Add(1)
+			closed.Add(1)
 		}
 	}
 	server.Start()
 	t.Cleanup(server.Close)
-	return server, opened, ended
+	return server, opened, closed
 }
 
 func TestPostReusesConnections(t *testing.T) {
@@ -253,7 +253,7 @@ func TestPostReusesConnections(t *testing.T) {
 		t.Run(fmt.Sprint(tt.length), func(t *testing.T) {
 			t.Parallel()
 			body := strings.Repeat("x", tt.length)
-			server, opened, ended := counted(t, func(w http.ResponseWriter, _ *http.Request) {
+			server, opened, closed := countConnections(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 				_, _ = io.WriteString(w, body)
 			})
@@ -263,7 +263,7 @@ func TestPostReusesConnections(t *testing.T) {
 			}
 			require.Equal(t, tt.connections, opened.Load())
 			p.transport.CloseIdleConnections()
-			require.Eventually(t, func() bool { return ended.Load() == tt.connections }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return closed.Load() == tt.connections }, 10*time.Second, 10*time.Millisecond)
 		})
 	}
 }

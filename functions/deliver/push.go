@@ -16,7 +16,7 @@ import (
 // stream would not deduplicate it.
 const maxPushAge = time.Minute
 
-// pushTimeout limits how long a batch waits for a subject without a stream, as the next batch waits for it.
+// pushTimeout limits how long a batch waits for a subject without a stream, because the next batch waits for this one.
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers before they are saved, in their order. After they are saved, the relay
@@ -24,7 +24,7 @@ const pushTimeout = 2 * time.Second
 // cannot be published here is only sent later. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
-	var messages []bus.Message
+	var toPublish []bus.Message // of accepted
 	for i := range events {
 		m, err := events[i].Message()
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {
@@ -34,14 +34,14 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 		if err != nil {
 			return err
 		}
-		accepted, messages = append(accepted, m), append(messages, out)
+		accepted, toPublish = append(accepted, m), append(toPublish, out)
 	}
 	started := time.Now()
 	var delivered []deliveredMessage
 	var unavailable error
-	publishing, cancel := context.WithTimeout(ctx, pushTimeout)
+	publishCtx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	for i, err := range d.env.Bus().Publish(publishing, messages) {
+	for i, err := range d.env.Bus().Publish(publishCtx, toPublish) {
 		switch {
 		case err == nil:
 			delivered = append(delivered, deliveredMessage{accepted[i].ID, streamevent.FingerprintText(accepted[i].Fingerprint)})
@@ -51,7 +51,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()
 		}
 	}
-	c.Log("delivered", len(delivered), "refused", len(messages)-len(delivered))
+	c.Log("delivered", len(delivered), "refused", len(toPublish)-len(delivered))
 	d.publishDelivered(ctx, c, started, delivered)
 	if unavailable != nil {
 		return errors.Join(fn.Busy("NATS is unavailable; repeat the same call later"), unavailable)
@@ -59,7 +59,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 	return nil
 }
 
-// firstSend is the first send of a message, the same that the relay makes.
+// firstSend returns the first send of a message, equal to the one that the relay publishes.
 func firstSend(m *messages.Submission) (bus.Message, error) {
 	subject := m.To.Name
 	if m.To.Kind == message.User {

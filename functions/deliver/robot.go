@@ -10,17 +10,17 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robotKind is a kind of chat robot. It takes a text as JSON of its own, and most return 200 even if they did not post it.
+// robotKind is a kind of chat robot. Each accepts a text in a JSON of its own, and most return 200 even if they refuse it.
 type robotKind struct {
 	body    func(text string) map[string]any
 	refusal func(body []byte) string // as in postRequest
 
-	// sign adds the signature of a text to its body, or to the URL, which it returns; nil: robots of this kind take none.
+	// sign adds a signature to the body, or to the URL, and returns the URL; nil: robots of this kind accept no signature.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
 var robots = map[string]robotKind{
-	webhooks.FormatSlack:    {body: slackText}, // it refuses with 4xx
+	webhooks.FormatSlack:    {body: slackText}, // Slack refuses with a 4xx
 	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal, signDingTalk},
 	webhooks.FormatWeCom:    {body: msgtypeText, refusal: errcodeRefusal},
 	webhooks.FormatFeishu:   {feishuText, feishuRefusal, signFeishu},
@@ -36,7 +36,7 @@ func feishuText(text string) map[string]any {
 	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
 }
 
-// notRobot is the error for a 2xx response that has no code, such as a login page.
+// notRobot is the error for a 2xx response without a code of a robot, such as a login page.
 const notRobot = "the response is not that of such a robot: check the URL and the format"
 
 // errcodeRefusal reads the response of DingTalk and WeCom.
@@ -69,7 +69,8 @@ func feishuRefusal(body []byte) string {
 	return notRobot
 }
 
-// refusedWith leaves out what the robot says: that is kept as the response, and this text is logged.
+// refusedWith returns the error for a code, or "" for 0. It leaves out the text of the robot, because errors are logged.
+// The try keeps that text as its response.
 func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""
@@ -78,14 +79,14 @@ func refusedWith(name string, code int64) string {
 }
 
 // postToRobot posts the text of an event.
-func (d *deliverer) postToRobot(ctx context.Context, r robotKind, w webhooks.DueDelivery) attempt {
+func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.DueDelivery) attempt {
 	text, err := robot.Text(w.Payload)
 	if err != nil {
 		return attempt{at: time.Now(), err: "has no text for a robot: " + err.Error()}
 	}
-	url, content := w.URL, r.body(text)
-	if r.sign != nil && len(w.Secrets) > 0 {
-		if url, err = r.sign(w.Secrets[0], time.Now(), url, content); err != nil {
+	url, content := w.URL, kind.body(text)
+	if kind.sign != nil && len(w.Secrets) > 0 {
+		if url, err = kind.sign(w.Secrets[0], time.Now(), url, content); err != nil {
 			return attempt{at: time.Now(), err: errBadURL}
 		}
 	}
@@ -93,5 +94,5 @@ func (d *deliverer) postToRobot(ctx context.Context, r robotKind, w webhooks.Due
 	if err != nil {
 		return attempt{at: time.Now(), err: err.Error()}
 	}
-	return d.poster.send(ctx, postRequest{url: url, contentType: "application/json; charset=utf-8", body: body, refusal: r.refusal})
+	return d.poster.send(ctx, postRequest{url: url, contentType: "application/json; charset=utf-8", body: body, refusal: kind.refusal})
 }

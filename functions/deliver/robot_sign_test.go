@@ -7,17 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The signatures were made with the HMAC of Python, by the rules in the manuals of DingTalk and Feishu.
+// The expected signatures were computed in Python by the rules in the manuals of DingTalk and Feishu.
 func TestRobotSignatures(t *testing.T) {
 	t.Parallel()
 	at := time.UnixMilli(1700000000123)
 	const signed = "sign=%2BA7FyZDwKMJL6%2BxcC0XKnPytmd8Cq8p1LRafuGNERPw%3D&timestamp=1700000000123"
-	for given, want := range map[string]string{
+	for from, want := range map[string]string{
 		"https://oapi.dingtalk.com/robot/send?access_token=a%20b": "https://oapi.dingtalk.com/robot/send?access_token=a%20b&" + signed,
 		"https://robot.test":  "https://robot.test?" + signed,
 		"https://robot.test?": "https://robot.test?" + signed,
 	} {
-		to, err := signDingTalk("SEC000000this0is0the0secret0of0a0test", at, given, nil)
+		to, err := signDingTalk("SEC000000this0is0the0secret0of0a0test", at, from, nil)
 		require.NoError(t, err)
 		require.Equal(t, want, to)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// respondWith responds to each call with the next body and status 200, and repeats the last.
+// respondWith responds to each call with status 200 and the next body, and repeats the last body.
 func respondWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, bodies[min(n, len(bodies))-1])
@@ -44,7 +44,7 @@ func addRobot(t *testing.T, w *cluster.Cluster, url, format string, events ...st
 	return e
 }
 
-// deliveryTo returns the one delivery to an endpoint.
+// deliveryTo returns the first delivery to an endpoint.
 func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointResponse) api.DeliveryResponse {
 	t.Helper()
 	i := slices.IndexFunc(all, func(d api.DeliveryResponse) bool { return d.EndpointID == to.ID })
@@ -96,7 +96,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 			require.NotEmpty(t, shown.Payload)
 			require.Equal(t, "application/json; charset=utf-8", group.Headers[0].Get("Content-Type"))
 			for _, name := range []string{"webhook-id", "webhook-timestamp", "webhook-signature"} {
-				require.Empty(t, group.Headers[0].Get(name), "no robot verifies %s", name)
+				require.Empty(t, group.Headers[0].Get(name), "robots do not verify %s", name)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	mallory := w.Admin.NewCaller("mallory", "submitter")
 	hang := make(chan struct{})
-	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // and then 2xx: it never fails
+	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // and then 200, so that no endpoint counts as failing
 	endpoint, hosts := cluster.NewReceiver(t, slow), make([]*cluster.Receiver, 9)
 	for i := range hosts {
 		hosts[i] = cluster.NewReceiver(t, slow)
@@ -48,13 +48,13 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 		return webhooks >= 32 && messages >= 32
 	})
 
-	well := cluster.NewReceiver(t, nil)
-	w.AddEndpoint(well.URL)
+	fast := cluster.NewReceiver(t, nil)
+	w.AddEndpoint(fast.URL)
 	w.FinishTask()
-	_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: well.URL, Type: "order.paid.v1", Data: []byte(`1`)})
+	_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: fast.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 	require.NoError(t, err)
-	cluster.Eventually(t, func() bool { return well.Calls() == 2 })
+	cluster.Eventually(t, func() bool { return fast.Calls() == 2 })
 	webhooks, messages := inFlight()
-	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
+	require.Equal(t, 32, webhooks, "a quarter of all concurrent posts; none of them has ended")
 	require.Equal(t, 32, messages)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // trim removes old messages from the streams of events, messages and users if a trim is due. If one stream cannot be
-// trimmed, the others still are, and the next trim tries it again. If a stream that refused messages has room again, the
+// trimmed, the others are trimmed, and the next trim tries again. If a stream that refused messages has room again, the
 // relay is woken at once.
 func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
@@ -59,7 +59,8 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 // in it. It is large, so that a stream just below the threshold of a trim is not full before the next check.
 const trimChecksPerStream = 16
 
-// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of its size. The regular trim alone is too rare: one caller can fill the stream within a minute.
+// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of its size. The
+// regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {

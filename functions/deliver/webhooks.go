@@ -24,20 +24,20 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			if w.Payload == "" {
 				return attempt{at: time.Now(), err: "there is no event for this delivery"}
 			}
-			if r, ok := robots[w.Format]; ok {
-				return d.postToRobot(ctx, r, w)
+			if kind, ok := robots[w.Format]; ok {
+				return d.postToRobot(ctx, kind, w)
 			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
-			var tried []webhooks.Tried
-			var of []posted[webhooks.DueDelivery] // those of tried
+			var toSettle []posted[webhooks.DueDelivery]
+			var tried []webhooks.Tried // of toSettle
 			for _, p := range all {
 				if p.cancelled {
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
-				of, tried = append(of, p), append(tried, webhooks.Tried{
+				toSettle, tried = append(toSettle, p), append(tried, webhooks.Tried{
 					DueDelivery: p.work, Result: message.PostResult{Status: p.status, RetryAfter: p.retryAfter, Refused: p.refused},
 					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
@@ -46,7 +46,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			if err != nil {
 				return nil, err
 			}
-			for i, p := range of {
+			for i, p := range toSettle {
 				switch {
 				case slices.Contains(settled.Locked, i):
 					locked = append(locked, p)
@@ -69,20 +69,20 @@ func (d *deliverer) wakeAt(times []time.Time) {
 	}
 }
 
-// endpointState is what the log lines of an endpoint are limited by.
+// endpointState is one state of one endpoint, whose log lines are limited.
 type endpointState struct {
 	id      task.ID
 	healthy bool
 }
 
-// logChange logs when an endpoint begins to fail, recovers or is disabled, not the tries between. `make run` shows these
-// messages in its terminal. An endpoint that fails and recovers again and again has one line a minute for each.
+// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines
+// in its terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of the two.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.HostOf(c.URL))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason
 	if !disabled {
-		unlogged, next := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})
-		if !next {
+		unlogged, shouldLog := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})
+		if !shouldLog {
 			return
 		}
 		if unlogged > 0 {
