@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet.
-// It works also after TWO_PHASE_ENABLED was switched off. The error is server_busy while NATS is
-// unavailable, because then the message may exist.
+// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet,
+// even if TWO_PHASE_ENABLED is now false. The error is server_busy while NATS is unavailable,
+// because the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
 		return api.MessageResponse{}, messageNotFound()
@@ -47,8 +47,8 @@ func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Su
 	if found == nil {
 		return nil, nil
 	}
-	posted := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
-	m, err := posted.Message()
+	accepted := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
+	m, err := accepted.Message()
 	if err != nil {
 		return nil, nil // not a message of this service
 	}

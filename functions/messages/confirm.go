@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// confirm records that a receiver has the message. It may be repeated. For all other callers the
-// error is not_found: no row is locked, and it takes as long as for an unknown id, so that the
-// time does not show that the message exists.
+// confirm records that a receiver has the message. It may be repeated. For a caller that is not a
+// receiver the error is not_found: no row is locked, and the call takes as long as for an unknown
+// id, so that its time does not reveal that the message exists.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
 	id, err := c.ID(resourceName)
 	if err != nil {
@@ -67,7 +67,7 @@ func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string,
 	switch {
 	case err != nil:
 		return err
-	case found && saved.To != m.To: // to the same address: a retry finds the saved message
+	case found && saved.To != m.To: // if the address is the same, a retry finds the saved message
 		return messageNotFound()
 	}
 	return fn.Busy("this message is not saved yet; " + retry)

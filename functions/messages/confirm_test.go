@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,7 +21,7 @@ func confirmMessage(s *cluster.Client, id, body string) cluster.Reply {
 	return s.Post(cluster.MessagesPath+"/"+id+"/received", body)
 }
 
-// ledgerOfMessages is all that a confirmation may change.
+// ledgerOfMessages selects everything that a confirmation may change.
 const ledgerOfMessages = `select concat(
 	(select string_agg(concat_ws(' ', id, status, remaining_sends), ';' order by id) from reliable_messages),
 	(select string_agg(concat_ws(' ', message_id, consumer), ';' order by message_id, consumer) from message_receipts))`
@@ -46,7 +45,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 		saved := shop.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"data":1,%s}`, key, fields))
 		require.Equal(t, 200, saved.Status, saved.Text)
 		computed := task.ID(message.ID(shopID, "shop", key)).String()
-		require.Equal(t, computed, saved.Data("server_msg_id"), "anybody can compute it")
+		require.Equal(t, computed, saved.Data("server_msg_id"), "anybody can compute the id")
 		return computed
 	}
 	ids := map[string]string{
@@ -61,7 +60,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	}
 	cluster.Eventually(t, func() bool {
 		return admin.Count(`select count(*) from message_live where send_no = 1`)+admin.Count(`select count(*) from message_done where send_no = 1`) == len(ids)
-	}, "each had its first send")
+	}, "each message was sent once")
 	var delivered map[string]any
 	require.NoError(t, json.Unmarshal(web.Bodies[0], &delivered))
 	require.Equal(t, ids["a URL"], delivered["id"])
@@ -71,7 +70,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	before := admin.QueryText(ledgerOfMessages)
 	unknown := confirmMessage(eve, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.Status)
-	alike := func(name string, got cluster.Reply) {
+	requireLikeUnknown := func(name string, got cluster.Reply) {
 		delete(got.Body, "request_id")
 		delete(unknown.Body, "request_id")
 		require.Equal(t, unknown.Status, got.Status, "%s: %s", name, got.Text)
@@ -79,44 +78,44 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	}
 	for name, id := range ids {
 		for _, body := range []string{`{}`, `{"consumer":"eve"}`, `{"token":"x"}`} {
-			alike(name, confirmMessage(eve, id, body))
+			requireLikeUnknown(name, confirmMessage(eve, id, body))
 		}
 		require.Equal(t, 403, confirmMessage(eve, id, `{"consumer":"points"}`).Status, name)
 		if name != "a URL" {
-			alike(name, confirmMessage(eve, id, fmt.Sprintf(`{"token":%q}`, token)))
+			requireLikeUnknown(name, confirmMessage(eve, id, fmt.Sprintf(`{"token":%q}`, token)))
 		}
 	}
-	alike("another's user", confirmMessage(points, ids["a user"], `{}`))
-	alike("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
-	alike("never sent", confirmMessage(points, ids["a subject of no stream, over"], `{}`))
-	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "it will be sent again; its receiver may repeat this")
+	requireLikeUnknown("another's user", confirmMessage(points, ids["a user"], `{}`))
+	requireLikeUnknown("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
+	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, over"], `{}`))
+	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "it will be sent again, and its receiver can then confirm it")
 	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
 	require.Equal(t, before, admin.QueryText(ledgerOfMessages), "nothing changed")
 
 	for range 2 {
 		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).Status)
-		require.Equal(t, "sent", admin.Get(cluster.MessagesPath+"/"+ids["a subject"]).Data("state"), "a caller counts once")
+		require.Equal(t, "sent", admin.Get(cluster.MessagesPath+"/"+ids["a subject"]).Data("state"), "a caller counts as one receipt")
 	}
 	require.Equal(t, 204, confirmMessage(admin.NewMessageReceiver("stock", "*.orders.paid"), ids["a subject"], `{}`).Status)
 	require.Equal(t, 204, confirmMessage(points, ids["a subject, confirm false"], `{}`).Status)
 	require.Equal(t, 204, confirmMessage(bob, ids["a user"], `{}`).Status)
-	require.Equal(t, 204, confirmMessage(bob, ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).Status, "who has the token has the message")
+	require.Equal(t, 204, confirmMessage(bob, ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).Status, "the token proves that the caller received the message")
 	for _, name := range []string{"a subject", "a subject, confirm false", "a user", "a URL"} {
 		require.Equal(t, "received", admin.Get(cluster.MessagesPath+"/"+ids[name]).Data("state"), name)
 	}
 	require.Zero(t, admin.Count(`select count(*) from operator_actions where action = 'message.receive'`))
 
-	by := ids["a dead URL, confirm true"]
-	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).Status, "an admin may")
+	confirmedByAdmin := ids["a dead URL, confirm true"]
+	require.Equal(t, 204, confirmMessage(admin, confirmedByAdmin, `{"consumer":"bob"}`).Status, "an admin may confirm for any receiver")
 	require.Equal(t, 1, admin.Count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
-		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, by))
-	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin confirms what was never sent")
+		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, confirmedByAdmin))
+	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin can confirm a message that was never sent")
 }
 
 func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	door := w.Admin.NewMessageReceiver("door")
+	carl := w.Admin.NewMessageReceiver("carl")
 	statuses := make(chan int, 1)
 	web := cluster.NewReceiver(t, nil)
 	web.Respond = func(_ int, w http.ResponseWriter, _ *http.Request) {
@@ -125,9 +124,9 @@ func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 		err := json.Unmarshal(web.Bodies[0], &e)
 		web.Mu.Unlock()
 		if err == nil {
-			statuses <- confirmMessage(door, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).Status
+			statuses <- confirmMessage(carl, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).Status
 		}
-		w.WriteHeader(http.StatusInternalServerError) // it is received all the same
+		w.WriteHeader(http.StatusInternalServerError) // the confirmation counts, not the status
 	}
 	confirm := true
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "k", To: web.URL, Data: []byte(`1`), Confirm: &confirm})
@@ -135,19 +134,15 @@ func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	require.Equal(t, 204, <-statuses)
 	m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
 	require.NoError(t, err)
-	require.Equal(t, []any{"received", "door"}, []any{m.State, m.FinishedBy})
+	require.Equal(t, []any{"received", "carl"}, []any{m.State, m.FinishedBy})
 }
 
 func TestImmediateConfirmationIsAccepted(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
-	messages, err := url.Parse(o.Client.BaseURL)
-	require.NoError(t, err)
-	admin := o.At(messages.String())
-	admin.Owner = o.Admin.Owner
-	points := admin.NewMessageReceiver("points", "msg.orders.>")
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // now all processes run
+	points := o.Admin.NewMessageReceiver("points", "msg.orders.>")
 	consumer, err := o.JetStream().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
 	require.NoError(t, err)
 	statuses := make(chan int, 100)
@@ -167,9 +162,9 @@ func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve")
-	hand, err := w.Admin.Owner.Begin(t.Context())
+	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = hand.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, and all is read
+	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, but not reading
 	require.NoError(t, err)
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
@@ -184,10 +179,10 @@ func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 		return as.Post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, id)).Status
 	}
 	require.Equal(t, []int{503, 404}, []int{read(bob), read(eve)})
-	require.NoError(t, hand.Commit(t.Context()))
+	require.NoError(t, tx.Commit(t.Context()))
 	cluster.Eventually(t, func() bool {
 		status := confirmMessage(bob, id, `{}`).Status
-		require.Contains(t, []int{204, 503}, status, "never as if there were no such message")
+		require.Contains(t, []int{204, 503}, status, "never 404: the message exists")
 		return status == 204
 	})
 	require.Equal(t, "received", w.Message(id).State)
@@ -212,13 +207,13 @@ func TestConfirmationOfReusedIDDoesNotWait(t *testing.T) {
 	order := send("k-1", "user:bob", "saved")
 	require.Equal(t, order, send("k-1", "msg.orders.paid", "accepted"))
 	refused := confirmMessage(orders, order, `{}`)
-	require.Equal(t, []any{404, unknown.Body["message"]}, []any{refused.Status, refused.Body["message"]}, "it will be rejected, not saved")
+	require.Equal(t, []any{404, unknown.Body["message"]}, []any{refused.Status, refused.Body["message"]}, "the accepted message will be rejected, not saved")
 	require.Equal(t, 204, read(bob, order))
 
 	chat := send("k-2", "user:eve", "saved")
 	require.Equal(t, chat, send("k-2", "user:bob", "accepted"))
 	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), confirmMessage(bob, chat, `{}`).Status, read(eve, chat)})
 
-	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).Status, "this one will be saved")
+	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).Status, "this message will be saved")
 	require.Equal(t, 503, read(bob, send("k-4", "user:bob", "accepted")))
 }

@@ -11,7 +11,7 @@ import (
 
 const between = cluster.MessagesPath + "?between="
 
-// keysOf gives the client_msg_ids of a page, and what the next one comes after.
+// keysOf returns the client_msg_ids of a page, and its next_after.
 func keysOf(r cluster.Reply) (keys []any, next string) {
 	require.Equal(r.T, 200, r.Status, r.Text)
 	for _, item := range r.Data("items").([]any) {
@@ -21,10 +21,10 @@ func keysOf(r cluster.Reply) (keys []any, next string) {
 	return keys, next
 }
 
-// cursorOf is how far a user has read.
-func cursorOf(r cluster.Reply, of string) map[string]any {
+// cursorOf returns the read cursor of a user.
+func cursorOf(r cluster.Reply, user string) map[string]any {
 	require.Equal(r.T, 200, r.Status, r.Text)
-	return r.Data("read").(map[string]any)[of].(map[string]any)
+	return r.Data("read").(map[string]any)[user].(map[string]any)
 }
 
 func TestConversationIsReadNewestFirst(t *testing.T) {
@@ -55,7 +55,7 @@ func TestConversationIsReadNewestFirst(t *testing.T) {
 	}
 	got := bob.Get(between + "ann,bob&limit=1")
 	require.Contains(t, got.Text, `"from":"ann","to":"user:bob"`)
-	require.Contains(t, got.Text, `"data":{"text":"4"}`, "in the form of every message")
+	require.Contains(t, got.Text, `"data":{"text":"4"}`, "in the same form as every message")
 	require.Contains(t, bob.Get(between+"cid,bob").Text, `"items":[]`)
 }
 
@@ -77,10 +77,10 @@ func TestReadCursorsArePerUserAndMoveForward(t *testing.T) {
 	require.NotEmpty(t, then["read_at"])
 	for _, id := range []string{first, second} {
 		require.Equal(t, 204, bob.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"bob,ann","reader":"bob","up_to":%q}`, id)).Status)
-		require.Equal(t, then, cursorOf(page(), "bob"), "again and back change nothing")
+		require.Equal(t, then, cursorOf(page(), "bob"), "a repeat or an earlier message changes nothing")
 	}
-	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"), "the other's reading is the other's")
-	require.Equal(t, 204, s.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, reply)).Status, "an admin reads for anybody")
+	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"), "the cursor of the other user does not move")
+	require.Equal(t, 204, s.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, reply)).Status, "an admin may move the cursor of any user")
 	require.EqualValues(t, 0, cursorOf(page(), "ann")["unread"])
 }
 
@@ -95,7 +95,7 @@ func TestConversationIsHiddenFromOthers(t *testing.T) {
 	require.Equal(t, 403, eve.Get(between+"ann,bob").Status)
 	require.Equal(t, 403, mark(eve, ""))
 	require.Equal(t, 403, mark(eve, `,"reader":"bob"`))
-	require.Equal(t, 403, mark(ann, `,"reader":"bob"`), "nobody reads for the other")
+	require.Equal(t, 403, mark(ann, `,"reader":"bob"`), "a member cannot move the cursor of the other")
 	require.Equal(t, 200, s.NewCaller("ray", "receiver").Get(between+"ann,ray").Status)
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get(between+"ann,app").Status, "a role is needed as well")
 	require.Equal(t, 204, mark(bob, ""))
@@ -170,11 +170,11 @@ func TestPeersListsWhoWrote(t *testing.T) {
 	}
 	require.Equal(t, []any{"admin", "bob", "ann"}, names)
 	require.Subset(t, seen[1], map[string]any{"last_server_msg_id": last, "unread": 1.0, "up_to": first})
-	require.Contains(t, s.Get(peers+"?user=ann").Text, `"items":[{"peer":"bob"`, "an admin asks for anybody")
+	require.Contains(t, s.Get(peers+"?user=ann").Text, `"items":[{"peer":"bob"`, "an admin may list the peers of any user")
 	require.Contains(t, bob.Get(peers+"?user=bob").Text, `"items":[]`)
 
-	require.Equal(t, 403, bob.Get(peers+"?user=cid").Status, "nobody learns who writes to another")
+	require.Equal(t, 403, bob.Get(peers+"?user=cid").Status, "no user may list the peers of another")
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get(peers).Status)
-	require.Equal(t, []string{"after"}, bob.Get(peers+"?after="+last).Fields(), "it is no message to bob")
+	require.Equal(t, []string{"after"}, bob.Get(peers+"?after="+last).Fields(), "the message is not to bob")
 	require.ElementsMatch(t, []string{"user", "limit", "after", "before"}, cid.Get(peers+"?user=%20&limit=0&after=x&before=y").Fields())
 }

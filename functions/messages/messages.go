@@ -129,13 +129,14 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.
 	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
 }
 
-// readableMessage is ownMessage that also returns the messages of others for which also is true.
+// readableMessage is ownMessage, but also returns the messages of other callers for which also
+// returns true.
 func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, also func(m messages.Detail) bool) (api.MessageResponse, error) {
 	m, err := h.messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !also(m):
-		// A message of another caller takes the same path as a message that does not exist. Otherwise the
-		// response time would reveal that it exists.
+		// The same path for a hidden message as for a missing one: otherwise the response time would
+		// reveal that the message exists.
 		return h.acceptedMessage(ctx, c, id)
 	case err != nil:
 		return api.MessageResponse{}, err
@@ -143,15 +144,16 @@ func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, 
 	return messageResponse(c, m), nil
 }
 
-// pageOf makes a page of messages, the next of which begins after its last one.
+// pageOf returns a page of messages; next_after is the id of its last message.
 func pageOf(c *fn.Call, found []messages.Detail, more bool) api.Page[api.MessageResponse] {
-	shown := func(m messages.Detail) api.MessageResponse { return messageResponse(c, m) }
-	return fn.PageOf(found, more, shown, func(m messages.Detail) task.ID { return m.ID })
+	convert := func(m messages.Detail) api.MessageResponse { return messageResponse(c, m) }
+	return fn.PageOf(found, more, convert, func(m messages.Detail) task.ID { return m.ID })
 }
 
 func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
-// shownTo returns where a message goes, as the caller may see it.
+// shownTo returns the address of a message for the caller. A viewer sees only the host of a URL of
+// another caller.
 func shownTo(c *fn.Call, to message.Address, owner int64) string {
 	if to.Kind == message.URL && owner != c.Caller.ID {
 		return c.ShownURL(to.Name)
@@ -159,7 +161,7 @@ func shownTo(c *fn.Call, to message.Address, owner int64) string {
 	return to.String()
 }
 
-// messageResponse converts a saved message for its sender or an operator.
+// messageResponse converts a saved message to a response for the caller.
 func messageResponse(c *fn.Call, m messages.Detail) api.MessageResponse {
 	receipts := make([]api.Receipt, len(m.Receipts))
 	for i, r := range m.Receipts {

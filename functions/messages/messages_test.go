@@ -33,22 +33,22 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	other := shop.Post(cluster.MessagesPath, strings.Replace(body, "orders.paid", "orders.unpaid", 1))
 	require.Equal(t, 422, other.Status)
 	require.Equal(t, "idempotency_key_reused", other.Body["error"])
-	require.NotEqual(t, id, bank.Post(cluster.MessagesPath, body).Data("server_msg_id"), "another sender's is another message")
+	require.NotEqual(t, id, bank.Post(cluster.MessagesPath, body).Data("server_msg_id"), "the same key of another caller is another message")
 
 	got := shop.Get(cluster.MessagesPath + "/" + id)
 	require.Equal(t, 200, got.Status)
-	require.Contains(t, got.Text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "as it was written")
+	require.Contains(t, got.Text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "exactly as submitted")
 	require.Equal(t, "sendonce.message.v1", got.Data("type"))
 	require.EqualValues(t, 5, got.Data("remaining_sends"))
 	require.NotEmpty(t, got.Data("next_send_at"), "due at once")
 	require.Equal(t, id, shop.Get(cluster.MessagesPath+"/by-key/order-1").Data("server_msg_id"))
 	require.Equal(t, 404, bank.Get(cluster.MessagesPath+"/"+id).Status)
 	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/"+id).Status, "an admin sees all")
-	require.Equal(t, 404, s.Get(cluster.MessagesPath+"/by-key/order-1").Status, "it was not the admin who handed it over")
+	require.Equal(t, 404, s.Get(cluster.MessagesPath+"/by-key/order-1").Status, "the admin did not submit it")
 	require.Equal(t, 2, s.Count(`select count(*) from message_live`))
 }
 
-func TestBadMessageIsNamedAndNotSaved(t *testing.T) {
+func TestBadMessageNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	long := strings.Repeat("x", message.MaxData)
@@ -96,7 +96,7 @@ func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	refused := s.Post(cluster.MessagesPath, body("l"))
 	require.Equal(t, 400, refused.Status)
 	require.Equal(t, "content_blocked", refused.Body["error"])
-	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "what was once accepted stays accepted")
+	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "a repeat of an accepted message is accepted")
 }
 
 func TestOnlyAdminsActForOthers(t *testing.T) {
@@ -167,7 +167,7 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	require.EqualValues(t, 0, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","older_than_seconds":3600}`).Data("matched"))
 	require.EqualValues(t, 2, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","limit":2,"reason":"back"}`).Data("changed"))
 	abandoned := s.Post(cluster.MessagesPath+"/abandon", fmt.Sprintf(`{"ids":%s,"reason":"gone"}`, cluster.JSONList([]string{ids[0].(string), ids[1].(string), ids[2].(string)})))
-	require.EqualValues(t, 1, abandoned.Data("changed"), "the redriven ones are stuck no more")
+	require.EqualValues(t, 1, abandoned.Data("changed"), "redriven messages are not stuck")
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.abandon' and reason = 'gone'`))
 	require.Equal(t, 2, s.Count(`select count(*) from operator_actions where action = 'message.redrive' and reason = 'back'`))
 	require.Equal(t, 2, s.Count(`select count(*) from message_live where epoch = 2 and remaining_sends = 5 and next_at <= now()`))
@@ -186,26 +186,26 @@ func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("eyes", "viewer")
-	made := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`)
-	require.Equal(t, 200, made.Status, made.Text)
+	created := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`)
+	require.Equal(t, 200, created.Status, created.Text)
 	s.Exec(`update message_live set remaining_sends = 0, next_at = null`)
-	for _, path := range []string{"/" + made.Data("server_msg_id").(string), "/stuck?kind=sending"} {
+	for _, path := range []string{"/" + created.Data("server_msg_id").(string), "/stuck?kind=sending"} {
 		require.Contains(t, s.Get(cluster.MessagesPath+path).Text, "SECRETMARK", path)
 		require.Contains(t, eyes.Get(cluster.MessagesPath+path).Text, `"to":"https://shop.example/****"`, path)
 	}
-	require.Contains(t, ann.Get(cluster.MessagesPath+"/"+made.Data("server_msg_id").(string)).Text, "SECRETMARK")
+	require.Contains(t, ann.Get(cluster.MessagesPath+"/"+created.Data("server_msg_id").(string)).Text, "SECRETMARK")
 }
 
 func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, cid, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("eyes", "viewer")
-	half := s.NewCaller("half", "viewer")
-	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
+	limited := s.NewCaller("limited", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	id := ann.SendText("bob", "hello")
 	for path, status := range map[string]int{"/" + id: 404, "?between=ann,bob": 403, "/peers?user=bob": 403, "/stuck?kind=sent": 403} {
 		require.Equal(t, 200, eyes.Get(cluster.MessagesPath+path).Status, path)
-		require.Equal(t, status, half.Get(cluster.MessagesPath+path).Status, path)
+		require.Equal(t, status, limited.Get(cluster.MessagesPath+path).Status, path)
 	}
 	require.Contains(t, eyes.Get(cluster.MessagesPath+"/peers?user=bob").Text, `"peer":"ann"`)
 	require.Equal(t, 403, eyes.Post(cluster.MessagesPath+"/"+id+"/abandon", `{"reason":"x"}`).Status)
@@ -223,6 +223,6 @@ func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
 		reveal(who) // is not recorded again within the hour
 	}
 	require.Empty(t, reveal(cid), "not of this conversation")
-	require.Empty(t, reveal(half))
+	require.Empty(t, reveal(limited))
 	require.Equal(t, 4, s.Count(`select count(*) from operator_actions where action = 'message.reveal'`))
 }

@@ -17,7 +17,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	s, p := o.Admin, o.Process(cluster.All)
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	for n := range 5 {
-		require.Equal(t, 200, cluster.SendTo(greedy, n, "msg.orders.paid", "x").Status, "to a subject whose messages nobody confirms")
+		require.Equal(t, 200, cluster.SendTo(greedy, n, "msg.orders.paid", "x").Status, "messages to this subject wait: nobody confirms them")
 	}
 	refused := cluster.SendTo(greedy, 5, "msg.orders.paid", "x")
 	require.Equal(t, http.StatusTooManyRequests, refused.Status, refused.Text)
@@ -25,7 +25,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	require.Equal(t, "5", refused.Header.Get("Retry-After"))
 	require.Contains(t, refused.Body["message"], "this caller has 5 messages with 15 bytes waiting")
 	again := cluster.SendTo(greedy, 4, "msg.orders.paid", "x")
-	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its response")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat is not refused")
 	require.Equal(t, 422, cluster.SendTo(greedy, 4, "msg.orders.paid", "y").Status)
 
 	socket := cluster.OpenSocket(greedy, "greedy", nil)
@@ -38,14 +38,14 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
 	s = o.Admin
 	greedy.URL, modest.URL = s.URL, s.URL
-	require.Equal(t, 429, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status, "the database knows what waits")
+	require.Equal(t, 429, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status, "the waiting messages are counted in the database")
 	require.Equal(t, 200, cluster.SendTo(modest, 1, "msg.orders.paid", "x").Status)
 
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", o.Admin.Count(`select id from callers where name = 'greedy'`))
 	require.EqualValues(t, 6, s.Do("PUT", at, `{"max_waiting_messages":6}`).Data("max_waiting_messages"))
 	require.Equal(t, 200, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status)
 	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)
-	require.Nil(t, s.Do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).Data("max_waiting_messages"), "what the settings say")
+	require.Nil(t, s.Do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).Data("max_waiting_messages"), "the limit of the settings")
 	require.Equal(t, []string{"max_waiting_messages", "max_waiting_bytes"}, s.Do("PUT", at, `{"max_waiting_messages":-1,"max_waiting_bytes":-1}`).Fields())
 	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)
 	for n := range 2 {
@@ -55,7 +55,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	cluster.Eventually(t, func() bool { return cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
 }
 
-// One sender floods an inbox. What others sent to it stays, and they send on.
+// One sender floods an inbox. The messages of other senders stay in it, and they can send more.
 func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -74,7 +74,7 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	}
 	require.InDelta(t, 85, refused, 1)
 	again := cluster.SendTo(greedy, 0, "user:vic", "x")
-	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat gets its response")
+	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat is not refused")
 	require.Equal(t, 200, cluster.SendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, cluster.SendTo(modest, 1, "user:vic", "x").Status)
 	cluster.WaitAllSent(o, func() {})

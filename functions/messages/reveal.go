@@ -2,7 +2,6 @@ package messages
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
@@ -19,16 +18,13 @@ type revealRequest api.MessageRevealRequest
 
 func (r *revealRequest) Validate() []task.Field {
 	var bad decode.Rules
-	bad.When(len(r.IDs) < 1 || len(r.IDs) > maxRevealed, "ids", fmt.Sprintf("must hold 1 to %d ids", maxRevealed))
-	for i, id := range r.IDs {
-		_, err := task.ParseID(id)
-		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
-	}
+	checkIDs(&bad, r.IDs, maxRevealed)
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
 }
 
-// reveal returns the data of messages, which pages hide. It is recorded before it is returned.
+// reveal returns the data of messages for the console, which hides data by default. Each reveal is
+// recorded before the response.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (any, error) {
 	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
 		return nil, err

@@ -40,6 +40,15 @@ func checkAge(bad *decode.Rules, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
+// checkIDs checks a list of one to most ids of messages.
+func checkIDs(bad *decode.Rules, ids []string, most int) {
+	bad.When(len(ids) < 1 || len(ids) > most, "ids", fmt.Sprintf("must hold 1 to %d ids", most))
+	for i, id := range ids {
+		_, err := task.ParseID(id)
+		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
+	}
+}
+
 func (h *handlers) stuck(ctx context.Context, c *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
@@ -102,10 +111,8 @@ func (r *redriveStuckRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.Kind != "" && !isStuckKind(r.Kind), "kind", kindRule)
 	bad.When(r.Kind == "" && r.IDs == nil, "kind", "is required unless ids are given: it "+kindRule)
-	bad.When(r.IDs != nil && (len(r.IDs) < 1 || len(r.IDs) > maxBulk), "ids", fmt.Sprintf("must hold 1 to %d ids", maxBulk))
-	for i, id := range r.IDs {
-		_, err := task.ParseID(id)
-		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
+	if r.IDs != nil {
+		checkIDs(&bad, r.IDs, maxBulk)
 	}
 	checkAge(&bad, r.OlderThanSeconds)
 	bad.Between("limit", r.Limit, 1, maxBulk)
@@ -127,8 +134,8 @@ func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuc
 	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonStuck)
 }
 
-// changeStuck counts the stuck messages that the request selects and, unless it is a dry run,
-// changes them.
+// changeStuck counts the stuck messages that the request selects, and changes them unless it is a
+// dry run.
 func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
 	change func(context.Context, messages.StuckFilter, int, store.Operator) (int, error)) (any, error) {
 	filter := messages.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}
