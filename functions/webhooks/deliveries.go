@@ -97,10 +97,11 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
 }
 
-// disabledEvent is the type of the only event with a URL: that of the endpoint that was disabled.
+// disabledEvent is the type of the only events that contain a URL: the URL of the disabled endpoint.
 const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 
-// shownDelivery makes the response for one who may only read deliveries.
+// shownDelivery returns a function that converts a delivery for a caller that may be a viewer, who sees only the host of
+// URLs.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = c.ShownURL(d.URL)
@@ -110,7 +111,7 @@ func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 		shown := deliveryResponse(d)
 		if c.HidesURLs() {
 			for i := range shown.Tries {
-				shown.Tries[i].Response = "" // receivers repeat the path and query of a URL in their error pages
+				shown.Tries[i].Response = "" // error pages of receivers often contain the path and query of the URL
 			}
 		}
 		return shown
@@ -129,7 +130,8 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	}
 }
 
-// robotText returns what a robot is sent; "" for other endpoints, for events that no robot is sent, and where d has no payload.
+// robotText returns the text that is sent to a robot. It is "" for other endpoints, for events that are not sent to robots,
+// and if d has no payload.
 func robotText(d webhooks.Delivery) string {
 	if d.Format == "" || d.Format == webhooks.FormatCloudEvents {
 		return ""

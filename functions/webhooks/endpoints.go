@@ -79,14 +79,14 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	if len(bad) > 0 {
 		return nil, task.Invalid(bad)
 	}
-	made := "" // the secret that the response shows
+	newSecret := "" // the secret that the response shows
 	if req.Format == "" || req.Format == webhooks.FormatCloudEvents {
-		made = api.NewWebhookSecret()
+		newSecret = api.NewWebhookSecret()
 	}
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
-		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: cmp.Or(made, req.Secret),
+		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: cmp.Or(newSecret, req.Secret),
 	}, c.Operator(""))
-	return endpointResponseWithSecret(e, made), err
+	return endpointResponseWithSecret(e, newSecret), err
 }
 
 // listEndpointsRequest adds validation to api.EndpointsRequest.
@@ -113,7 +113,7 @@ func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ st
 	return shownEndpoint(c)(e), err
 }
 
-// deleteEndpoint wakes the function sweep, which fails the pending deliveries that DeleteEndpoint left.
+// deleteEndpoint also wakes the function sweep, which fails the pending deliveries that DeleteEndpoint leaves.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	if err := h.webhooks.DeleteEndpoint(ctx, id, callerScope(c), c.Operator("")); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 	return nil, nil
 }
 
-// enableEndpoint wakes the function deliver, because pending deliveries to the endpoint are due again.
+// enableEndpoint also wakes the function deliver, because pending deliveries to the endpoint are due again.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.EnableEndpoint(ctx, id, callerScope(c), c.Operator(""))
 	if err != nil {
@@ -147,7 +147,7 @@ func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task
 // testEvent is the type of the event that testEndpoint sends.
 const testEvent = "sendonce.test.v1"
 
-// testEndpoint records an event for one endpoint, which is then delivered as all events are.
+// testEndpoint records a test event for one endpoint. It is delivered like every other event.
 func (h *handlers) testEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	subject := task.NewID()
 	data, err := json.Marshal(api.TestEventData{EndpointID: id.String()})
@@ -185,7 +185,7 @@ func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 	return api.SigningSecretResponse{Secret: s.Secret, OldSecretUntil: fn.UTC(s.OldUntil)}
 }
 
-// shownEndpoint makes the response for one who may only read endpoints.
+// shownEndpoint returns a function that converts an endpoint. A viewer sees only the host of the URLs of other callers.
 func shownEndpoint(c *fn.Call) func(webhooks.Endpoint) api.EndpointResponse {
 	return func(e webhooks.Endpoint) api.EndpointResponse {
 		if e.CallerID != c.Caller.ID {
@@ -203,7 +203,7 @@ func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	}
 }
 
-// endpointResponseWithSecret is for a new or rotated secret; no other response contains the secret of an endpoint.
+// endpointResponseWithSecret is the response with a new or rotated secret. No other response contains the secret of an endpoint.
 func endpointResponseWithSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
 	response := endpointResponse(e)
 	response.Secret = secret

@@ -19,7 +19,7 @@ func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
 
 	reencrypt := func(keys string) (code int, output string) {
-		env := append(cluster.Settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last one counts
+		env := append(cluster.Settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last value of a name wins
 		p := cluster.StartProcess(t, bin, env, "reencrypt")
 		<-p.Exited()
 		return p.ExitCode(), p.Output()

@@ -14,9 +14,9 @@ import (
 func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	made := s.Post(cluster.EndpointsPath, `{"url":"https://hooks.example.com/services/SECRETMARK?key=SECRETMARK","events":["alert.raised"],"format":"slack"}`)
-	require.Equal(t, 200, made.Status, made.Text)
-	id := made.Data("id").(string)
+	created := s.Post(cluster.EndpointsPath, `{"url":"https://hooks.example.com/services/SECRETMARK?key=SECRETMARK","events":["alert.raised"],"format":"slack"}`)
+	require.Equal(t, 200, created.Status, created.Text)
+	id := created.Data("id").(string)
 	eyes := s.NewCaller("eyes", "viewer")
 	for _, path := range []string{cluster.EndpointsPath, cluster.EndpointsPath + "/" + id, cluster.AdminPath + "actions"} {
 		require.Contains(t, s.Get(path).Text, "SECRETMARK", path)
@@ -41,7 +41,7 @@ func TestViewersSeeNoResponseOfAReceiver(t *testing.T) {
 	require.NotContains(t, got.Text, "SECRETMARK")
 }
 
-// The event of a disabled endpoint has its URL too.
+// The event of a disabled endpoint contains the URL of that endpoint.
 func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -1,4 +1,4 @@
-// Package webhooks is the function by which a caller registers webhook endpoints for the events of its tasks, and reads
+// Package webhooks is the function with which a caller registers webhook endpoints for the events of its tasks, and reads
 // their deliveries:
 //
 //	POST   /api/v1/webhooks/endpoints
@@ -15,9 +15,9 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, viewers read them; for others
-// the error is not_found. The secret of an endpoint is returned only when it is created or rotated, that of a robot never. The signing secret of a
-// caller can be read at any time.
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers read them; for
+// other callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, and the
+// secret of a robot never. The caller can read its signing secret at any time.
 package webhooks
 
 import (
@@ -76,7 +76,8 @@ type handlers struct {
 	env      *fn.Env
 }
 
-// readScope returns the caller whose endpoints and deliveries the call may read: itself, or nil (all) for an admin or a viewer.
+// readScope returns the id of the caller whose endpoints and deliveries may be read: the caller itself, or nil (all) for an
+// admin or a viewer.
 func readScope(c *fn.Call) *int64 {
 	if c.ReadsAll() {
 		return nil
@@ -84,7 +85,8 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// callerScope returns the caller whose endpoints and deliveries the call may change: itself, or nil (all) for an admin.
+// callerScope returns the id of the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all) for
+// an admin.
 func callerScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
@@ -92,7 +94,8 @@ func callerScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to the caller_id of the request, if it has one. Only with the scope of all callers may that be another caller.
+// listScope narrows a scope to the caller_id of the request, if it has one. That may be another caller only if the scope
+// is all callers.
 func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:

@@ -32,7 +32,7 @@ func auditedActions(s *cluster.Client, subject string) (actions []string) {
 	return actions
 }
 
-// requireNoSecretsStored demands that the audit log has no secrets.
+// requireNoSecretsStored requires that the audit log has no secrets.
 func requireNoSecretsStored(s *cluster.Client) {
 	s.T.Helper()
 	require.Positive(s.T, s.Count(`select count(*) from operator_actions`))
@@ -45,26 +45,26 @@ func TestEndpointSecretIsShownOnce(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")
-	made := shop.Post(cluster.EndpointsPath, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
-	require.Equal(t, 200, made.Status, made.Text)
-	secret, ok := strings.CutPrefix(made.Data("secret").(string), "whsec_")
+	created := shop.Post(cluster.EndpointsPath, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
+	require.Equal(t, 200, created.Status, created.Text)
+	secret, ok := strings.CutPrefix(created.Data("secret").(string), "whsec_")
 	require.True(t, ok)
 	key, err := base64.StdEncoding.DecodeString(secret)
 	require.NoError(t, err)
 	require.Len(t, key, 32)
-	require.Equal(t, "https://shop.test:8443/events?x=1", made.Data("url"))
-	require.Equal(t, "订单", made.Data("description"))
-	require.Equal(t, []any{"task.failed", "webhook.disabled"}, made.Data("events"))
-	require.Equal(t, true, made.Data("enabled"))
+	require.Equal(t, "https://shop.test:8443/events?x=1", created.Data("url"))
+	require.Equal(t, "订单", created.Data("description"))
+	require.Equal(t, []any{"task.failed", "webhook.disabled"}, created.Data("events"))
+	require.Equal(t, true, created.Data("enabled"))
 
-	got := shop.Get(fmt.Sprintf("%s/%v", cluster.EndpointsPath, made.Data("id")))
+	got := shop.Get(fmt.Sprintf("%s/%v", cluster.EndpointsPath, created.Data("id")))
 	require.Equal(t, 200, got.Status)
-	require.Equal(t, made.Data("created_at"), got.Data("created_at"))
+	require.Equal(t, created.Data("created_at"), got.Data("created_at"))
 	for _, shown := range []cluster.Reply{got, shop.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
 		require.NotContains(t, shown.Text, secret)
 	}
-	require.Contains(t, shop.Post(cluster.EndpointsPath, shopURL).Text, `"events":[]`, "all")
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", made.Data("id"))))
+	require.Contains(t, shop.Post(cluster.EndpointsPath, shopURL).Text, `"events":[]`, "no events means all events")
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", created.Data("id"))))
 	requireNoSecretsStored(s)
 }
 
@@ -76,27 +76,27 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 	delivered, pending := cluster.InsertDelivery(s, id, task.NewID()), cluster.InsertDelivery(s, id, task.NewID())
 	cluster.InsertAttempts(s, delivered)
 	for range 2 {
-		off := s.Post(at+"/disable", "")
-		require.Equal(t, 200, off.Status, off.Text)
-		require.Equal(t, false, off.Data("enabled"))
-		require.Equal(t, "by_hand", off.Data("disabled_reason"))
-		require.NotEmpty(t, off.Data("disabled_at"))
-		require.Equal(t, "pending", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"), "it rests")
+		disabled := s.Post(at+"/disable", "")
+		require.Equal(t, 200, disabled.Status, disabled.Text)
+		require.Equal(t, false, disabled.Data("enabled"))
+		require.Equal(t, "by_hand", disabled.Data("disabled_reason"))
+		require.NotEmpty(t, disabled.Data("disabled_at"))
+		require.Equal(t, "pending", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"), "the delivery waits")
 	}
 	for range 2 {
-		on := s.Post(at+"/enable", "")
-		require.Equal(t, 200, on.Status, on.Text)
-		require.Equal(t, true, on.Data("enabled"))
-		require.Nil(t, on.Data("disabled_reason"))
+		enabled := s.Post(at+"/enable", "")
+		require.Equal(t, 200, enabled.Status, enabled.Text)
+		require.Equal(t, true, enabled.Data("enabled"))
+		require.Nil(t, enabled.Data("disabled_reason"))
 	}
-	gone := s.Do("DELETE", at, "")
-	require.Equal(t, 204, gone.Status)
-	require.Empty(t, gone.Text)
+	deleted := s.Do("DELETE", at, "")
+	require.Equal(t, 204, deleted.Status)
+	require.Empty(t, deleted.Text)
 	require.Equal(t, 404, s.Get(at).Status)
 	require.Equal(t, 404, s.Do("DELETE", at, "").Status)
 	require.Equal(t, "failed", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"))
 	require.Equal(t, "delivered", s.Get(cluster.DeliveriesPath+"/"+delivered).Data("state"))
-	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not recorded")
+	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "a call that changes nothing is not recorded")
 	requireNoSecretsStored(s)
 }
 
@@ -114,7 +114,7 @@ func TestRotationKeepsOldSecretForADay(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(24*time.Hour), until, time.Minute)
 	require.Equal(t, rotated.Data("old_secret_until"), s.Get(at).Data("old_secret_until"))
-	require.Zero(t, s.Count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, second, first), "they are encrypted")
+	require.Zero(t, s.Count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, second, first), "secrets are stored encrypted")
 
 	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
@@ -122,7 +122,7 @@ func TestRotationKeepsOldSecretForADay(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
-func TestSigningSecretIsMadeOnFirstReadPerCaller(t *testing.T) {
+func TestSigningSecretIsCreatedOnFirstReadPerCaller(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -142,7 +142,7 @@ func TestSigningSecretIsMadeOnFirstReadPerCaller(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
 	requireNoSecretsStored(s)
 
-	require.Empty(t, s.Get(cluster.EndpointsPath).Data("items"), "it is no endpoint")
+	require.Empty(t, s.Get(cluster.EndpointsPath).Data("items"), "the signing secret is not listed as an endpoint")
 	id := s.QueryText(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
 	for _, action := range []string{"/disable", "/enable", "/rotate-secret"} {
 		require.Equal(t, 404, s.Post(cluster.EndpointsPath+"/"+id+action, "").Status)
@@ -157,7 +157,7 @@ func TestEndpointsOfOthersAreHidden(t *testing.T) {
 	shop, bank, points := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("points", "receiver")
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
 	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, path.Base(at), task.NewID())
-	of := s.Get(at).Data("caller_id")
+	owner := s.Get(at).Data("caller_id")
 	for _, call := range [][2]string{
 		{"GET", at}, {"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"GET", delivery}, {"POST", delivery + "/resend"}, {"DELETE", at},
 	} {
@@ -170,10 +170,10 @@ func TestEndpointsOfOthersAreHidden(t *testing.T) {
 	for _, path := range []string{cluster.EndpointsPath, cluster.DeliveriesPath} {
 		require.Equal(t, 403, points.Get(path).Status)
 		require.Empty(t, bank.Get(path).Data("items"))
-		require.Equal(t, 403, bank.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Status)
-		require.Len(t, shop.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
+		require.Equal(t, 403, bank.Get(fmt.Sprintf("%s?caller_id=%v", path, owner)).Status)
+		require.Len(t, shop.Get(fmt.Sprintf("%s?caller_id=%v", path, owner)).Data("items"), 1)
 		require.Len(t, s.Get(path).Data("items"), 1, "an admin sees those of all callers")
-		require.Len(t, s.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
+		require.Len(t, s.Get(fmt.Sprintf("%s?caller_id=%v", path, owner)).Data("items"), 1)
 		require.Empty(t, s.Get(path+"?caller_id=0").Data("items"))
 	}
 	require.Equal(t, 403, points.Post(cluster.EndpointsPath, shopURL).Status)
@@ -211,7 +211,7 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
 }
 
-func TestBadEndpointAndListAreNamed(t *testing.T) {
+func TestBadEndpointRequestNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for body, fields := range map[string][]string{
@@ -264,7 +264,7 @@ func TestBadEndpointAndListAreNamed(t *testing.T) {
 	}
 }
 
-func TestRobotTakesAlertsAndDisabledEndpoints(t *testing.T) {
+func TestRobotSubscribesToAlertsAndDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for format, shown := range map[string]string{"": "cloudevents", "cloudevents": "cloudevents", "slack": "slack", "dingtalk": "dingtalk", "wecom": "wecom", "feishu": "feishu"} {
@@ -280,22 +280,22 @@ func TestRobotTakesAlertsAndDisabledEndpoints(t *testing.T) {
 	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
 }
 
-func TestSecretOfRobotIsItsOwn(t *testing.T) {
+func TestSecretOfRobotIsStoredAndNeverShown(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const secret = "SECad0robot0of0tests"
 	robot := func(format, secret string) string {
 		return `{"url":"https://a.test/","events":["alert.raised"],"format":"` + format + `","secret":"` + secret + `"}`
 	}
-	for format, given := range map[string]string{"dingtalk": secret, "feishu": secret, "wecom": "", "slack": ""} {
-		made := s.Post(cluster.EndpointsPath, robot(format, given))
-		require.Equal(t, 200, made.Status, made.Text)
-		require.Nil(t, made.Data("secret"))
-		at := fmt.Sprintf("%s/%v", cluster.EndpointsPath, made.Data("id"))
+	for format, robotSecret := range map[string]string{"dingtalk": secret, "feishu": secret, "wecom": "", "slack": ""} {
+		created := s.Post(cluster.EndpointsPath, robot(format, robotSecret))
+		require.Equal(t, 200, created.Status, created.Text)
+		require.Nil(t, created.Data("secret"))
+		at := fmt.Sprintf("%s/%v", cluster.EndpointsPath, created.Data("id"))
 		refused := s.Post(at+"/rotate-secret", "")
 		require.Equal(t, 409, refused.Status, refused.Text)
 		require.Contains(t, refused.Text, "delete this endpoint and register it again with the robot's new secret")
-		for _, shown := range []cluster.Reply{made, refused, s.Get(at), s.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
+		for _, shown := range []cluster.Reply{created, refused, s.Get(at), s.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
 			require.NotContains(t, shown.Text, secret)
 		}
 		require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
@@ -328,13 +328,13 @@ func TestDeliveryToRobotHasItsText(t *testing.T) {
 	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://a.test/","events":["alert.raised"],"format":"feishu"}`)
 	sent := s.Post(at+"/test", "")
 	require.Contains(t, sent.Data("text"), "[Sendonce] Test: this robot is set up to receive alerts.\n")
-	of := fmt.Sprintf("%s/%v", cluster.DeliveriesPath, sent.Data("id"))
-	require.Equal(t, sent.Data("text"), s.Get(of).Data("text"))
-	require.Equal(t, sent.Data("text"), s.Post(of+"/resend", "").Data("text"))
+	delivery := fmt.Sprintf("%s/%v", cluster.DeliveriesPath, sent.Data("id"))
+	require.Equal(t, sent.Data("text"), s.Get(delivery).Data("text"))
+	require.Equal(t, sent.Data("text"), s.Post(delivery+"/resend", "").Data("text"))
 	require.NotContains(t, s.Get(cluster.DeliveriesPath).Text, `"text"`, "a list has neither texts nor events")
 
 	s.Exec(`update webhook_events set payload = '{"type":"sendonce.task.failed.v1"}'`)
-	require.Nil(t, s.Get(of).Data("text"), "no robot gets this event")
+	require.Nil(t, s.Get(delivery).Data("text"), "this event is not sent to robots")
 	plain, _ := cluster.RegisterEndpoint(s, shopURL)
 	require.Nil(t, s.Post(plain+"/test", "").Data("text"))
 }
@@ -355,7 +355,7 @@ func TestEndpointsArePaged(t *testing.T) {
 		last = page.Data("next_after") == nil
 		path = fmt.Sprintf("%s?limit=2&after=%v", cluster.EndpointsPath, page.Data("next_after"))
 	}
-	require.Len(t, seen, 5, "the signing secret is no endpoint")
+	require.Len(t, seen, 5, "the signing secret is not listed as an endpoint")
 }
 
 func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
@@ -390,7 +390,7 @@ func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
 	require.Equal(t, tasks[0], got.Data("subject"))
 	require.Equal(t, "sendonce.task.succeeded.v1", got.Data("event_type"))
 	require.Equal(t, "https://shop.test/events", got.Data("url"))
-	require.EqualValues(t, 2, got.Data("attempts"), "one failed, one delivered")
+	require.EqualValues(t, 2, got.Data("attempts"), "one failed try and one successful try")
 	require.Nil(t, got.Data("next_at"))
 	require.NotEmpty(t, got.Data("finished_at"))
 	tries := got.Data("tries").([]any)
@@ -416,12 +416,12 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
 	require.Equal(t, 200, again.Status, again.Text)
 	require.Equal(t, "pending", again.Data("state"))
-	require.EqualValues(t, 2, again.Data("attempts"), "tries made stay counted")
+	require.EqualValues(t, 2, again.Data("attempts"), "the earlier tries are still counted")
 	require.Nil(t, again.Data("finished_at"))
-	require.Equal(t, before.Data("event_id"), again.Data("event_id"), "the receiver recognises it")
-	require.Len(t, again.Data("tries"), 2, "its history stays")
+	require.Equal(t, before.Data("event_id"), again.Data("event_id"), "the receiver can recognise the repeat")
+	require.Len(t, again.Data("tries"), 2, "the earlier tries are still listed")
 	require.Equal(t, 1, s.Count(`select count(*) from webhook_deliveries where next_at <= now()`), "due at once")
-	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status, "a pending one too")
+	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status, "a pending delivery can be resent too")
 
 	refused := func() {
 		t.Helper()
@@ -460,7 +460,7 @@ func TestResendWakesDeliver(t *testing.T) {
 	}
 }
 
-func TestTestEventIsADeliveryLikeAnyOther(t *testing.T) {
+func TestTestEventCreatesADeliveryAndIsLimited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -483,7 +483,7 @@ func TestTestEventIsADeliveryLikeAnyOther(t *testing.T) {
 	require.Equal(t, 429, refused.Status)
 	require.Equal(t, "quota_exceeded", refused.Body["error"])
 	other, _ := cluster.RegisterEndpoint(shop, shopURL)
-	require.Equal(t, 200, shop.Post(other+"/test", "").Status, "each endpoint has its own")
+	require.Equal(t, 200, shop.Post(other+"/test", "").Status, "each endpoint has its own limit")
 	require.Equal(t, 200, shop.Post(other+"/disable", "").Status)
 	require.Equal(t, 409, shop.Post(other+"/test", "").Status)
 }
@@ -493,19 +493,19 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
-	off, _ := cluster.RegisterEndpoint(shop, shopURL)
+	disabled, _ := cluster.RegisterEndpoint(shop, shopURL)
 	others, _ := cluster.RegisterEndpoint(bank, shopURL)
 	fail := func(endpoint, since string) string {
 		id := cluster.InsertDelivery(s, path.Base(endpoint), task.NewID())
 		s.Exec(`update webhook_deliveries set state = 2, attempts = 9, claims = 9, next_at = null, finished_at = now() - $2::interval where id = $1`, id, since)
 		return id
 	}
-	old, second, first := fail(at, "3 hours"), fail(at, "1 minute"), fail(at, "2 minutes")
-	fail(off, "1 minute")
+	old, second, first := fail(at, "3 hours"), fail(at, "1 minute"), fail(at, "2 minutes") // not in the order of their ids
+	fail(disabled, "1 minute")
 	theirs := fail(others, "1 minute")
 	delivered := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	cluster.InsertAttempts(s, delivered)
-	require.Equal(t, 200, shop.Post(off+"/disable", "").Status)
+	require.Equal(t, 200, shop.Post(disabled+"/disable", "").Status)
 	state := func(id string) any { return s.Get(cluster.DeliveriesPath + "/" + id).Data("state") }
 	resend := func(c *cluster.Client, more string) cluster.Reply {
 		t.Helper()
@@ -516,18 +516,18 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	got := resend(shop, `,"limit":1`)
 	require.EqualValues(t, 1, got.Data("resent"))
 	require.Equal(t, true, got.Data("more"))
-	require.Equal(t, "pending", state(first), "what failed first")
+	require.Equal(t, "pending", state(first), "the delivery that failed first is resent first")
 	require.Equal(t, "failed", state(second))
-	require.EqualValues(t, 0, resend(shop, `,"endpoint_id":"`+path.Base(others)+`"`).Data("resent"), "of another caller")
+	require.EqualValues(t, 0, resend(shop, `,"endpoint_id":"`+path.Base(others)+`"`).Data("resent"), "not those of another caller")
 	got = resend(shop, "")
 	require.EqualValues(t, 1, got.Data("resent"))
 	require.Equal(t, false, got.Data("more"))
-	require.EqualValues(t, 0, resend(shop, "").Data("resent"), "repeated")
+	require.EqualValues(t, 0, resend(shop, "").Data("resent"), "nothing is left")
 	for _, id := range []string{first, second} {
 		require.Equal(t, "pending", state(id))
 		require.Equal(t, []string{"webhook.resend"}, auditedActions(s, "delivery/"+id))
 	}
-	require.Equal(t, "failed", state(old), "before since")
+	require.Equal(t, "failed", state(old), "it failed before since")
 	require.Equal(t, "failed", state(theirs))
 	require.Equal(t, "delivered", state(delivered))
 	require.EqualValues(t, 1, resend(s, "").Data("resent"), "an admin resends those of all callers")
@@ -538,8 +538,8 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 func TestViewerReadsWebhooksOfAllCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, eyes, limited := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer"), s.NewCaller("half", "viewer")
-	s.Exec(`update callers set queues = '{promo}' where name = 'half'`)
+	shop, eyes, limited := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer"), s.NewCaller("limited", "viewer")
+	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
 	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	for _, path := range []string{cluster.EndpointsPath, cluster.DeliveriesPath} {
