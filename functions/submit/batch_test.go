@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// longestSubmit is an item whose fields are as long as they may be.
+// longestSubmit returns an item whose fields have the greatest length that is accepted.
 func longestSubmit(n int) string {
 	content := "name=x&rest="
 	content += strings.Repeat("%E4%BD%A0", (4000-len(content))/9)
@@ -26,7 +26,7 @@ func longestSubmit(n int) string {
 
 func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // without the race detector, which reads megabytes slowly
 	s.Exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
 	items := make([]string, 1000)
 	for i := range items {
@@ -40,7 +40,7 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
 }
 
-// Whatever an item is, it is refused alone.
+// A bad item of any form is refused, and the other items are accepted.
 func TestBadBatchItemFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -66,5 +66,5 @@ func TestBadBatchItemFailsAlone(t *testing.T) {
 		require.EqualValues(t, want[1], reported[i].(map[string]any)["code"], "%s: %v", item, reported[i])
 	}
 	require.Equal(t, 2, s.Count(`select count(*) from tasks`))
-	require.Equal(t, len(items), s.Count(`select count(*) from receive_logs`), "each is in the log")
+	require.Equal(t, len(items), s.Count(`select count(*) from receive_logs`), "each item is in the request log")
 }

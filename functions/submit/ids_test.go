@@ -16,10 +16,10 @@ func TestIDsAreStrings(t *testing.T) {
 	template := s.Post("/api/v1/admin/template", `{"template_name":"code","template_content":"code {code}"}`)
 	require.Equal(t, "1", template.Data("id"))
 	for _, path := range []string{"default-sms", "blocked-words", "callers"} {
-		made := s.Post("/api/v1/admin/"+path, map[string]string{
+		created := s.Post("/api/v1/admin/"+path, map[string]string{
 			"default-sms": `{"phone_number":"13900139000","content":"x"}`, "blocked-words": `{"word":"casino"}`, "callers": `{"name":"shop","roles":["submitter"]}`,
 		}[path])
-		require.IsType(t, "", made.Data("id"), made.Text)
+		require.IsType(t, "", created.Data("id"), created.Text)
 	}
 	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_id":"1","params":{"code":1},"idempotency_key":"k"}`)
 	require.Equal(t, "code 1", sent.Data("final_content"), sent.Text)
@@ -46,7 +46,7 @@ func TestTemplateIDIsANumberInFingerprints(t *testing.T) {
 	require.Equal(t, 200, first.Status, first.Text)
 	stored, err := task.Fingerprint(map[string]any{"phone_number": "13800138000", "template_id": 1, "params": map[string]any{"code": 1}})
 	require.NoError(t, err)
-	require.Equal(t, 1, s.Count(`select count(*) from submission_keys where fingerprint = $1`, stored), "as before ids became strings")
+	require.Equal(t, 1, s.Count(`select count(*) from submission_keys where fingerprint = $1`, stored), "the same fingerprint as when ids were numbers")
 	again := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_id":"1","params":{"code":1},"idempotency_key":"k"}`)
 	require.Equal(t, first.Data("task_id"), again.Data("task_id"), again.Text)
 }

@@ -60,7 +60,7 @@ func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 	}
 }
 
-// inChina puts all functions on the database of s, with a default country.
+// inChina serves all functions on the same database with the default country 86.
 func inChina(s *cluster.Client, url string) *cluster.Client {
 	_, h := cluster.NewEnv(s.T, url, func(c *settings.Config) { c.PhoneCountry = "86" })
 	return cluster.ServeHandler(s.T, h).Connect(url)
@@ -114,20 +114,20 @@ func TestKeyIsFoundAfterPhoneRulesChange(t *testing.T) {
 	require.Equal(t, 200, again.Status, again.Text)
 	require.Equal(t, first.Data("task_id"), again.Data("task_id"))
 	other := s.Post("/api/v1/sms/send", `{"phone_number":"138-0013-8000","content":"x","idempotency_key":"k"}`)
-	require.Equal(t, 422, other.Status, "another spelling is another request: %s", other.Text)
+	require.Equal(t, 422, other.Status, "the same number in another form is another request: %s", other.Text)
 
 	accepted, err := task.Fingerprint(api.SendRequest{PhoneNumber: "00000", Content: "x"})
 	require.NoError(t, err)
 	before.Exec(`update submission_keys set fingerprint = $1 where key = $2`, accepted, task.KeyHash(0, "sms", "k"))
 	const once = `{"phone_number":"00000","content":"x","idempotency_key":"k"}`
 	replay := s.Post("/api/v1/sms/send", once)
-	require.Equal(t, 200, replay.Status, "what was once accepted stays accepted: %s", replay.Text)
+	require.Equal(t, 200, replay.Status, "a repeat of an accepted request is accepted: %s", replay.Text)
 	require.Equal(t, first.Data("task_id"), replay.Data("task_id"))
 	require.Equal(t, 400, s.Post("/api/v1/sms/send", `{"phone_number":"00000","content":"x","idempotency_key":"new"}`).Status)
 	require.Equal(t, 0, s.Count(`select count(*) from submission_keys where key = $1`, task.KeyHash(0, "sms", "new")))
 }
 
-func TestOlderDefaultWinsForTheSameNumber(t *testing.T) {
+func TestOldestDefaultOfANumberIsSent(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	before := cluster.ServeHandler(t, cluster.Handler(t, url))
@@ -135,7 +135,7 @@ func TestOlderDefaultWinsForTheSameNumber(t *testing.T) {
 		require.Equal(t, 200, before.Post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).Status)
 	}
 	s := inChina(before, url)
-	require.Len(t, s.Get("/api/v1/admin/default-sms?phone_number=13900139000").Data("items"), 2, "an operator sees both")
+	require.Len(t, s.Get("/api/v1/admin/default-sms?phone_number=13900139000").Data("items"), 2, "both are listed")
 	require.Equal(t, "for 13900139000", s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Data("final_content"))
-	require.Equal(t, 409, s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Status, "one number is sent one default")
+	require.Equal(t, 409, s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Status, "only one default is sent to a number")
 }

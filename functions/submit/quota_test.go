@@ -21,19 +21,19 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"
 
-	require.Equal(t, []int{200, 200, 200, 200, 200, 429, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes(), "each item is for itself")
+	require.Equal(t, []int{200, 200, 200, 200, 200, 429, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes(), "each item is accepted or refused separately")
 	for range 3 {
 		refused := greedy.Post(one, `{"phone_number":"13800138000","content":"hello"}`)
 		require.Equal(t, []any{429, "quota_exceeded", "5"}, []any{refused.Status, refused.Body["error"], refused.Header.Get("Retry-After")}, refused.Text)
 		require.Contains(t, refused.Body["message"], "and may have 5: tasks are accepted again when some of these are finished")
 		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "subscribe messages are tasks too")
 		require.Equal(t, 429, greedy.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).Status)
-		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay gets its response")
+		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay is not refused")
 	}
 	require.Equal(t, []int{422, 429}, greedy.Post(batch, cluster.KeyedBatch(5, 6, `,"source":"other"`)).Codes())
-	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller goes on")
+	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller is not limited")
 	require.Equal(t, 200, modest.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status)
-	require.Equal(t, 200, modest.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "a repeat of it too")
+	require.Equal(t, 200, modest.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "and a repeat")
 	for range 6 {
 		require.Equal(t, 200, s.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "the built-in admin has no quota")
 	}
@@ -42,15 +42,15 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	_, h = cluster.NewEnv(t, url, quota)
 	again := *greedy
 	again.URL = cluster.ServeHandler(t, h).URL
-	cluster.Eventually(t, func() bool { return again.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status == 429 }, "another process, and one that begins anew, counts the same")
+	cluster.Eventually(t, func() bool { return again.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status == 429 }, "a process that starts now counts the same tasks")
 
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'modest'`))
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":4}`).Data("max_waiting_tasks"))
 	require.Equal(t, 429, modest.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "a caller may have a limit of its own")
-	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "what the settings say")
+	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "the limit of the settings")
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, s.Do("PUT", at, `{"max_waiting_tasks":-1,"best_priority":6}`).Fields())
 
-	// All of its tasks: the other process may have taken some before its first count.
+	// All of its tasks: the other process may have accepted some before its first count.
 	for id := range strings.FieldsSeq(s.QueryText(`select string_agg(id::text, ' ') from task_live where caller_id = (select id from callers where name = 'greedy')`)) {
 		require.Equal(t, 200, greedy.Post("/api/v1/sms/task/"+id+"/cancel", "").Status)
 	}
@@ -63,28 +63,28 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"
 	greedy, modest := s.NewCallerWith("greedy", `"roles":["submitter"]`), s.NewCaller("modest", "submitter")
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'greedy'`))
-	require.EqualValues(t, 0, s.Get(at).Data("best_priority"), "any, unless an admin says otherwise")
+	require.EqualValues(t, 0, s.Get(at).Data("best_priority"), "a new caller may use any priority")
 	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes())
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"best_priority":4}`).Data("best_priority"))
-	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":9}`).Data("best_priority"), "what is left out stays")
+	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":9}`).Data("best_priority"), "a missing field is not changed")
 
 	refused := greedy.Post(one, `{"phone_number":"13800138000","content":"hello","priority":3}`)
 	require.Equal(t, []any{403, "forbidden"}, []any{refused.Status, refused.Body["error"]}, refused.Text)
 	require.Equal(t, []string{"priority"}, refused.Fields())
 	require.Contains(t, refused.Text, "must be between 4 and 9")
 	mixed := strings.Replace(cluster.KeyedBatch(2, 4, `,"priority":4`), `"priority":4`, `"priority":0`, 1)
-	require.Equal(t, []int{403, 200, 200}, greedy.Post(batch, mixed).Codes(), "one item fails alone")
-	require.Equal(t, []int{200, 200}, greedy.Post(batch, cluster.KeyedBatch(5, 6, "")).Codes(), "none given is 5")
-	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "a replay gets its response")
-	require.Equal(t, []int{200}, modest.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "another caller goes on")
+	require.Equal(t, []int{403, 200, 200}, greedy.Post(batch, mixed).Codes(), "only the first item is refused")
+	require.Equal(t, []int{200, 200}, greedy.Post(batch, cluster.KeyedBatch(5, 6, "")).Codes(), "the default priority is 5")
+	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "a replay is not refused")
+	require.Equal(t, []int{200}, modest.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "another caller is not limited")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where priority < 4 and caller_id = (select id from callers where name = 'greedy')`))
 
 	limited := s.NewCallerWith("limited", `"roles":["admin","submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
-	made := limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"],"best_priority":2,"max_waiting_tasks":101}`)
-	require.Equal(t, 403, made.Status, made.Text)
-	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, made.Fields())
+	wider := limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"],"best_priority":2,"max_waiting_tasks":101}`)
+	require.Equal(t, 403, wider.Status, wider.Text)
+	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, wider.Fields())
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"},
-		limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"]}`).Fields(), "none given is all")
+		limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"]}`).Fields(), "missing fields mean no limit")
 	narrow := limited.NewCallerWith("limited.narrow", `"roles":["submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
 	require.Equal(t, []int{200}, narrow.Post(batch, cluster.KeyedBatch(1, 1, `,"queue":"bulk","priority":3`)).Codes())
 	require.Equal(t, []int{403}, narrow.Post(batch, cluster.KeyedBatch(2, 2, `,"queue":"bulk","priority":2`)).Codes())

@@ -19,7 +19,7 @@ import (
 const (
 	maxMetadata    = 4 << 10 // bytes
 	maxNumberChars = 40      // of a number in the metadata
-	maxExponent    = 300     // likewise, positive or negative
+	maxExponent    = 300     // of a number in the metadata, positive or negative
 )
 
 // sendRequest adds validation to api.SendRequest.
@@ -84,8 +84,8 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A replay is
-// accepted all the same.
+// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A
+// replay is accepted even then.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -144,8 +144,8 @@ func metadataProblem(value any) string {
 // outOfRange reports whether a number has too many characters or too large an exponent. Programs that
 // read the metadata might fail to parse it.
 func outOfRange(number string) bool {
-	_, exponent, given := strings.Cut(strings.ToLower(number), "e")
-	if !given {
+	_, exponent, hasExponent := strings.Cut(strings.ToLower(number), "e")
+	if !hasExponent {
 		return len(number) > maxNumberChars
 	}
 	n, err := strconv.Atoi(exponent)
@@ -162,7 +162,7 @@ func (r *sendRequest) draft() task.Draft {
 	return d
 }
 
-// fill copies the fields of a valid request, and sets defaults for those that are not given.
+// fill copies the fields of a valid request, and sets defaults for missing fields.
 func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
 	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
 	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))

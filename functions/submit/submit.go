@@ -85,8 +85,8 @@ func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	return response(out), nil
 }
 
-// sendBatch returns for each item what a request for it alone would return: a bad item does
-// not affect the others.
+// sendBatch returns for each item the result that a request for this item alone would have. A bad
+// item does not affect the others.
 func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
 	err := decode.Object(c.Body, &req)
@@ -122,7 +122,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api
 	}
 }
 
-// readItem makes a submission of an item of a batch, refused if the item is bad.
+// readItem is read for an item of a batch.
 func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
 		sub := s.submission(c, item)
@@ -132,7 +132,7 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission
 	return s.read(c, item, nil)
 }
 
-// recordRefused writes a batch that could not be read to the request log, and returns the
+// recordRefused writes a batch that could not be decoded to the request log, and returns the
 // refusal.
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
@@ -164,8 +164,8 @@ func response(out tasks.Submitted) api.SendResponse {
 	}
 }
 
-// read makes a submission of a request, refused if the request is bad: the request log
-// has both.
+// read converts a request to a submission. A bad request becomes a refused submission, so that
+// the request log has it too.
 func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest
@@ -204,9 +204,8 @@ func checkPriority(c *fn.Call, priority int16) *task.Error {
 	}}
 }
 
-// onlyPhone reports whether the phone number is the only bad field. Such a request may have
-// been accepted before the rule for phone numbers became stricter: then it is a replay if
-// its key is known.
+// onlyPhone reports whether the phone number is the only bad field. Such a request is a replay
+// if its key exists: it may have been accepted before the rule for phone numbers became stricter.
 func onlyPhone(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
@@ -229,12 +228,12 @@ func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 		TemplateID int64 `json:"template_id,omitempty"` // a JSON number, as in the stored fingerprints
 	}{*req, int64(req.TemplateID)}
 	body.IdempotencyKey = ""
-	print, err := task.Fingerprint(&body)
+	fingerprint, err := task.Fingerprint(&body)
 	if err != nil {
 		return task.Refuse(task.CodeInvalid, err.Error())
 	}
 	hash := task.KeyHash(sub.CallerID, "sms", key)
-	sub.Key, sub.Fingerprint = &hash, print
+	sub.Key, sub.Fingerprint = &hash, fingerprint
 	return nil
 }
 

@@ -23,7 +23,7 @@ func TestIdempotencyKeyReplaysOrRefuses(t *testing.T) {
 	require.Equal(t, "true", again.Header.Get("Idempotency-Replayed"))
 
 	byHeader := s.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "Idempotency-Key", "order-1")
-	require.Equal(t, first.Data("task_id"), byHeader.Data("task_id"), "header and body are one key")
+	require.Equal(t, first.Data("task_id"), byHeader.Data("task_id"), "the key may be in the header instead of the body")
 	other := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"ho","idempotency_key":"order-1"}`)
 	require.Equal(t, 422, other.Status)
 	require.Equal(t, "idempotency_key_reused", other.Body["error"])
@@ -70,7 +70,7 @@ func TestBatchReturnsResultsInOrder(t *testing.T) {
 	require.Equal(t, 400, s.Post("/api/v1/sms/send/batch", `{"items":[]}`).Status)
 }
 
-// Otherwise a few numbers with exponents would become very long text, with every event too.
+// If numbers with exponents were expanded, short metadata would become a very long text, in every event too.
 func TestMetadataIsStoredAsSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -86,24 +86,24 @@ func TestMetadataIsStoredAsSent(t *testing.T) {
 func TestTaskIsCancelledUntilClaimed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	free := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"2099-01-01T00:00:00+08:00","idempotency_key":"far"}`)
-	require.Equal(t, 400, free.Status, "at most a year ahead")
+	tooFar := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"2099-01-01T00:00:00+08:00","idempotency_key":"far"}`)
+	require.Equal(t, 400, tooFar.Status, "at most a year ahead")
 	later := time.Now().Add(time.Hour).In(time.FixedZone("", 8*3600)).Format(time.RFC3339)
-	free = s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"`+later+`"}`)
-	require.Equal(t, "scheduled", free.Data("state"), free.Text)
-	cancelled := s.Post("/api/v1/sms/task/"+free.Data("task_id").(string)+"/cancel", "")
+	scheduled := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"`+later+`"}`)
+	require.Equal(t, "scheduled", scheduled.Data("state"), scheduled.Text)
+	cancelled := s.Post("/api/v1/sms/task/"+scheduled.Data("task_id").(string)+"/cancel", "")
 	require.Equal(t, 200, cancelled.Status, cancelled.Text)
 	require.Equal(t, "cancelled", cancelled.Data("reason"))
 
-	taken := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	claimed := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
 	s.Get("/api/v1/sms/tasks/pending?app_id=a")
-	refused := s.Post("/api/v1/sms/task/"+taken+"/cancel", "")
+	refused := s.Post("/api/v1/sms/task/"+claimed+"/cancel", "")
 	require.Equal(t, 409, refused.Status)
 }
 
-// Each bad call gets its 4xx, which names every bad field, and nothing is stored but a
-// line of the log.
-func TestBadInputIsNamedAndNotStored(t *testing.T) {
+// Each bad call returns a 4xx that names every bad field, and stores nothing but a row of the
+// request log.
+func TestBadInputNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const send, report, pending = "/api/v1/sms/send", "/api/v1/sms/report", "/api/v1/sms/tasks/pending"
