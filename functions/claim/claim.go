@@ -93,7 +93,7 @@ func (r *extendRequest) Validate() []task.Field {
 	return bad
 }
 
-// claim returns tasks, and with wait it returns when there is at least one or the time is
+// claim returns tasks. With wait it returns once there is at least one, or when the time is
 // over. It does not poll the database while it waits: a wake-up makes it claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
 	want, err := c.storeRequest(call, &req)
@@ -104,21 +104,21 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)-responseTime) // the platform's deadline may be earlier than ours
 	}
-	var full error
+	var mayNotWait error // too many calls wait already
 	if wait > 0 {
-		if full = call.StartWaiting(); full != nil {
+		if mayNotWait = call.StartWaiting(); mayNotWait != nil {
 			wait = 0 // claim once without waiting
 		}
 	}
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
-		tasks, again, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
+		response, again, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
 		switch {
-		case err == nil && len(tasks) == 0 && full != nil:
-			return nil, full
+		case err == nil && len(response) == 0 && mayNotWait != nil:
+			return nil, mayNotWait
 		case err != nil || !again:
-			return tasks, err
+			return response, err
 		}
 		want.WokenUp = true
 	}
@@ -128,7 +128,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 // should claim again. The waiter is registered before the claim, so that a task submitted
 // between the two is not missed, and after memory is reserved, which may take a while.
 // A call with wait=0 does not consume a wake-up.
-func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (tasks []api.ClaimedTask, again bool, err error) {
+func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, again bool, err error) {
 	changed, err := c.prepare(ctx, call, &want)
 	if err != nil {
 		c.passOn(&want)
@@ -159,7 +159,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		return nil, false, errors.Join(c.giveBack(call, want, claimed, "the app disconnected before the response"), context.Cause(ctx))
 	}
 	if err := c.recheckIfChanged(ctx, call, want.Queue, changed); err != nil {
-		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the caller may not claim any more"))
+		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the check of the caller after the claim failed"))
 	}
 	if len(claimed) > 0 {
 		c.env.WakeSweepAt(claimed[0].LeaseUntil)
@@ -168,27 +168,33 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		call.Log("claimed", len(claimed))
 		return claimedTasks(claimed), false, nil
 	}
-	resumed, err := c.resumed(ctx, want.Queue)
+	again, err = c.waitForTask(ctx, call, want.Queue, woken, changed, timeout)
+	return []api.ClaimedTask{}, again, err
+}
+
+// waitForTask waits until the poll should claim again (again is true) or its time is over.
+func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, woken, changed <-chan struct{}, timeout <-chan time.Time) (again bool, err error) {
+	resumed, err := c.resumed(ctx, queue)
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	for {
 		select {
 		case <-woken:
-			return nil, true, nil
+			return true, nil
 		case <-resumed:
-			return nil, true, nil
+			return true, nil
 		case <-changed:
-			if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
-				return nil, false, err
+			if changed, err = c.recheck(ctx, call, queue); err != nil {
+				return false, err
 			}
-			continue
 		case <-timeout:
+			return false, nil
 		case <-c.env.Draining():
+			return false, nil
 		case <-ctx.Done():
-			return nil, false, context.Cause(ctx)
+			return false, context.Cause(ctx)
 		}
-		return []api.ClaimedTask{}, false, nil
 	}
 }
 
@@ -214,8 +220,8 @@ func (c *claimer) passOn(want *tasks.ClaimRequest) {
 	}
 }
 
-// recheck refuses a caller that was revoked, or lost the queue, since the poll
-// began. changed is closed when the caller must be checked again.
+// recheck refuses a caller that was revoked or lost the queue since the poll began. changed is
+// closed when the caller must be checked again.
 func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (changed <-chan struct{}, err error) {
 	if changed, err = call.Recheck(ctx); err != nil {
 		return nil, err
@@ -230,18 +236,18 @@ func checkQueue(call *fn.Call, queue string) error {
 	return nil
 }
 
-// claimNow completes the claim even if the app disconnects: tasks of a claim that is
-// cancelled midway could be locked until their leases end.
+// claimNow claims once, and completes the claim even if the app disconnects: the tasks of a
+// cancelled claim could stay claimed until their leases end.
 func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	return c.tasks.Claim(ctx, want)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if
-// there is no pause that does: no other process has to be alive to wake the poll. It must be called
-// after the claim: an expired pause stays in its table until sweep removes it, so one that ends
-// between the two calls is still found.
+// resumed returns a channel that fires when the pause of the queue expires, or nil if there is
+// no such pause. With it, no other process has to be alive to wake the poll. It must be called
+// after the claim: an expired pause stays in its table until sweep removes it, so a pause that
+// ends between the two calls is still found.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -264,8 +270,8 @@ func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue str
 	}
 }
 
-// giveBack releases tasks that were claimed and are not in the response: the app never received
-// them, so none was sent.
+// giveBack releases claimed tasks that the app does not receive, so that none of them can have been
+// sent.
 func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed, why string) error {
 	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {
@@ -295,14 +301,14 @@ func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (tasks.ClaimReq
 }
 
 func claimedTasks(claimed []tasks.Claimed) []api.ClaimedTask {
-	tasks := make([]api.ClaimedTask, len(claimed))
+	response := make([]api.ClaimedTask, len(claimed))
 	for i, t := range claimed {
-		tasks[i] = api.ClaimedTask{
+		response[i] = api.ClaimedTask{
 			TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
 			ClaimID: api.ID(t.ClaimID), LeaseUntil: t.LeaseUntil.UTC(), RetryCount: int(t.RetryCount),
 		}
 	}
-	return tasks
+	return response
 }
 
 func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) (any, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// foreignCalls are all calls by which a sender that knows the task, the app and the claim
-// could act on another's claim.
+// foreignCalls makes all calls with which a sender that knows the task, the app and the claim could
+// act on a claim of another sender.
 func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{

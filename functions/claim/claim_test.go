@@ -19,33 +19,33 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
-	all, arrived, left := cluster.Handler(t, proxy.URL()), make(chan struct{}), make(chan struct{})
+	functions, arrived, disconnected := cluster.Handler(t, proxy.URL()), make(chan struct{}), make(chan struct{})
 	s := cluster.ServeHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("app_id") == "leaver" {
-			context.AfterFunc(r.Context(), func() { close(left) })
+			context.AfterFunc(r.Context(), func() { close(disconnected) })
 			close(arrived)
 		}
-		all.ServeHTTP(w, r)
+		functions.ServeHTTP(w, r)
 	})).Connect(url)
 	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
 
 	proxy.Stall()
-	ctx, leave := context.WithCancel(t.Context())
+	ctx, disconnect := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+"/api/v1/sms/tasks/pending?app_id=leaver", nil)
 	require.NoError(t, err)
 	req.SetBasicAuth("admin", "secret")
-	gone := make(chan error, 1)
+	clientErr := make(chan error, 1)
 	go func() {
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
 			_ = res.Body.Close()
 		}
-		gone <- err
+		clientErr <- err
 	}()
 	<-arrived
-	leave()
-	require.Error(t, <-gone)
-	<-left
+	disconnect()
+	require.Error(t, <-clientErr)
+	<-disconnected
 	proxy.Resume()
 	cluster.Eventually(t, func() bool {
 		return s.Count(`select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`) == 1
@@ -84,5 +84,5 @@ func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
 	require.Equal(t, 200, revoked.Status, revoked.Text)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, 401, (<-claimed).Status)
-	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "it is given back")
+	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "the task is given back")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -61,13 +60,13 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 	none := s.Get("/api/v1/sms/tasks/pending?app_id=a")
 	require.Equal(t, 200, none.Status)
 	require.Contains(t, none.Text, `"data":[]`)
-	line := queueInfo(s, "default")
-	require.EqualValues(t, 1, line["pending_new_tasks"])
-	require.Equal(t, "the gateway is down", line["pause"].(map[string]any)["reason"])
+	info := queueInfo(s, "default")
+	require.EqualValues(t, 1, info["pending_new_tasks"])
+	require.Equal(t, "the gateway is down", info["pause"].(map[string]any)["reason"])
 	statistics := s.Get(cluster.AdminPath + "statistics").Data("queues").([]any)[0].(map[string]any)
 	for name, n := range statistics {
 		if name != "oldest_pending_seconds" {
-			require.Equal(t, n, line[name], name)
+			require.Equal(t, n, info[name], name)
 		}
 	}
 
@@ -106,8 +105,8 @@ func TestBadPauseNamesItsFields(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-// Without NATS and without a sweep, a waiting claim wakes when the pause expires, when the
-// queue is resumed, and when a sweep finds a resume whose wake-up was lost.
+// Without NATS, a waiting claim wakes when the pause expires, when the queue is resumed, and when
+// a sweep finds a resume whose wake-up was lost.
 func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -118,7 +117,7 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	woken := s.StartWaiting(wait)
 	require.True(t, time.Now().Before(until))
 	cluster.RequireClaimed(t, woken, time.Until(until)+2*time.Second, id)
-	require.False(t, time.Now().Before(until), "no sooner")
+	require.False(t, time.Now().Before(until), "not before the pause ends")
 
 	pauseQueue(s, "default", time.Time{})
 	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
@@ -127,27 +126,16 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 
 	pauseQueue(s, "default", time.Time{})
 	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
-	s.Exec(`update queue_pauses set until = now()`) // as a resume leaves it
+	s.Exec(`update queue_pauses set until = now()`) // as a resume does, but without its wake-up
 	require.Equal(t, 204, s.Tick("sweep").Status)
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-// startServer starts one function and returns its process and the admin's client.
-func startServer(o *cluster.Cluster, function string) (*sandbox.Process, *cluster.Client) {
-	o.T.Helper()
-	process := cluster.StartProcess(o.T, o.Bin, slices.Concat(o.Env, []string{"FUNCTION_TARGET=" + function}))
-	s := o.At(cluster.Address(o.T, process))
-	s.Owner = o.Admin.Owner
-	return process, s
-}
-
 func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	_, claims := startServer(o, "claim")
-	_, admin := startServer(o, "admin")
-	_, submit := startServer(o, "submit")
+	claims, admin, submit := o.At(o.Start("claim")), o.At(o.Start("admin")), o.At(o.Start("submit"))
 	id := submit.SubmitTo(task.DefaultQueue)
 	pauseQueue(admin, "default", time.Time{})
 	woken := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
@@ -155,37 +143,34 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
-// A claim has waited since before the pause, and every process that saw the pause is killed. The
-// schedule in NATS makes a new sweep end the pause and wake the claim.
+// A claim waits since before the pause, and every other process that knows of the pause is killed.
+// The schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	_, claims := startServer(o, "claim")
-	admin, pausing := startServer(o, "admin")
-	sweep, first := startServer(o, "sweep")
-	trigger := cluster.StartProcess(t, o.Bin, slices.Concat(o.Env, []string{"SENDONCE_FUNCTIONS_URL=" + first.URL}), "trigger")
+	claims, admin := o.At(o.Start("claim")), o.At(o.Start("admin"))
+	trigger := o.StartTrigger(o.Start("sweep"))
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
-	pauseQueue(pausing, "default", until)
+	pauseQueue(admin, "default", until)
 	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.>"))
 		return err == nil && slices.ContainsFunc(slices.Collect(maps.Keys(info.State.Subjects)), func(name string) bool { return !strings.HasSuffix(name, ".tick") })
 	})
-	for _, one := range []*sandbox.Process{admin, sweep, trigger} {
-		require.NoError(t, one.Kill())
+	for _, name := range []string{"admin", "sweep", "trigger"} {
+		require.NoError(t, o.Process(name).Kill())
 	}
 	// A task whose submitter died before it published a wake-up.
 	id := task.NewID()
 	o.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
 	o.Admin.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
-	_, again := startServer(o, "sweep")
-	o.StartTrigger(again.URL)
+	o.StartTrigger(o.Start("sweep"))
 	cluster.RequireClaimed(t, waiting, time.Until(until)+3*time.Second, id.String())
-	require.False(t, time.Now().Before(until), "no sooner")
+	require.False(t, time.Now().Before(until), "not before the pause ends")
 }
 
 func TestResumedTemplateReleasesItsTasks(t *testing.T) {

@@ -23,7 +23,7 @@ func makeTasksDue(s *cluster.Client) {
 	s.Exec(`update task_live set due_at = now() - interval '1 second'`)
 }
 
-// subscribe returns what is published to a subject from now on.
+// subscribeTo subscribes to a subject. The messages that are published from now on are in the subscription.
 func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
 	t.Helper()
 	nc, err := nats.Connect(url)
@@ -77,10 +77,10 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	require.Len(t, awaitTask(s, waiting).List(), 1)
 }
 
-// memoryInUse is the metric of an instance in which 9 MB or more are in use.
+// memoryInUse matches the metric of an instance that uses 9 MB or more, but less than 10 MB.
 var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0-9.]{6}`)
 
-// A body that is half sent holds the memory of its caller.
+// A body of which only a part was sent holds memory of its caller.
 func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -102,7 +102,7 @@ func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Cleanup(func() { rest.CloseWithError(io.ErrUnexpectedEOF) })
 	cluster.Eventually(t, func() bool {
 		return memoryInUse.MatchString(cluster.Metrics(t, s.URL))
-	}, "its memory is in use")
+	}, "the body has reserved its memory")
 	waiting := s.StartWaitingToo("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	require.Equal(t, 200, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`).Status)
 	select {
@@ -133,7 +133,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *settings.Config) { c.Bus = nats })
 	_, waiting := cluster.NewEnv(t, url, func(c *settings.Config) { c.Bus = nats })
 	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
-	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it is subscribed to wake-ups from now on")
+	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "this process is subscribed to wake-ups from now on")
 	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
@@ -150,10 +150,10 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
 	_, wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
-	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "the process is subscribed to wake-ups from now on")
-	held, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
+	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "this process is subscribed to wake-ups from now on")
+	tx, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = held.Exec(t.Context(), `lock table task_live`)
+	_, err = tx.Exec(t.Context(), `lock table task_live`)
 	require.NoError(t, err)
 	response := make(chan cluster.Reply, 1)
 	go func() { response <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
@@ -163,11 +163,11 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	env.WakeClaims("default", 1)
 	_, err = wakeUps.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
-	require.NoError(t, held.Rollback(t.Context()))
+	require.NoError(t, tx.Rollback(t.Context()))
 	<-response
 }
 
-// A submission without NATS publishes no wake-up.
+// The task is submitted by a server without NATS, which publishes no wake-up.
 func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -216,11 +216,11 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	select {
 	case <-wakeUps:
 	case <-time.After(cluster.WaitLimit):
-		t.Fatal("it is saved but not delivered")
+		t.Fatal("the message is saved but not delivered")
 	}
 }
 
-// The first call of each goes to a process that publishes nothing, as if it died at once.
+// The first call of each kind goes to a server without NATS, as if its process died before it published the wake-up.
 func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
