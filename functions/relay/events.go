@@ -18,14 +18,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// errBadDestination means that a compromised function wrote the row.
+// errBadDestination means that a compromised function wrote the row: submit checks destinations.
 var errBadDestination = errors.New("submit accepts no such destination")
 
-// errEndpointChanged means that an endpoint was deleted or enabled again before the event that it was
-// disabled was published. The reason is not stored any more, so there is nothing to publish.
+// errEndpointChanged means that an endpoint was deleted or enabled again before the event of its
+// disabling was published. The reason is no longer stored, so there is nothing to publish.
 var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 
-// messageEvent is a reliable message as a CloudEvent with the message's id.
+// messageEvent returns a reliable message as a CloudEvent, whose id is the id of the message.
 func messageEvent(d messages.Due) (bus.Message, error) {
 	to := d.To()
 	if err := to.Check(); err != nil {
@@ -42,9 +42,8 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
 }
 
-// changeEvent is an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
-// extension sequence has leading zeros, as it must sort as text. The error is errEndpointChanged or
-// that of its data.
+// changeEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
+// extension sequence has leading zeros, so that it sorts as text.
 func changeEvent(d events.Due) (bus.Message, error) {
 	if d.Kind == store.KindWebhookDisabled && d.DisabledReason == "" {
 		return bus.Message{}, errEndpointChanged

@@ -50,10 +50,10 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 const (
 	batchMessages    = 500
 	batchEvents      = 2000
-	publishTimeout   = 2 * time.Second // bounds how long the rows stay locked
+	publishTimeout   = 2 * time.Second // limits how long the rows stay locked
 	unavailablePause = 2 * time.Second
 	maxBatchTime     = 10 * time.Second // for one batch of messages and one of events
-	reservedBytes    = 16 << 20         // of memory: the store returns up to about 4 MiB of messages or events at a time
+	reservedBytes    = 16 << 20         // of memory: the store returns at most about 4 MiB of messages or events at a time
 )
 
 type relayer struct {
@@ -188,8 +188,8 @@ func (r *relayer) result(invalid, err error) message.Result {
 	}
 }
 
-// logBadDestination logs, at most once a minute, that a message was refused because submit accepts no
-// such destination. The row has the reason.
+// logBadDestination logs errBadDestination, at most once a minute. The row of each message has the
+// reason.
 func (r *relayer) logBadDestination(err error) {
 	if !errors.Is(err, errBadDestination) {
 		return

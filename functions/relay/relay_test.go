@@ -22,7 +22,7 @@ func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	id := o.Save("msg.orders.paid", func(r *api.MessageRequest) { r.Type = "order.paid.v1" })
 	o.WaitMessage(id, "sent")
 	m := cluster.StoredMessages(o, 1)[0]
-	require.Equal(t, id, m.Header.Get("ce-id"), "the id travels as the event's")
+	require.Equal(t, id, m.Header.Get("ce-id"), "the id of the event is the id of the message")
 	require.Equal(t, "order.paid.v1", m.Header.Get("ce-type"))
 	require.Regexp(t, "^"+id+`\.[0-9a-f]{8}\.1\.1$`, m.Header.Get("Nats-Msg-Id"))
 	require.JSONEq(t, `{"order":4711}`, string(m.Data))
@@ -32,18 +32,18 @@ func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	require.Equal(t, "received", o.Message(id).State)
 
 	user := o.Save("user:bob")
-	require.Equal(t, "sent", o.WaitMessage(user, "sent").State, "a user's message ends in the inbox")
+	require.Equal(t, "sent", o.WaitMessage(user, "sent").State, "a message to a user is sent to its inbox")
 }
 
 func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
-	operator, sends := o.At(o.Client.BaseURL), 1
+	sends := 1
 	typo := o.Save("ordres.paid", func(r *api.MessageRequest) { r.MaxSends = &sends })
 	good := o.Save("msg.orders.paid")
 	o.WaitMessage(good, "sent")
-	stuck := func() []any { return operator.Get("/api/v1/messages/stuck?kind=sending").Data("items").([]any) }
+	stuck := func() []any { return o.Admin.Get("/api/v1/messages/stuck?kind=sending").Data("items").([]any) }
 	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
 	const reason = "no stream takes the subject ordres.paid"
 	listed := stuck()[0].(map[string]any)
@@ -52,19 +52,19 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	require.EqualValues(t, 0, listed["remaining_sends"])
 
 	redrive := "/api/v1/messages/" + typo + "/redrive"
-	require.Equal(t, 200, operator.Post(redrive, "").Status)
+	require.Equal(t, 200, o.Admin.Post(redrive, "").Status)
 	cluster.Eventually(t, func() bool { return o.Message(typo).Stuck }, "there is still no such stream")
 	require.Equal(t, 2, o.Message(typo).Epoch)
 	require.Contains(t, o.Message(typo).LastError, reason)
 
 	ordres, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDRES", Subjects: []string{"ordres.>"}})
 	require.NoError(t, err)
-	require.Equal(t, 200, operator.Post(redrive, "").Status)
+	require.Equal(t, 200, o.Admin.Post(redrive, "").Status)
 	require.Empty(t, o.WaitMessage(typo, "sent").LastError)
 	require.Empty(t, stuck())
-	taken, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")
+	stored, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")
 	require.NoError(t, err)
-	require.Equal(t, typo, taken.Header.Get("ce-id"))
+	require.Equal(t, typo, stored.Header.Get("ce-id"))
 }
 
 func TestRelayRefusesForgedDestinations(t *testing.T) {
@@ -107,22 +107,22 @@ func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	o := cluster.OpenMessages(t)
 	points, effects := cluster.NewPointsService(o)
 	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid"), "sent") // all is up
+	o.WaitMessage(o.Save("msg.orders.paid"), "sent") // now all processes run
 	held, release := cluster.HoldChange(o.Admin, "update on message_live")
 	id := o.Save("msg.orders.paid")
 	held()
 	cluster.StoredMessages(o, 2)
 	o.KillHeldRelay(o.Process("relay"))
 	release()
-	require.Equal(t, "sending", o.Message(id).State, "nothing was marked")
+	require.Equal(t, "sending", o.Message(id).State, "the send was not recorded")
 
 	o.StartRelay()
 	o.WaitMessage(id, "sent")
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, cluster.StoredMessages(o, 2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, cluster.StoredMessages(o, 2)[1].Header.Get("Nats-Msg-Id"), "the repeat has the same Nats-Msg-Id, so the stream drops it")
 	cluster.Consume(o, points, jetstream.DeliverAllPolicy)
 	o.WaitMessage(id, "received")
 	cluster.Eventually(t, func() bool { return effects() == 2 })
-	require.Zero(t, o.Admin.Count(`select count(*) from message_live`), "none is to be sent again")
+	require.Zero(t, o.Admin.Count(`select count(*) from message_live`), "no message will be sent again")
 	cluster.StoredMessages(o, 2)
 }
 
@@ -134,8 +134,8 @@ func waitForIdleRelay(t *testing.T, relay *sandbox.Process) {
 	require.NoError(t, relay.WaitFor(ctx, `"events":0`), "the relay was not called, or found an event")
 }
 
-// A relay and the trigger that called it die while another relay has found their event locked and
-// acknowledged the newer wake-up.
+// A relay that has locked an event dies with its trigger. Before that, another relay has skipped the locked
+// event and its wake-up was acknowledged, so no wake-up is left.
 func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t, "SENDONCE_SAFETY_TICK=1h")
@@ -164,16 +164,16 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from event_outbox`) == 0 })
 }
 
-// rememberMarks records the statuses of each message.
-func rememberMarks(s *cluster.Client) {
+// recordStatuses records each status of each message in the table history.
+func recordStatuses(s *cluster.Client) {
 	s.Exec(`create table history (n bigserial, id uuid, status int);
-		create function remember() returns trigger language plpgsql security definer as $$
+		create function record_status() returns trigger language plpgsql security definer as $$
 			begin insert into history (id, status) values (new.id, new.status); return null; end $$;
-		create trigger remember after insert or update on message_live for each row execute function remember();
-		create trigger remember after insert or update on message_done for each row execute function remember()`)
+		create trigger record_status after insert or update on message_live for each row execute function record_status();
+		create trigger record_status after insert or update on message_done for each row execute function record_status()`)
 }
 
-func TestConfirmationMayPrecedeSentMark(t *testing.T) {
+func TestConfirmationMayPrecedeStatusSent(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	points, effects := cluster.NewPointsService(o)
@@ -181,8 +181,8 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	first := o.Save("msg.orders.paid")
 	o.WaitMessage(first, "sent")
 	cluster.Consume(o, points, jetstream.DeliverAllPolicy)
-	o.WaitMessage(first, "received") // all is up
-	rememberMarks(o.Admin)
+	o.WaitMessage(first, "received") // now all processes run
+	recordStatuses(o.Admin)
 	held, release := cluster.HoldChange(o.Admin, "update on message_live")
 	id := o.Save("msg.orders.paid")
 	held()
@@ -190,7 +190,7 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 		return o.Admin.Count(`select count(*) from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'advisory'`) > 0
 	}, "the confirmation waits for the relay")
-	require.Equal(t, 2, effects(), "the receiver has acted already")
+	require.Equal(t, 2, effects(), "the receiver has already processed the message")
 	require.Equal(t, "sending", o.Message(id).State)
 	o.KillHeldRelay(o.Process("relay"))
 	release()
@@ -199,8 +199,8 @@ func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 		require.Equal(t, 204, relay.Tick("relay").Status)
 		return o.Message(id).State != "sending"
 	})
-	require.Equal(t, "points", o.WaitMessage(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
-	require.Equal(t, "0,1,2", o.Admin.QueryText(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
+	require.Equal(t, "points", o.WaitMessage(id, "received").FinishedBy, "the receiver repeats the confirmation until the send is recorded")
+	require.Equal(t, "0,1,2", o.Admin.QueryText(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "the status never moves back")
 	cluster.StoredMessages(o, 2)
 	require.Equal(t, 2, effects())
 }
@@ -210,24 +210,24 @@ func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
 	id := o.Save("msg.orders.paid")
-	for left := o.Message(id).MaxSends - 1; left > 0; left-- {
-		cluster.Eventually(t, func() bool { return o.Message(id).RemainingSends <= left }, left)
+	for remaining := o.Message(id).MaxSends - 1; remaining > 0; remaining-- {
+		cluster.Eventually(t, func() bool { return o.Message(id).RemainingSends <= remaining }, remaining)
 		o.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
 		_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
 		require.NoError(t, err)
 	}
 	stuck := func() []any {
-		return o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sent").Data("items").([]any)
+		return o.Admin.Get("/api/v1/messages/stuck?kind=sent").Data("items").([]any)
 	}
 	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
 	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
 	require.Equal(t, "sent", o.Message(id).State)
-	require.Empty(t, o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sending").Data("items"))
+	require.Empty(t, o.Admin.Get("/api/v1/messages/stuck?kind=sending").Data("items"))
 	cluster.StoredMessages(o, 5)
 
 	points, effects := cluster.NewPointsService(o)
 	cluster.Consume(o, points, jetstream.DeliverNewPolicy)
-	require.Equal(t, 200, o.At(o.Client.BaseURL).Post("/api/v1/messages/"+id+"/redrive", "").Status)
+	require.Equal(t, 200, o.Admin.Post("/api/v1/messages/"+id+"/redrive", "").Status)
 	received := o.WaitMessage(id, "received")
 	require.Equal(t, 2, received.Epoch)
 	require.Equal(t, "points", received.FinishedBy)

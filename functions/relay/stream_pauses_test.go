@@ -28,7 +28,7 @@ func insertAcks(s *cluster.Client, user string, n int) {
 		insert into event_outbox (kind, ids) select 'message.saved', array[id] from m`, user, n)
 }
 
-// createLimited creates a stream that holds n messages at most.
+// createLimited creates a stream of at most n messages.
 func createLimited(o *cluster.Cluster, name, subjects string, n int64) jetstream.StreamConfig {
 	o.T.Helper()
 	limits := jetstream.StreamConfig{
@@ -51,22 +51,22 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	limits := createLimited(o, "USERS", "inbox.>", 1)
-	insertAcks(o.Admin, "ann", 20) // far more than the relay takes at once, and first
+	insertAcks(o.Admin, "ann", 20) // many more rows than a relay tries after a pause, inserted before all others
 	c := o.StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(3)
-	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks leave")
+	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks are posted")
 	shop.RequireEachOnce(t, finished)
 	require.Equal(t, 19, c.Admin.Count(`select count(*) from event_outbox`))
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // messages too
 	relay := c.Process("relay")
-	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, and not at each try")
+	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, not for each try")
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
 	require.Contains(t, cluster.Metrics(t, c.Address("relay")), `sendonce_stream_paused{stream="USERS"} 1`)
 
 	removeLimit(o, limits)
-	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, "the acknowledgements follow")
+	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, "now the acknowledgements are published")
 	require.Equal(t, 20, o.MessagesIn("USERS"))
 	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
 	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
@@ -100,7 +100,7 @@ func TestFullInboxDelaysNoOther(t *testing.T) {
 	require.Equal(t, 3, o.MessagesIn("USERS"), "carl's acknowledgement is there")
 }
 
-// A stream that is full of finished messages makes room for waiting ones.
+// Finished messages are removed from a full stream, so that waiting messages are sent.
 func TestFullStreamsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	for stream, c := range map[string]struct{ subjects, to string }{
@@ -150,7 +150,7 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(1)
-	cluster.Eventually(t, func() bool { return shop.Calls() == 1 }, "all is up")
+	cluster.Eventually(t, func() bool { return shop.Calls() == 1 }, "all processes run")
 
 	nc, err := nats.Connect(servers.URL())
 	require.NoError(t, err)
@@ -162,27 +162,27 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 		require.NoError(t, err)
 		return s.CachedInfo().Cluster.Leader
 	}
-	// USERS goes to a server that none of the others need.
-	needed := []string{leader("WAKE"), leader("EVENTS")}
-	host := servers[slices.IndexFunc(servers, func(s *sandbox.NATSServer) bool { return !slices.Contains(needed, s.Name) })]
+	// USERS is moved to a server that leads neither WAKE nor EVENTS.
+	leaders := []string{leader("WAKE"), leader("EVENTS")}
+	host := servers[slices.IndexFunc(servers, func(s *sandbox.NATSServer) bool { return !slices.Contains(leaders, s.Name) })]
 	var users jetstream.Stream
 	cluster.Eventually(t, func() bool {
 		users, err = js.Stream(t.Context(), "USERS")
 		return err == nil
-	}, "the trigger makes it")
-	placed := users.CachedInfo().Config
-	placed.Placement = &jetstream.Placement{Tags: []string{host.Name}}
+	}, "the trigger creates it")
+	config := users.CachedInfo().Config
+	config.Placement = &jetstream.Placement{Tags: []string{host.Name}}
 	require.NoError(t, js.DeleteStream(t.Context(), "USERS"))
-	_, err = js.CreateStream(t.Context(), placed)
+	_, err = js.CreateStream(t.Context(), config)
 	require.NoError(t, err)
 	host.Kill()
 
 	insertAcks(c.Admin, "ann", 20)
 	finished = append(finished, c.FinishTasks(3)...)
-	cluster.Eventually(t, func() bool { return shop.Calls() == 4 }, "webhooks leave")
+	cluster.Eventually(t, func() bool { return shop.Calls() == 4 }, "webhooks are posted")
 	shop.RequireEachOnce(t, finished)
-	// A webhook may be there before the relay has committed that its event is published.
-	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 20 }, "and the acknowledgements wait")
+	// A webhook may arrive before the relay has committed that its event is published.
+	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 20 }, "the acknowledgements wait")
 	cluster.Eventually(t, func() bool {
 		return c.Admin.Count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
 	})
@@ -193,5 +193,5 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	shop.RequireEachOnce(t, finished)
 
 	host.Start()
-	require.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, 2*cluster.WaitLimit, 20*time.Millisecond, "the acknowledgements follow")
+	require.Eventually(t, func() bool { return c.WaitingEvents() == 0 }, 2*cluster.WaitLimit, 20*time.Millisecond, "now the acknowledgements are published")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// waitingMessages returns how many messages wait. With few, TestFullStreamPausesAsAWhole of
-// shared/store/events shows that nothing is done for them.
+// waitingMessages returns how many messages wait in the test. For few messages,
+// TestFullStreamPausesAsAWhole of shared/store/events tests the same.
 func waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	text := os.Getenv("SENDONCE_WAITING_MESSAGES")
@@ -57,7 +57,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	o := cluster.OpenMessages(t)
 	limits := createLimited(o, "MESSAGES", "msg.>", 1)
 	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // it is full now
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // the stream is full now
 	o.WaitMessage(o.Save("user:bob"), "sent")
 	idle := sendToUsers(o, busyTime/3)
 	cluster.InsertWaiting(o.Admin, n)
@@ -68,7 +68,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	updates := float64(rowUpdates(o.Admin)-before) / time.Since(began).Seconds()
 	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
-	require.Zero(t, o.Admin.Count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
+	require.Zero(t, o.Admin.Count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "no row of a waiting message was updated")
 	require.Less(t, updates, 500.0)
 	require.Less(t, busy, 2*idle)
 
@@ -79,6 +79,6 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*cluster.WaitLimit, 20*time.Millisecond)
 	took := time.Since(began)
-	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
+	t.Logf("all %d were sent within %v after the limit was removed, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
 	require.Equal(t, n+2, o.MessagesIn("MESSAGES"))
 }
