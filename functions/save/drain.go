@@ -13,47 +13,48 @@ import (
 // drainInterval is how often Drain counts.
 const drainInterval = 200 * time.Millisecond
 
-// Drain is the command drain. It returns once every message in the stream is saved or a dead letter,
-// whatever the state of its consumers. If new messages are accepted meanwhile, it may never return.
+// Drain is the command drain. It returns once every message in the stream of accepted messages is
+// saved or a dead letter, whatever the state of its consumers. If new messages are accepted meanwhile,
+// it may never return.
 func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	var after uint64
 	for printed := math.MaxInt; ; {
-		left, clear, err := countUnsaved(ctx, env, after)
+		unsaved, savedTo, err := countUnsaved(ctx, env, after)
 		if err != nil {
 			return err
 		}
-		after = clear
-		if left != printed {
-			fmt.Printf("%d accepted messages are not saved\n", left)
-			printed = left
+		after = savedTo
+		if unsaved != printed {
+			fmt.Printf("%d accepted messages are not saved\n", unsaved)
+			printed = unsaved
 		}
-		if left == 0 {
+		if unsaved == 0 {
 			return printDeadLetters(ctx, env)
 		}
 		select {
 		case <-time.After(drainInterval):
 		case <-ctx.Done():
-			return fmt.Errorf("interrupted with %d accepted messages not saved; a trigger and the function save must run", left)
+			return fmt.Errorf("interrupted with %d accepted messages not saved; a trigger and the function save must run", unsaved)
 		}
 	}
 }
 
-// countUnsaved counts the messages in the stream after one sequence that are neither saved nor a dead
-// letter. Up to clear there is none. It does not use accepted_checked, which every function can
-// write.
-func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, clear uint64, err error) {
+// countUnsaved counts the messages in the stream after a sequence number that are neither saved nor a
+// dead letter. Up to the sequence number savedTo there are none. It does not use accepted_checked,
+// which every function can write.
+func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedTo uint64, err error) {
 	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {
 		return 0, after, err
 	}
-	clear = after
+	savedTo = after
 	err = eachUnsaved(ctx, env, after, state.LastSeq, state, func(found []bus.AcceptedMessage, last uint64) error {
 		if n += len(found); n == 0 {
-			clear = last
+			savedTo = last
 		}
 		return nil
 	})
-	return n, clear, err
+	return n, savedTo, err
 }
 
 // printDeadLetters prints how many accepted messages are dead letters: only an operator can act on

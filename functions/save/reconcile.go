@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	idleTime  = 30 * time.Second // without an acknowledgement, after which all older messages are checked
+	idleTime  = 30 * time.Second // time without an acknowledgement after which all older messages are checked
 	scanSize  = 10_000           // sequences of the stream that are compared with the database at a time
 	saveRows  = 500
 	purgeRows = 500
@@ -40,7 +40,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		}
 	}
 	after := checked.Seq
-	if after > state.LastSeq { // written by a function that was taken over
+	if after > state.LastSeq { // only a compromised function can have written this
 		after = 0
 	}
 	err = eachUnsaved(ctx, s.env, after, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
@@ -53,9 +53,9 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	return errors.Join(err, s.purge(ctx, window), s.removeUnusable(ctx, state.SavedTo, window))
 }
 
-// eachUnsaved scans the sequences of the stream after one and up to another, oldest first. For each
-// part it calls each with the messages that are neither saved nor a dead letter, and with the last
-// sequence of the part.
+// eachUnsaved scans the sequence numbers of the stream from after (exclusive) to upTo (inclusive) in
+// parts, oldest first. For each part it calls each with the messages that are neither saved nor a dead
+// letter, and with the last sequence number of the part.
 func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
 	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
 		last := min(first+scanSize-1, upTo)
@@ -112,28 +112,27 @@ const shortWindow = 15 * time.Minute
 
 func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	window := s.env.Config.TwoPhase.DedupeWindow
-	switch full := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
-	case state.MaxBytes <= 0 || full < 0.5:
+	switch used := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
+	case state.MaxBytes <= 0 || used < 0.5:
 		return window
-	case full < 0.9:
+	case used < 0.9:
 		return min(window, shortWindow)
 	default:
 		return 0
 	}
 }
 
-// purgeParts: the stream is purged each time this share of its size was saved.
+// purgeParts is how many times the stream is purged while messages of its whole size are saved.
 const purgeParts = 16
 
-// schedulePurge wakes this function each time the batches saved here add up to a part of the stream's
-// size. The ticks alone are too far apart for a stream that is filled within a minute.
+// schedulePurge wakes this function each time this process has saved 1/purgeParts of the stream's
+// size. The ticks alone are too far apart for a stream that fills within a minute.
 func (s *saver) schedulePurge(rows []*messages.Submission) {
 	var bytes int64
 	for _, m := range rows {
 		bytes += int64(len(m.Data)) + messages.StreamOverhead
 	}
-	part := s.env.Config.Bus.Sizes()[messages.StreamAccepted] / purgeParts
-	if s.acceptedBytes.Add(bytes) >= part {
+	if s.acceptedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
 		s.acceptedBytes.Store(0)
 		s.env.WakeSaveAt(time.Time{})
 	}
@@ -163,9 +162,9 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	}
 }
 
-// removeUnusable removes the messages up to a sequence number that are older than the window and can
-// never be saved: events that are not messages, which are dead letters, and what is no event. The
-// consumers must have acknowledged them.
+// removeUnusable removes entries of the stream that are older than the window and can never be saved:
+// events that are not messages, which are dead letters, and entries that are not events. The consumers
+// must have acknowledged everything up to the sequence number upTo.
 func (s *saver) removeUnusable(ctx context.Context, upTo uint64, window time.Duration) error {
 	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
 	if err != nil {

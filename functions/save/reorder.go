@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// maxSenders bounds the senders in memory.
+// maxSenders limits the senders in memory.
 const maxSenders = 10_000
 
 // reorderCounter counts messages that this process saves out of the stream's order: within a shard,

@@ -2,10 +2,10 @@
 //
 //	POST /events/save
 //
-// It gets batches, one at a time of each shard and in the stream's order, and returns 2xx once they
-// are committed together with the acknowledgements to their senders. On a tick it saves accepted
-// messages that are missing in the database, which only a defect can cause, and removes those from
-// the stream that were saved long ago.
+// It receives the messages of each shard in batches, one batch at a time and in the order of the
+// stream. It returns 2xx once a batch is committed together with the acknowledgements to the senders.
+// On a tick it saves accepted messages that are missing in the database, which only a defect can
+// cause, and removes from the stream the messages that were saved long ago.
 package save
 
 import (
@@ -103,7 +103,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submissio
 			metrics.SaveFail.Inc()
 			continue
 		}
-		// For a repeat too: the process that saved it may have died before this.
+		// For a repeat too: the process that saved the message may have died before it woke them.
 		deliver = deliver || m.To.Kind == message.URL
 		relay = relay || m.To.Kind != message.URL
 	}

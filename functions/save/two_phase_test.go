@@ -31,9 +31,9 @@ func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {
 	return acks
 }
 
-// A message is accepted, saved, sent to its user and acknowledged once more; one that
-// cannot be saved is rejected. When the rows of acceptance are purged, a repeat is found
-// by the primary key of the message.
+// A message is accepted, saved, sent to its user and acknowledged again; a message that
+// cannot be saved is rejected. After the rows of accepted_messages are purged, a repeat is
+// found by the primary key of the message.
 func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -76,7 +76,7 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
 	again := w.Accept("c-1", `"one"`)
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
-	require.Greater(t, again.AcceptSeq, second.AcceptSeq, "the stream does not know it any more")
+	require.Greater(t, again.AcceptSeq, second.AcceptSeq, "the first copy was purged from the stream")
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 1 })
 	require.Equal(t, 2, w.SavedMessages())
 	require.Len(t, w.Inbox("bob"), 2)
@@ -95,10 +95,10 @@ func TestAcceptedAfterSavedIsARepeatOrRejected(t *testing.T) {
 	acks := lateAcks(w, 2)
 	require.Equal(t, "saved", acks[same.ServerMsgID].AckType)
 	require.Equal(t, "rejected", acks[other.ServerMsgID].AckType)
-	require.Equal(t, other.AcceptSeq, acks[other.ServerMsgID].AcceptSeq, "of the one that was accepted")
+	require.Equal(t, other.AcceptSeq, acks[other.ServerMsgID].AcceptSeq, "of the accepted message")
 	require.Equal(t, 2, w.SavedMessages())
 	require.NotContains(t, w.Admin.Get("/api/v1/admin/dead-letters").Text, other.ServerMsgID)
-	require.Len(t, w.Inbox("bob"), 2, "each was sent once, as it was saved first")
+	require.Len(t, w.Inbox("bob"), 2, "each message was sent once, as it was first saved")
 }
 
 func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
@@ -119,17 +119,17 @@ func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	status, _ = send("c-1", "a casino")
 	require.Equal(t, 503, status, "it is unknown whether it was accepted")
 	require.Equal(t, 503, w.Admin.Get(cluster.MessagesPath+"/"+first.ServerMsgID).Status)
-	open := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, []any{200, "saved", "best-effort"}, []any{open.Status, open.Data("ack"), open.Data("ordering")}, open.Text)
+	failedOpen := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
+	require.Equal(t, []any{200, "saved", "best-effort"}, []any{failedOpen.Status, failedOpen.Data("ack"), failedOpen.Data("ordering")}, failedOpen.Text)
 	require.Equal(t, 1, w.SavedMessages())
 }
 
-// TestReconcileFindsAcceptedUnsavedMessages has a consumer say that a message was
-// taken which nobody ever saw, in a stream that was made anew.
+// The stream is deleted and created again. Then a consumer counts messages as acknowledged
+// that no function has received.
 func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
-	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
+	trigger := w.StartTrigger(w.Client.BaseURL)
 	for i := range 5 {
 		w.Accept(fmt.Sprint("old-", i), `1`)
 	}
@@ -142,35 +142,35 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 	}
 	lost := w.Accept("lost", `1`)
-	require.EqualValues(t, 1, lost.AcceptSeq, "a sequence number that another stream had")
+	require.EqualValues(t, 1, lost.AcceptSeq, "the deleted stream had this sequence number too")
 	strange := nats.NewMsg("acc.0.strange")
 	for name, value := range map[string]string{"ce-specversion": "1.0", "ce-id": "strange", "ce-source": "/x", "ce-type": "x"} {
 		strange.Header.Set(name, value)
 	}
 	_, err := js.PublishMsg(t.Context(), strange)
 	require.NoError(t, err)
-	takeAll := func() {
+	skipAll := func() { // creates a consumer that gets only newer messages
 		t.Helper()
 		_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
 		require.NoError(t, err)
 	}
-	takeAll()
+	skipAll()
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 6, w.SavedMessages())
 	require.NotEqual(t, "accepted", w.Message(lost.ServerMsgID).State)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event_id = 'strange'`))
-	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "the rows of the deleted stream are deleted")
 
-	w.Admin.Exec(`update accepted_checked set accept_seq = 9e18`) // as a function that was taken over can
+	w.Admin.Exec(`update accepted_checked set accept_seq = 9e18`) // as a compromised function can
 	w.Accept("lost-too", `1`)
 	require.NoError(t, js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"))
-	takeAll()
+	skipAll()
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 7, w.SavedMessages())
 	require.Equal(t, 3, w.Admin.Count(`select accept_seq from accepted_checked`))
 }
 
-// What is in the stream and is no message fills it no longer than the window, which ends when it is nearly full.
+// Entries of the stream that are not messages are removed after the deduplication window, which is 0 while the stream is nearly full.
 func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1")
@@ -186,11 +186,11 @@ func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	ack := func(key string) any {
 		return w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%s,"ack":"accepted"}`, key, large)).Data("ack")
 	}
-	require.Equal(t, "saved", ack("full"), "the stream has no room")
+	require.Equal(t, "saved", ack("full"), "the stream is full, so the message is saved at once")
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	stream, err := js.Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
-	require.Equal(t, stored, stream.CachedInfo().State.Msgs, "no consumer has seen them")
+	require.Equal(t, stored, stream.CachedInfo().State.Msgs, "entries that no consumer has acknowledged stay")
 
 	w.StartTrigger(w.Client.BaseURL)
 	n := 0
@@ -202,13 +202,13 @@ func TestWithTwoPhaseOffAckAcceptedIsSaved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"a","to":"user:bob","data":1,"ack":"saved"}`)
-	asked := s.Post(cluster.MessagesPath, `{"client_msg_id":"b","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, 200, asked.Status)
-	cut := func(r cluster.Reply) string {
+	accepted := s.Post(cluster.MessagesPath, `{"client_msg_id":"b","to":"user:bob","data":1,"ack":"accepted"}`)
+	require.Equal(t, 200, accepted.Status)
+	withoutIDs := func(r cluster.Reply) string {
 		text := strings.ReplaceAll(r.Text, r.Data("server_msg_id").(string), "ID")
 		return strings.ReplaceAll(text, fmt.Sprintf("%q", r.Data("client_msg_id")), "KEY")
 	}
-	require.Equal(t, cut(saved), cut(asked), "byte for byte")
+	require.Equal(t, withoutIDs(saved), withoutIDs(accepted), "byte for byte")
 }
 
 func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
@@ -220,7 +220,7 @@ func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
 		require.Equal(t, status, got.Status, got.Text)
 		return got.Data("server_msg_id").(string)
 	}
-	turn := func(ack string) {
+	restartWithDefault := func(ack string) {
 		t.Helper()
 		w.Env = append(w.Env, "TWO_PHASE_DEFAULT_ACK="+ack)
 		_, err := w.Process(cluster.All).Terminate(cluster.WaitLimit)
@@ -228,21 +228,21 @@ func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
 		w.Restart()
 	}
 	saved := submit("saved-first", "", 200)
-	turn("accepted")
+	restartWithDefault("accepted")
 	require.Equal(t, saved, submit("saved-first", "", 202))
-	require.Equal(t, saved, submit("saved-first", `,"ack":"saved"`, 200), "an explicit ack counts")
+	require.Equal(t, saved, submit("saved-first", `,"ack":"saved"`, 200), "an ack in the request overrides the default")
 	accepted := submit("accepted-first", "", 202)
-	require.Equal(t, accepted, submit("accepted-first", `,"ack":"accepted"`, 202), "the same as without")
+	require.Equal(t, accepted, submit("accepted-first", `,"ack":"accepted"`, 202), "the same as the default")
 	explicit := submit("explicit", `,"ack":"saved"`, 200)
-	require.Equal(t, 2, w.SavedMessages(), "what is only accepted is no row yet")
-	turn("saved")
+	require.Equal(t, 2, w.SavedMessages(), "an accepted message has no row yet")
+	restartWithDefault("saved")
 	require.Equal(t, accepted, submit("accepted-first", "", 200))
 	require.Equal(t, saved, submit("saved-first", "", 200))
 	require.Equal(t, explicit, submit("explicit", "", 200))
-	require.Equal(t, 422, w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"accepted-first","to":"user:bob","data":2}`).Status, "another message is still another one")
+	require.Equal(t, 422, w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"accepted-first","to":"user:bob","data":2}`).Status, "a repeat with other data is refused")
 
 	w.StartTrigger(w.Client.BaseURL)
-	for _, ack := range lateAcks(w, 2) { // of what was accepted once
+	for _, ack := range lateAcks(w, 2) { // of the messages that were accepted
 		require.Equal(t, "saved", ack.AckType)
 	}
 	require.Equal(t, 3, w.SavedMessages())
@@ -262,7 +262,7 @@ func TestAcceptDoesNotWaitForStalledDatabase(t *testing.T) {
 		require.Equal(t, "accepted", w.Accept(fmt.Sprint("stalled-", i), `1`).Ack)
 	}
 	proxy.Resume()
-	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once it succeeds")
+	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once Postgres responds")
 }
 
 func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
@@ -284,11 +284,11 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 		return all
 	}
 	cluster.Eventually(t, func() bool { return len(bodies()) == 1 })
-	require.Equal(t, []string{`"B"`}, bodies(), "delivered before it was found that it cannot be saved")
+	require.Equal(t, []string{`"B"`}, bodies(), "delivered before save found that it cannot be saved")
 	require.NoError(t, tx.Commit(t.Context()))
 
 	cluster.Eventually(t, func() bool { return w.Message(saved.ServerMsgID).State == "sent" })
-	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "what is called sent is there")
+	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "the message with the state sent was delivered")
 	cluster.Eventually(t, func() bool { return len(w.Inbox("admin")) == 1 })
 	var ack api.LateAck
 	require.NoError(t, json.Unmarshal(w.Inbox("admin")[0].Data, &ack))
@@ -296,8 +296,8 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	require.Equal(t, saved.ServerMsgID, ack.ServerMsgID)
 }
 
-// One submitter fills the stream of accepted messages with some that are rejected.
-// Those of another are accepted all the same, long before the next tick.
+// One submitter fills the stream of accepted messages with messages that will be rejected. Messages of
+// another submitter are accepted again long before the next tick.
 func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1", "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_SAFETY_TICK=10m")
@@ -309,10 +309,10 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 		require.Equal(t, 200, cluster.SendTo(greedy, n, "user:bob", "x").Status)
 		status = greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n, large)).Status
 	}
-	require.Equal(t, 503, modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, 0, large)).Status, "it is full")
+	require.Equal(t, 503, modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, 0, large)).Status, "the stream is full")
 	w.StartTrigger(w.Client.BaseURL)
 	cluster.Eventually(t, func() bool { return modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, 0, large)).Status == 202 })
-	for m := 1; m < 40; m++ { // more than the stream holds
+	for m := 1; m < 40; m++ { // more than fit in the stream
 		cluster.Eventually(t, func() bool { return modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, m, "x")).Status == 202 })
 		require.Equal(t, 200, cluster.SendTo(greedy, n+m, "user:bob", "x").Status)
 		if r := greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n+m, large)); r.Status == 429 {
@@ -328,7 +328,7 @@ func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
 	w := cluster.OpenTwoPhase(t)
 	ack := w.Accept("lost", `1`)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
-	require.Zero(t, w.SavedMessages(), "it is too young to be missed")
+	require.Zero(t, w.SavedMessages(), "a message is checked only after idleTime")
 	require.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 }, time.Minute, time.Second)
 	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
 }
