@@ -16,7 +16,6 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func names(fields []api.Field) (names []string) {
@@ -56,7 +55,7 @@ func TestTwoUsersChatOverSockets(t *testing.T) {
 	first, _ := all.Message()
 	second, event := all.Message()
 	next, same := cluster.OpenSocket(bob, "bob", &first).Message()
-	require.Equal(t, []any{second, event.ID()}, []any{next, same.ID()}, "it goes on behind an event")
+	require.Equal(t, []any{second, event.ID()}, []any{next, same.ID()}, "it resumes after an event")
 }
 
 func mustJSON(t *testing.T, v any) []byte {
@@ -68,10 +67,10 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestSocketFrameFollowsRulesOfPost(t *testing.T) {
 	t.Parallel()
-	cluster.OnBothServers(t, frameAsPost)
+	cluster.OnBothServers(t, requireFramesLikePosts)
 }
 
-func frameAsPost(t *testing.T, h cluster.Host) {
+func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	s, _ := h.ServeWithNATS(t)
 	require.Equal(t, 200, s.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
 	ann := s.NewCaller("ann", "submitter")
@@ -91,11 +90,11 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	require.Equal(t, []any{first.ServerMsgID, first.SavedAt}, []any{again.ServerMsgID, again.SavedAt})
 
 	c.Send(accepted)
-	fast := c.Ack()
-	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{fast.AckType, fast.Durability, fast.State})
-	require.Positive(t, fast.AcceptSeq)
-	require.Nil(t, fast.SavedAt, "nobody has saved it yet")
-	require.Zero(t, s.Count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
+	early := c.Ack()
+	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{early.AckType, early.Durability, early.State})
+	require.Positive(t, early.AcceptSeq)
+	require.Nil(t, early.SavedAt, "it is not saved yet")
+	require.Zero(t, s.Count(`select count(*) from messages where id = $1`, early.ServerMsgID))
 	c.Send(accepted)
 	require.True(t, c.Ack().Replayed)
 
@@ -120,7 +119,7 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 	}())
 	admin := cluster.OpenSocket(s, "ann", nil)
 	admin.Send(cluster.TextMessage("of-the-admin", "user:bob", `1`))
-	require.Equal(t, "ann", admin.Ack().From, "whose socket it is")
+	require.Equal(t, "ann", admin.Ack().From, "the sender is the user of the socket")
 
 	_, err := api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "bob", api.StreamRequest{})
 	var refused *api.Error
@@ -135,37 +134,37 @@ func frameAsPost(t *testing.T, h cluster.Host) {
 // event and sends every unacknowledged message again.
 type socketLoad struct {
 	t      *testing.T
-	client func() *api.Client // of the process of the moment
+	client func() *api.Client // of the current process
 	user   string
 	toSend []api.MessageRequest
 
-	mu       sync.Mutex
-	ids      map[string]map[string]bool // server_msg_id of the responses, by client_msg_id
-	late     map[string]string          // ack_type, by client_msg_id
-	messages map[string]int             // how often each came, by id
-	broken   int
+	mu         sync.Mutex
+	ids        map[string]map[string]bool // server_msg_id of the responses, by client_msg_id
+	lateAcks   map[string]string          // ack_type of late acknowledgements, by client_msg_id
+	messages   map[string]int             // how often each was received, by id
+	reconnects int
 }
 
 // run sends and receives until ctx ends, with a bounded number of unacknowledged frames.
-func (e *socketLoad) run(ctx context.Context, unacknowledged int) {
+func (e *socketLoad) run(ctx context.Context, maxUnacknowledged int) {
 	after := new(int64)
-	for ; ctx.Err() == nil; e.broken++ {
+	for ; ctx.Err() == nil; e.reconnects++ {
 		socket, err := e.client().Socket(ctx, e.user, api.StreamRequest{After: after})
 		if err != nil {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		slots := make(chan struct{}, unacknowledged)
-		live, cut := context.WithCancel(ctx)
+		slots := make(chan struct{}, maxUnacknowledged)
+		sendCtx, stopSending := context.WithCancel(ctx)
 		var sending sync.WaitGroup
 		sending.Go(func() {
-			for _, r := range e.open() {
+			for _, r := range e.unacknowledged() {
 				select {
 				case slots <- struct{}{}:
-				case <-live.Done():
+				case <-sendCtx.Done():
 					return
 				}
-				if socket.Send(live, r) != nil {
+				if socket.Send(sendCtx, r) != nil {
 					return
 				}
 			}
@@ -175,25 +174,25 @@ func (e *socketLoad) run(ctx context.Context, unacknowledged int) {
 			if err != nil {
 				break
 			}
-			e.take(f)
+			e.record(f)
 			if f.ID == nil {
 				<-slots
 			}
 		}
-		cut()
+		stopSending()
 		sending.Wait()
 		after = socket.After()
 	}
 }
 
-// open returns the unacknowledged messages.
-func (e *socketLoad) open() []api.MessageRequest {
+// unacknowledged returns the messages that have no response yet.
+func (e *socketLoad) unacknowledged() []api.MessageRequest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(e.toSend), func(r api.MessageRequest) bool { return e.ids[r.ClientMsgID] != nil })
 }
 
-func (e *socketLoad) take(f api.SocketFrame) {
+func (e *socketLoad) record(f api.SocketFrame) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var ack api.SocketAck
@@ -203,7 +202,7 @@ func (e *socketLoad) take(f api.SocketFrame) {
 	case api.StreamAck:
 		err = json.Unmarshal(f.Data, &ack)
 		if f.ID != nil {
-			e.late[ack.ClientMsgID] = ack.AckType
+			e.lateAcks[ack.ClientMsgID] = ack.AckType
 			break
 		}
 		if e.ids[ack.ClientMsgID] == nil {
@@ -221,8 +220,8 @@ func (e *socketLoad) take(f api.SocketFrame) {
 	}
 }
 
-func newEnduring(t *testing.T, user string, client func() *api.Client) *socketLoad {
-	return &socketLoad{t: t, user: user, client: client, ids: map[string]map[string]bool{}, late: map[string]string{}, messages: map[string]int{}}
+func newSocketLoad(t *testing.T, user string, client func() *api.Client) *socketLoad {
+	return &socketLoad{t: t, user: user, client: client, ids: map[string]map[string]bool{}, lateAcks: map[string]string{}, messages: map[string]int{}}
 }
 
 func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
@@ -231,26 +230,13 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	o.StartAll("TWO_PHASE_ENABLED=true")
 	s := o.Admin
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
-	var mu sync.Mutex
-	var process *sandbox.Process
-	var at string
-	restart := func() {
-		p := cluster.StartProcess(t, o.Bin, append(slices.Clone(o.Env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
-		to := cluster.Address(t, p)
-		mu.Lock()
-		defer mu.Unlock()
-		process, at = p, to
-	}
-	of := func(who *cluster.Client) func() *api.Client {
-		return func() *api.Client {
-			mu.Lock()
-			defer mu.Unlock()
-			return api.NewClient(at, who.User, who.Password)
-		}
+	restart := func() { o.Start("stream", "TWO_PHASE_ENABLED=true") }
+	clientOf := func(caller *cluster.Client) func() *api.Client {
+		return func() *api.Client { return api.NewClient(o.Address("stream"), caller.User, caller.Password) }
 	}
 	restart()
 	const n = 400
-	sender, receiver := newEnduring(t, "ann", of(ann)), newEnduring(t, "bob", of(bob))
+	sender, receiver := newSocketLoad(t, "ann", clientOf(ann)), newSocketLoad(t, "bob", clientOf(bob))
 	for i := range n {
 		r := cluster.TextMessage(fmt.Sprint("c-", i), "user:bob", fmt.Sprint(i))
 		r.Ack = []string{"accepted", "saved"}[i%2]
@@ -261,39 +247,36 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { sender.run(ctx, 16) })
 	running.Go(func() { receiver.run(ctx, 1) })
-	count := func(e *socketLoad, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
+	count := func(e *socketLoad, n func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return n() }
 	acknowledged := func() int { return count(sender, func() int { return len(sender.ids) }) }
 	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
 		cluster.Eventually(t, func() bool { return acknowledged() >= kill })
-		mu.Lock()
-		dying := process
-		mu.Unlock()
-		require.NoError(t, dying.Kill())
+		require.NoError(t, o.Process("stream").Kill())
 		restart()
 	}
 	cluster.Eventually(t, func() bool {
-		return acknowledged() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
-	}, "all is acknowledged, saved and received")
+		return acknowledged() == n && count(sender, func() int { return len(sender.lateAcks) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
+	}, "all messages are acknowledged, saved and received")
 	stop()
 	running.Wait()
-	require.GreaterOrEqual(t, sender.broken, 3)
-	require.GreaterOrEqual(t, receiver.broken, 3)
+	require.GreaterOrEqual(t, sender.reconnects, 3)
+	require.GreaterOrEqual(t, receiver.reconnects, 3)
 	for key, ids := range sender.ids {
 		require.Len(t, ids, 1, key)
 		id := slices.Collect(maps.Keys(ids))[0]
-		require.Positive(t, receiver.messages[id], "a message that came twice has one id")
+		require.Positive(t, receiver.messages[id], "a message that was received twice has one id")
 	}
-	for _, kind := range sender.late {
+	for _, kind := range sender.lateAcks {
 		require.Equal(t, "saved", kind)
 	}
-	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "and nothing is there twice")
+	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "no message is saved twice")
 }
 
 func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
-	s := o.At(o.Start("")).Connect(o.DatabaseURL) // without a trigger: its sweep would archive beside the test's
+	s := o.At(o.Start(cluster.All)) // without a trigger: its sweep would archive at the same time as that of the test
 	c := cluster.OpenSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
 	c.Send(message)

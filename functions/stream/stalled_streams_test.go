@@ -70,11 +70,11 @@ func openStalled(s *cluster.Client, path string, socket bool) net.Conn {
 	return conn
 }
 
-// memoryUsed is the metric of the bytes that all calls hold.
+// memoryUsed matches the metric of the bytes that all calls have reserved.
 var memoryUsed = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes (\S+)`)
 
-// A caller's events that clients do not read are part of its share of memory, here of 512 KiB.
-func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
+// The memory of events that clients do not read counts against the share of their caller, here 512 KiB.
+func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	t.Parallel()
 	broker, url := cluster.NewNATS(t), sandbox.NewDatabase(t)
 	b, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1}, sandbox.Log(t))
@@ -102,16 +102,16 @@ func TestStalledStreamsHoldOnlyTheirCallersMemory(t *testing.T) {
 	for n := range 5 {
 		stalled = append(stalled, openStalled(mallory, from, n%2 == 0))
 	}
-	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "stalled streams are charged for what they hold")
+	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "the events of stalled streams use memory")
 	cut := cluster.OpenStream(mallory, from)
 	text, err := cut.Body.ReadString(0)
 	require.Error(t, err)
-	require.NotContains(t, text, "retry:", "it ends because there is no memory")
+	require.NotContains(t, text, "retry:", "the stream ends because there is no memory")
 	require.Less(t, strings.Count(text, "event: message"), events)
 
 	reader := cluster.OpenStream(ann, cluster.StreamsPath+"ann?after=0")
 	for n := range events {
-		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.NextMessage(), "others go on")
+		require.Equal(t, fmt.Sprintf("ann-%d", n), reader.NextMessage(), "streams of other callers are not affected")
 	}
 	require.Less(t, reader.Text.Len(), events*(stalledLength+1000), "without HTML escapes")
 

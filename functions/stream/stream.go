@@ -58,7 +58,7 @@ const (
 	positionRule = "must be the id of an event: an integer between 0 and 9223372036854775807"
 	unavailable  = "NATS is unavailable, try again"
 
-	sendCopies = 2 // of the data of an event: the data, and the text or frame that is sent
+	sendCopies = 2 // of the data of an event in memory: the data, and the text or frame that is sent
 )
 
 type streamer struct {
@@ -76,7 +76,7 @@ func (r *request) Validate() []task.Field {
 	return bad
 }
 
-// stream sends a user's events until ctx ends; then it returns the cause, which is no failure.
+// stream sends a user's events until ctx ends. Then it returns the cause, which does not count as a failure.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
 	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	return f, nil
 }
 
-// startAfter is the id of the event after which to start: that of the header Last-Event-ID, else
-// that of the parameter after; nil starts with new events.
+// startAfter returns the id of the event after which to start: from the header Last-Event-ID, else from
+// the parameter after. nil means to start with new events.
 func startAfter(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.Rules
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
@@ -180,7 +180,7 @@ func (t *session) next(ctx context.Context) error {
 	event, data, err := t.encode(m)
 	switch {
 	case task.CodeOf(err) == task.CodeServerBusy:
-		return err // the client continues after the last event that it was sent
+		return err // the client reconnects and continues after the last event that it received
 	case err != nil:
 		t.call.Log("skipped", m.Seq, "cause", err.Error())
 		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), t.mark())
@@ -190,9 +190,9 @@ func (t *session) next(ctx context.Context) error {
 	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode returns the name and the data of an event, reserves the memory to send it, and releases m
-// before that: a slow client must not block others. The error has the code server_busy if there is no
-// memory; otherwise the event is not readable.
+// encode returns the name and the data of an event, and reserves the memory to send it. It releases m
+// before the event is sent: a slow client must not block others. The error has the code server_busy if
+// there is no memory; any other error means that the event cannot be encoded.
 func (t *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {
@@ -221,8 +221,8 @@ func (t *session) mark() error {
 	return t.out.Mark(strconv.FormatUint(t.follower.After(), 10))
 }
 
-// encodeEvent returns the name and the data of an event. Of an acknowledgement only the data is
-// sent, as its user sent the message; all other events are sent whole.
+// encodeEvent returns the name and the data of an event. All events are sent whole, except
+// acknowledgements: their data is enough, because the user sent the message.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {
@@ -232,7 +232,7 @@ func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	}
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false) // it would make a message up to six times as long
+	e.SetEscapeHTML(false) // escapes would make a message up to six times as long
 	err = e.Encode(m.Event)
 	return api.StreamMessage, bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }

@@ -102,7 +102,7 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	require.NoError(t, o.NATS.Stop())
 	var refused cluster.Reply
 	cluster.Eventually(t, func() bool {
-		refused = s.Do("GET", cluster.StreamsPath+"bob", "")
+		refused = s.Get(cluster.StreamsPath + "bob")
 		return refused.Status == 503
 	})
 	require.Equal(t, "server_busy", refused.Body["error"])
@@ -150,12 +150,12 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 	require.Equal(t, before, o.Admin.LastStatement())
 }
 
-// A user whose inbox was flooded while it was away learns that something may be
-// missing, and where it is.
+// A client that reconnects after an overflow of its inbox gets an event which says that messages
+// may be missing, and how to find them.
 func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // of the trigger too, which makes the stream
+	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // the trigger, which creates the stream, needs it too
 	o.StartAll()
 	s := o.Admin
 	first := o.Save("user:bob")
@@ -180,17 +180,28 @@ func TestStreamReportsAGap(t *testing.T) {
 	for range 100 {
 		again.NextMessage()
 	}
-	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "others miss nothing")
+	require.Equal(t, ann, cluster.OpenStream(s, cluster.StreamsPath+"ann?after=0").NextMessage(), "no message to another user is missing")
 	fresh := cluster.OpenStream(s, cluster.StreamsPath+"bob?after=0").Event()
-	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a reader from the beginning gets it too")
+	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a client that reads from the beginning gets the gap too")
 }
 
-// A token that is as old as it may get is refused. The test writes the time into a token of its own, with the key of the server.
+// getWithoutCredentials returns the status of a GET of a URL.
+func getWithoutCredentials(t *testing.T, address string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	return res.StatusCode
+}
+
+// An expired token is refused. The test encrypts tokens of its own with the key of the server, to set their time.
 func TestStreamTokenExpires(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.OwnServer.ServeWithNATS(t)
 	bob := s.NewCaller("bob", "receiver")
-	made := time.Now()
+	before := time.Now()
 	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
 	keys, err := store.ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
@@ -199,7 +210,7 @@ func TestStreamTokenExpires(t *testing.T) {
 	require.NoError(t, err)
 	var session auth.Session
 	require.NoError(t, json.Unmarshal([]byte(text), &session))
-	require.WithinDuration(t, made.Add(time.Minute), session.Expires, 10*time.Second)
+	require.WithinDuration(t, before.Add(time.Minute), session.Expires, 10*time.Second)
 
 	for expires, want := range map[time.Time]int{time.Now().Add(time.Minute): 200, time.Now(): 401} {
 		session.Expires = expires
@@ -207,12 +218,8 @@ func TestStreamTokenExpires(t *testing.T) {
 		require.NoError(t, err)
 		token, err := keys.Encrypt(row, string(text))
 		require.NoError(t, err)
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+cluster.StreamsPath+"bob?token="+url.QueryEscape(token), nil)
-		require.NoError(t, err)
-		res, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		require.Equal(t, want, res.StatusCode, "a token that expires %v", time.Until(expires))
+		got := getWithoutCredentials(t, s.URL+cluster.StreamsPath+"bob?token="+url.QueryEscape(token))
+		require.Equal(t, want, got, "a token that expires %v", time.Until(expires))
 	}
 }
 
@@ -221,16 +228,9 @@ func TestStreamTokenReplacesCredentials(t *testing.T) {
 	s, _ := cluster.OwnServer.ServeWithNATS(t)
 	bob, ann := s.NewCaller("bob", "receiver"), s.NewCaller("ann", "receiver")
 	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
-	get := func(path string) int {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)
-		require.NoError(t, err)
-		res, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		return res.StatusCode
-	}
+	get := func(path string) int { return getWithoutCredentials(t, s.URL+path) }
 	require.Equal(t, 200, get(cluster.StreamsPath+"bob?token="+token))
-	require.Equal(t, 200, get(cluster.StreamsPath+"bob?after=0&token="+token), "more than once")
+	require.Equal(t, 200, get(cluster.StreamsPath+"bob?after=0&token="+token), "a token may be used more than once")
 	for _, path := range []string{
 		cluster.StreamsPath + "ann?token=" + token, cluster.StreamsPath + "bob?token=" + token[:len(token)-2], cluster.StreamsPath + "bob?token=x", cluster.StreamsPath + "bob",
 		"/api/v1/messages/peers?token=" + token, "/api/v1/sms/by-key/x?token=" + token,
@@ -238,7 +238,7 @@ func TestStreamTokenReplacesCredentials(t *testing.T) {
 		require.Equal(t, 401, get(path), path)
 	}
 	require.Equal(t, 403, ann.Post(cluster.StreamsPath+"bob/token", "").Status)
-	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob?token="+token).Status, "credentials count before a token")
+	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob?token="+token).Status, "wrong credentials are refused even with a valid token")
 	s.Post("/api/v1/admin/callers/"+s.QueryText(`select id::text from callers where name = 'bob'`)+"/revoke", "{}")
 	require.Equal(t, 401, get(cluster.StreamsPath+"bob?token="+token), "the caller was revoked")
 }
