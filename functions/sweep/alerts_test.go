@@ -65,16 +65,14 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	o := cluster.New(t)
 	servers, processes := startThree(o, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := cluster.NewReceiver(t, nil)
-	made := servers[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
-	require.Equal(t, 200, made.Status, made.Text)
-	secret := made.Data("secret").(string)
+	_, secret := cluster.RegisterEndpoint(servers[0], fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 
 	var incidents []string
 	for n := range 2 {
 		failTasks(servers[n], 25, "E")
 		stop := make(chan struct{})
 		var sweeps sync.WaitGroup
-		for _, h := range servers { // beside those that the trigger wakes
+		for _, h := range servers { // in addition to the sweeps of the trigger
 			sweeps.Go(func() {
 				for {
 					select {
@@ -101,7 +99,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open one is the first")
 		require.NotContains(t, open[0], "cleared_at")
 
-		// Nothing else happens: the trigger's wake-ups alone lead to the end.
+		// The alert clears by the wake-ups of the trigger alone.
 		cleared, data := shop.AlertEvent(t, 2*n+2, secret)
 		require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 		require.Equal(t, raised.Subject, cleared.Subject)

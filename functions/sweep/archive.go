@@ -11,13 +11,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 )
 
-// progressEvery is how often Archive prints how far it is in a table.
+// progressEvery is how often Archive prints its progress in a table.
 const progressEvery = 5 * time.Second
 
-// Archive is the command archive: it does all at once, and prints it, what sweep does for a short time
-// on each tick. It may run while sweeps run.
+// Archive is the command archive. It does all archiving at once and prints it; sweep does a part of it
+// on each tick. Both may run at the same time.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
-	run, err := archiveRun(args)
+	run, err := parseArchiveArgs(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
@@ -26,7 +26,7 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	case !env.HasDatabase():
 		return errors.New("DATABASE_URL is not set; give the URL that the functions have")
 	}
-	p := progress{dry: run.DryRun, printed: time.Now()}
+	p := progress{dryRun: run.DryRun, printedAt: time.Now()}
 	failed := 0
 	for step, err := range env.Maintenance.Archive(ctx, run) {
 		if err != nil {
@@ -53,9 +53,9 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 
 // progress prints the steps of a run: a line for each table and each partition.
 type progress struct {
-	dry     bool
-	table   maintenance.ArchiveStep // of the current table, with the rows of all its steps
-	printed time.Time
+	dryRun    bool
+	table     maintenance.ArchiveStep // the current table, with the rows of all its steps
+	printedAt time.Time
 }
 
 func (p *progress) step(s maintenance.ArchiveStep) {
@@ -76,9 +76,9 @@ func (p *progress) step(s maintenance.ArchiveStep) {
 	for _, row := range s.Failed {
 		fmt.Printf("%s %s stays: %v\n", row.Table, row.Key, row.Err)
 	}
-	if time.Since(p.printed) > progressEvery {
+	if time.Since(p.printedAt) > progressEvery {
 		fmt.Printf("%s so far\n", p.sum())
-		p.printed = time.Now()
+		p.printedAt = time.Now()
 	}
 }
 
@@ -102,16 +102,16 @@ func (p *progress) sum() string {
 	return fmt.Sprintf("%s %d %s", verb, p.table.Rows, p.table.Table)
 }
 
-func (p *progress) verb(would, did string) string {
-	if p.dry {
-		return "would " + would
+func (p *progress) verb(present, past string) string {
+	if p.dryRun {
+		return "would " + present
 	}
-	return did
+	return past
 }
 
 func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func archiveRun(args []string) (maintenance.ArchiveRun, error) {
+func parseArchiveArgs(args []string) (maintenance.ArchiveRun, error) {
 	var run maintenance.ArchiveRun
 	flags := flag.NewFlagSet("archive", flag.ContinueOnError)
 	before := flags.String("before", "", "archive what ended before this `date`, such as 2026-01-31 (UTC), instead of by RETENTION_DAYS and RETENTION_LOG_DAYS; nothing of the last day is archived")

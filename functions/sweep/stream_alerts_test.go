@@ -25,7 +25,7 @@ func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	}
 }
 
-// trimNow makes the next deliver measure and trim the streams.
+// trimNow makes the next call of deliver check and trim the streams.
 func trimNow(o *cluster.Cluster) {
 	o.Admin.Exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
@@ -33,14 +33,12 @@ func trimNow(o *cluster.Cluster) {
 func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // the trigger, which creates the stream, needs it too
 	o.StartAll()
 	s := o.Admin
 	ops := cluster.NewReceiver(t, nil)
-	made := s.Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
-	require.Equal(t, 200, made.Status, made.Text)
-	secret := made.Data("secret").(string)
-	o.WaitMessage(o.Save("user:bob"), "sent") // the stream is there
+	_, secret := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
+	o.WaitMessage(o.Save("user:bob"), "sent") // now the stream exists
 	alerts := func() []any { return s.Get("/api/v1/admin/alerts").Data("items").([]any) }
 
 	const large = 200_000
@@ -49,7 +47,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Empty(t, alerts(), "it is half full")
 
-	// Only the stream's refusal makes deliver measure it.
+	// deliver runs only because the stream refuses a message.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	trimNow(o)
@@ -63,13 +61,13 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Len(t, alerts(), 1)
 	require.Equal(t, []any{raised.Subject, "stream_full", "USERS"}, []any{
 		alerts()[0].(map[string]any)["id"], alerts()[0].(map[string]any)["kind"], alerts()[0].(map[string]any)["queue"]})
-	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // other streams go on
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // other streams are not affected
 
 	// A deliver without NATS changes nothing and does not fail.
-	lonely := o.At(o.Start("deliver", "NATS_URL=nats://127.0.0.1:1"))
+	withoutNATS := o.At(o.Start("deliver", "NATS_URL=nats://127.0.0.1:1"))
 	for range 2 {
 		trimNow(o)
-		require.Equal(t, 204, lonely.Tick("deliver").Status)
+		require.Equal(t, 204, withoutNATS.Tick("deliver").Status)
 	}
 	require.NotContains(t, alerts()[0], "cleared_at")
 
@@ -113,12 +111,12 @@ func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 			}
 		}
 		return false
-	}, "it is woken after a minute")
+	}, "a wake-up of deliver is scheduled for a minute later")
 	dead, err := o.JetStream().Stream(t.Context(), "DEADLETTERS")
 	require.NoError(t, err)
 	require.NoError(t, dead.Purge(t.Context()))
 	require.Equal(t, 204, s.Tick("deliver").Status)
-	require.Equal(t, 1, o.Admin.Count(`select count(*) from alerts where cleared_at is null`), "not before")
+	require.Equal(t, 1, o.Admin.Count(`select count(*) from alerts where cleared_at is null`), "the streams are not checked before the minute is over")
 	o.Admin.Exec(`update upkeep set begun_at = begun_at - interval '61 s' where what = 'events'`)
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Zero(t, o.Admin.Count(`select count(*) from alerts where cleared_at is null`))

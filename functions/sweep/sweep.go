@@ -1,11 +1,11 @@
 // Package sweep is the event function for everything that is due at a time: scheduled tasks become
 // pending, zombies are retried or fail, tasks expire, pauses of queues end, alerts are raised and
-// cleared, deliveries to deleted webhook endpoints end, tasks are changed in bulk for operators, and old rows are
+// cleared, deliveries to deleted webhook endpoints end, bulk changes of operators are made, and old rows are
 // archived.
 //
 //	POST /events/sweep
 //
-// Any number may run at once, and any may be lost: a claim also promotes due tasks.
+// Any number of sweeps may run at once, and any sweep may be lost: a claim also promotes due tasks.
 package sweep
 
 import (
@@ -32,7 +32,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	return s.sweep
 }
 
-// batchSize and bulkSize bound one transaction. Each task that is changed in bulk also has an audit entry.
+// Rows of one transaction. Each task that is changed in bulk also has an audit entry.
 const (
 	batchSize = 500
 	bulkSize  = 200
@@ -69,7 +69,8 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // the process that claimed, submitted or paused may have died before it scheduled a sweep
+	// The process that claimed, submitted or paused schedules a sweep too, but may have died before that.
+	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second))
 	again, alertErr := s.alerts.Check(ctx)
 	if again {
 		s.env.RescheduleAlertCheck()
@@ -83,12 +84,12 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return errors.Join(alertErr, endErr, err)
 }
 
-// endTime limits how long a call ends deliveries; the next call continues.
-const endTime = 500 * time.Millisecond
+// stepTime limits how long a call ends deliveries, and how long it makes bulk changes; the next call continues.
+const stepTime = 500 * time.Millisecond
 
 // endUndeliverable ends deliveries to endpoints that were deleted.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {
-	for until := time.Now().Add(endTime); ; {
+	for until := time.Now().Add(stepTime); ; {
 		more, err := s.webhooks.EndUndeliverable(ctx)
 		if err != nil || !more {
 			return err
@@ -103,7 +104,7 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 // changeInBulk makes the bulk changes of operators.
 func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) error {
 	changed := 0
-	for until := time.Now().Add(endTime); ; {
+	for until := time.Now().Add(stepTime); ; {
 		ran, err := s.tasks.RunBulk(ctx, bulkSize)
 		for queue, n := range ran.Pending {
 			s.env.WakeClaims(queue, n)
