@@ -59,7 +59,7 @@ func (r *reportRequest) Validate() []task.Field {
 	return append(bad, r.validate()...)
 }
 
-// Validate names every field whose value is not acceptable; each item is validated alone.
+// Validate does not check the items: each is validated separately.
 func (r *batchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
@@ -67,7 +67,7 @@ func (r *batchRequest) Validate() []task.Field {
 	return bad
 }
 
-// validate checks all fields but app_id, which an item of a batch does not have.
+// validate checks all fields except app_id, which an item of a batch need not have.
 func (r *reportRequest) validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.TaskID == "", "task_id", "is required")
@@ -121,7 +121,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	return r.respond(outs[0])
 }
 
-// batch returns for each item what a report of it alone would return.
+// batch returns for each item the result that a report of this item alone would have.
 func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any, error) {
 	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { r.reportItems(c, req.AppID, items, results) })
 	c.Log("items", len(req.Items))
@@ -130,18 +130,18 @@ func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any
 
 func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, results []api.BatchItem) {
 	var reports []*tasks.Report
-	var at []int // the index of each report's item
+	var indexes []int // of the items of reports
 	for i, raw := range items {
 		report, err := readItem(c, raw, app)
 		if err != nil {
 			results[i] = c.Item(nil, err)
 			continue
 		}
-		reports, at = append(reports, report), append(at, i)
+		reports, indexes = append(reports, report), append(indexes, i)
 	}
 	c.Pause()
 	outs, errs := r.tasks.Report(reports)
-	for n, i := range at {
+	for n, i := range indexes {
 		if errs[n] != nil {
 			results[i] = c.Item(nil, errs[n])
 			continue
@@ -151,7 +151,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 	}
 }
 
-// itemRequest is a report in a batch, which has the batch's app_id.
+// itemRequest is a report in a batch. Its app_id may be missing: the batch has it.
 type itemRequest reportRequest
 
 func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).validate() }

@@ -2,7 +2,6 @@ package report_test
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -25,8 +24,7 @@ func TestLateReportAfterExpiredLeaseIsRefused(t *testing.T) {
 	require.Greater(t, longer.Data("lease_until").(string), old["lease_until"].(string))
 	s.Exec(`update task_live set due_at = now() - interval '1 minute'`)
 
-	swept := s.Do("POST", "/events/sweep", `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "sendonce.tick.sweep.v1")
-	require.Equal(t, http.StatusNoContent, swept.Status, swept.Text)
+	require.Equal(t, 204, s.Tick("sweep").Status)
 	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=b").List()
 	require.Len(t, fresh, 1)
 	require.EqualValues(t, 1, fresh[0]["retry_count"])
@@ -68,10 +66,10 @@ func TestReportBatchReturnsResultOfEachItem(t *testing.T) {
 	require.Equal(t, []string{"200 succeeded", "200 held", "200 scheduled", "404 ", "400 ", "409 "}, seen, got.Text)
 }
 
-// Only the length of the whole batch is bounded: error_message is cut, never refused.
+// Only the length of the whole batch is limited: a long error_message is truncated, not refused.
 func TestBatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // the race detector reads megabytes slowly
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // without the race detector, which reads megabytes slowly
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
 	response := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
 	require.Equal(t, 200, response.Status, "%.300s", response.Text)
