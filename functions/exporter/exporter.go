@@ -5,9 +5,9 @@
 // These metrics are about the database and the streams, which all processes share, so one instance is scraped and
 // no other. What a process counts itself is at its own /metrics. Both are protected by SENDONCE_METRICS.
 //
-// The values are those of fn.Env.Snapshot, which the console shows, too. While Postgres or NATS is unavailable they keep their
-// last values: sendonce_exporter_up and the timestamps show it. A label is never unbounded: overview.MaxNames queues and sender apps
-// have labels of their own, and all others share one.
+// The values are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the last
+// values are shown, and sendonce_exporter_up and the timestamps show that they are old. The number of label values is
+// limited: overview.MaxNames queues and sender apps have one each, and all others share one.
 package exporter
 
 import (
@@ -52,8 +52,8 @@ type exporter struct {
 
 // streams reads how much of each stream is used.
 type streams struct {
-	current cache.Value[struct{}] // limits the reads; last survives one that fails
-	last    atomic.Pointer[usage] // nil = none was read yet
+	current cache.Value[struct{}] // limits how often streams are read; its result is in last
+	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
 }
 
 type usage struct {
@@ -74,7 +74,7 @@ func newStreams(read func(context.Context) (map[string]float64, error)) *streams
 	return s
 }
 
-// read returns the last usage that could be read, and whether it is the current one.
+// read returns the usage of the last read that succeeded, and whether it is current.
 func (s *streams) read() (u usage, current bool) {
 	_, err := s.current.Get()
 	if last := s.last.Load(); last != nil {

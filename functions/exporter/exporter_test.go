@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// samples returns the values of a scrape by name and labels; of a histogram _count alone.
+// samples returns the values of a scrape by name and labels. The value of a histogram is its count.
 func samples(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -54,8 +54,8 @@ func scrape(t *testing.T, base string) string {
 	return cluster.Metrics(t, base+"/exporter")
 }
 
-// someOfEverything makes tasks of each state, and a stuck message.
-func someOfEverything(t *testing.T, c *cluster.Cluster) {
+// createSampleData creates tasks in each state, a paused queue and a stuck message.
+func createSampleData(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	send := func(more string) {
 		r := c.Admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"`+more+`}`)
@@ -85,12 +85,12 @@ func someOfEverything(t *testing.T, c *cluster.Cluster) {
 	c.Admin.Exec(`update message_live set remaining_sends = 0, next_at = null`)
 }
 
-func TestMetricsShowWhatHappened(t *testing.T) {
+func TestExporterShowsTasksInEachState(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t, "SENDONCE_METRICS=open")
 	c.EnsureStreams()
 	c.Restart()
-	someOfEverything(t, c)
+	createSampleData(t, c)
 	require.NoError(t, storetest.OpenAt(t, c.DatabaseURL).Overview.Count(t.Context(), 0))
 	text := scrape(t, c.Admin.URL)
 	got := samples(t, text)
@@ -122,8 +122,8 @@ func TestMetricsShowWhatHappened(t *testing.T) {
 		`webhook_endpoints_disabled{}`:                                       0,
 		`dead_letters_open{}`:                                                0,
 	} {
-		value, is := got[name]
-		require.True(t, is, "%s in\n%s", name, text)
+		value, found := got[name]
+		require.True(t, found, "%s in\n%s", name, text)
 		require.InDelta(t, want, value, 0, name)
 	}
 	require.Contains(t, got, `stream_used_ratio{stream=EVENTS}`)
@@ -131,7 +131,7 @@ func TestMetricsShowWhatHappened(t *testing.T) {
 	sandbox.RequirePromtoolAccepts(t, text)
 }
 
-func TestMetricsNeedTheSamePasswordAsThoseOfTheProcess(t *testing.T) {
+func TestExporterRequiresTheAdminPassword(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t, "SENDONCE_METRICS=admin")
 	address := c.Start("exporter")
@@ -149,7 +149,7 @@ func TestMetricsNeedTheSamePasswordAsThoseOfTheProcess(t *testing.T) {
 	require.Equal(t, 405, status(http.MethodPost, "secret"))
 }
 
-func TestLastMetricsStayWhilePostgresAndNATSAreAway(t *testing.T) {
+func TestExporterKeepsLastValuesWhilePostgresAndNATSAreDown(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -170,14 +170,14 @@ func TestLastMetricsStayWhilePostgresAndNATSAreAway(t *testing.T) {
 
 	proxy.Cut()
 	require.NoError(t, c.NATS.Stop())
-	cluster.Eventually(t, up(0, 0), "both are away")
+	cluster.Eventually(t, up(0, 0), "both are unavailable")
 	after := read()
 	for name, value := range before {
 		if strings.HasPrefix(name, "exporter_up") {
 			continue
 		}
-		last, is := after[name]
-		require.True(t, is, name)
+		last, found := after[name]
+		require.True(t, found, name)
 		if !strings.HasSuffix(name, "timestamp_seconds{}") {
 			require.InDelta(t, value, last, 0, name)
 		}
@@ -186,5 +186,5 @@ func TestLastMetricsStayWhilePostgresAndNATSAreAway(t *testing.T) {
 
 	proxy.Restore()
 	c.StartNATS()
-	cluster.Eventually(t, up(1, 1), "both are back")
+	cluster.Eventually(t, up(1, 1), "both are available again")
 }

@@ -26,13 +26,13 @@ func readMonitoring(t *testing.T, file string) string {
 	return string(text)
 }
 
-// openBusy serves all functions after something of everything has happened.
-func openBusy(t *testing.T) *cluster.Cluster {
+// openWithSampleData serves all functions on a database with sample data, a paused stream and an open alert.
+func openWithSampleData(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t, "SENDONCE_METRICS=open")
 	c.EnsureStreams()
 	c.Restart()
-	someOfEverything(t, c)
+	createSampleData(t, c)
 	c.Admin.Exec(`insert into stream_pauses (stream, until, failures, reason) values ('EVENTS', now() + interval '1 hour', 1, 'full')`)
 	c.Admin.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 2, 1)`)
 	return c
@@ -40,7 +40,7 @@ func openBusy(t *testing.T) *cluster.Cluster {
 
 func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 	t.Parallel()
-	c := openBusy(t)
+	c := openWithSampleData(t)
 	exist := map[string]bool{}
 	for _, found := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(scrape(t, c.Admin.URL)+cluster.Metrics(t, c.Admin.URL), -1) {
 		exist[found[1]] = true
@@ -51,18 +51,18 @@ func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 		require.NotEmpty(t, used)
 		for _, name := range used {
 			if strings.HasPrefix(name, "sendonce_trigger_") {
-				continue // of another process
+				continue // the metrics of the trigger, another process
 			}
 			require.True(t, exist[name] || exist[suffix.ReplaceAllString(name, "")], "%s: there is no metric %s", file, name)
 		}
 	}
 }
 
-// Prometheus scrapes a running system, and the rules, without their waiting times, fire.
+// Prometheus scrapes a running system, and the alert rules, with their waiting times removed, fire.
 func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	t.Parallel()
 	prometheus := sandbox.Tool(t, "prometheus")
-	c := openBusy(t)
+	c := openWithSampleData(t)
 	dir := t.TempDir()
 	write := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
@@ -85,10 +85,10 @@ func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 		return firing["SendonceMessagesStuck"] && !firing["SendonceExporterDown"]
 	}, "SendonceMessagesStuck fires, and SendonceExporterDown does not")
 	c.Admin.Exec(`update message_live set remaining_sends = 1, next_at = now() + interval '1 hour'`)
-	cluster.Eventually(t, func() bool { return !firingAlerts(address)["SendonceMessagesStuck"] }, "it is over")
+	cluster.Eventually(t, func() bool { return !firingAlerts(address)["SendonceMessagesStuck"] }, "the alert stops firing")
 }
 
-// firingAlerts asks Prometheus; nothing fires while it does not respond.
+// firingAlerts returns the alerts that fire in Prometheus; none if it does not respond.
 func firingAlerts(address string) map[string]bool {
 	firing := map[string]bool{}
 	res, err := http.Get("http://" + address + "/api/v1/alerts")
