@@ -1,4 +1,4 @@
--- Callers, and what operators change.
+-- Callers, and the log of what operators change.
 
 -- A test demands a COMMENT for every table and for every column whose values are codes: SQL clients show it.
 COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this database, in order. Written by migrate only.';
@@ -23,19 +23,19 @@ CREATE TABLE callers (
 );
 CREATE INDEX callers_made_by ON callers (made_by) WHERE made_by IS NOT NULL;
 CREATE INDEX callers_account ON callers (account_id) WHERE account_id IS NOT NULL;
-COMMENT ON TABLE callers IS 'Who may call. The pair of the environment is caller 0 and has no row. Rows are never removed.';
+COMMENT ON TABLE callers IS 'Who may call the API. The built-in admin, whose name and password are settings, is caller 0 and has no row. Rows are never deleted.';
 COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, trigger, admin.';
 COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
-COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may order and look up; empty: all.';
-COMMENT ON COLUMN callers.receives IS 'Patterns of the subjects whose messages it may confirm, as NATS writes them: * is one token, > at the end is one or more. Empty: none.';
-COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 goes before all others, 5 is that of a task that is given none.';
-COMMENT ON COLUMN callers.max_waiting_tasks IS 'Tasks of the caller that may be in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS decides.';
-COMMENT ON COLUMN callers.max_waiting_messages IS 'Messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES decides.';
-COMMENT ON COLUMN callers.max_waiting_bytes IS 'Bytes of data of these messages. NULL: SENDONCE_CALLER_WAITING_MB decides.';
-COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that made the caller, or was the first to replace its token or to grant it more. It is revoked and narrowed with that one. NULL: none did.';
+COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may submit and look up; empty: all.';
+COMMENT ON COLUMN callers.receives IS 'NATS patterns of the subjects whose messages the caller may confirm: * is one token, > at the end is one or more. Empty: none.';
+COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 is claimed first, 5 is the default.';
+COMMENT ON COLUMN callers.max_waiting_tasks IS 'The most tasks that the caller may have in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS.';
+COMMENT ON COLUMN callers.max_waiting_messages IS 'The most messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES.';
+COMMENT ON COLUMN callers.max_waiting_bytes IS 'The most bytes of data of its waiting messages. NULL: SENDONCE_CALLER_WAITING_MB.';
+COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked or loses rights, so does the caller. NULL: no limited operator did.';
 COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
 
--- Proves who knows a token: the SHA-256 of a salt and token_hash. No role that a function logs in as can read token_hash itself.
+-- Returns the SHA-256 of a salt and token_hash: it proves who knows the token. No role that a function logs in as can read token_hash itself.
 CREATE FUNCTION token_proof(caller_id bigint, salt bytea) RETURNS bytea
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT sha256(salt || token_hash) FROM public.callers WHERE id = caller_id
@@ -57,9 +57,9 @@ CREATE TABLE operator_actions (
 CREATE INDEX operator_actions_subject ON operator_actions (subject, id);
 CREATE INDEX operator_actions_created ON operator_actions (created_at, id);
 COMMENT ON TABLE operator_actions IS 'What operators changed: who, why, and the state before and after. Append-only.';
-COMMENT ON COLUMN operator_actions.action IS 'What was done, as template.update or task.cancel.';
-COMMENT ON COLUMN operator_actions.subject IS 'What it was done to, as template/7 or the id of a task or message.';
-COMMENT ON COLUMN operator_actions.reason IS 'In the words of the operator.';
+COMMENT ON COLUMN operator_actions.action IS 'What was done, such as template.update or task.cancel.';
+COMMENT ON COLUMN operator_actions.subject IS 'What it was done to, such as template/7 or the id of a task or message.';
+COMMENT ON COLUMN operator_actions.reason IS 'Why, in the words of the operator.';
 
 CREATE TABLE archived_operator_actions (
     id          bigint PRIMARY KEY,
@@ -74,6 +74,6 @@ CREATE TABLE archived_operator_actions (
     created_at  timestamptz NOT NULL
 );
 COMMENT ON TABLE archived_operator_actions IS 'Rows of operator_actions that are older than RETENTION_DAYS.';
-COMMENT ON COLUMN archived_operator_actions.action IS 'That of operator_actions.';
-COMMENT ON COLUMN archived_operator_actions.subject IS 'That of operator_actions.';
-COMMENT ON COLUMN archived_operator_actions.reason IS 'That of operator_actions.';
+COMMENT ON COLUMN archived_operator_actions.action IS 'As in operator_actions.';
+COMMENT ON COLUMN archived_operator_actions.subject IS 'As in operator_actions.';
+COMMENT ON COLUMN archived_operator_actions.reason IS 'As in operator_actions.';

@@ -1,7 +1,7 @@
 -- A task is written once as a body (tasks), lives as one narrow row while it is not final (task_live) and ends as one row
 -- with its result (task_done).
 
--- A process takes claim ids in blocks, so that it knows a claim's id before the claim: ids are unique, not in order.
+-- A process reserves claim ids in blocks of 1000, so that it has the id before it claims: ids are unique, not in order.
 CREATE SEQUENCE claim_seq INCREMENT BY 1000;
 
 CREATE TABLE tasks (
@@ -23,12 +23,12 @@ CREATE TABLE tasks (
 );
 CREATE INDEX idx_sms_tasks_phone ON tasks (phone_number, id);
 COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
-COMMENT ON COLUMN tasks.seq IS 'A number in about the order of submission: sms_tasks.id.';
-COMMENT ON COLUMN tasks.metadata IS 'As it was submitted. The type jsonb would write out numbers: 1e300 has 301 digits.';
-COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the pair of the environment, which has no row.';
-COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 unless the submitter says otherwise.';
-COMMENT ON COLUMN tasks.max_retries IS 'How many retries follow the first try, 0 to 10.';
-COMMENT ON COLUMN tasks.on_unknown IS 'What follows when nobody knows whether the message was sent: 0 resend, 1 hold, 2 fail.';
+COMMENT ON COLUMN tasks.seq IS 'A number in roughly the order of submission; the id in the view sms_tasks.';
+COMMENT ON COLUMN tasks.metadata IS 'As it was submitted. The type jsonb would write out the 301 digits of 1e300.';
+COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the built-in admin, who has no row.';
+COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 by default.';
+COMMENT ON COLUMN tasks.max_retries IS 'How many retries may follow the first try, 0 to 10.';
+COMMENT ON COLUMN tasks.on_unknown IS 'What to do when it is unknown whether the message was sent: 0 resend, 1 hold, 2 fail.';
 
 CREATE TABLE task_live (
     id            uuid PRIMARY KEY,
@@ -57,22 +57,22 @@ CREATE TABLE task_live (
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
 -- The order of a claim without a sort: new tasks first, then retries by retry_count, each by age.
 CREATE INDEX task_live_ready ON task_live (queue, priority, retry_count, id) WHERE state = 1;
--- Sweep takes a part of what is due of each queue. The order of hashes lets it start at any of them by chance.
+-- Sweep handles a share of the due tasks of each queue. Ordered by hash, so that it can start at a random queue.
 CREATE INDEX task_live_due ON task_live (due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_due_queues ON task_live (hashtextextended(queue, 0), queue, due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_leases ON task_live (due_at) WHERE state = 2;
 -- There is no index by caller_id: it would cost each submission, claim and report.
 COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
 COMMENT ON COLUMN task_live.state IS '0 scheduled, 1 pending, 2 processing, 3 held.';
-COMMENT ON COLUMN task_live.priority IS 'That of tasks.';
-COMMENT ON COLUMN task_live.retry_count IS 'Retries begun so far, 0 to max_retries.';
-COMMENT ON COLUMN task_live.max_retries IS 'That of tasks.';
-COMMENT ON COLUMN task_live.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
+COMMENT ON COLUMN task_live.priority IS 'As in tasks.';
+COMMENT ON COLUMN task_live.retry_count IS 'Retries started so far, 0 to max_retries.';
+COMMENT ON COLUMN task_live.max_retries IS 'As in tasks.';
+COMMENT ON COLUMN task_live.on_unknown IS 'As in tasks: 0 resend, 1 hold, 2 fail.';
 COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
-COMMENT ON COLUMN task_live.due_at IS 'When sweep must look: the send time, the end of the lease, or the expiry.';
-COMMENT ON COLUMN task_live.caller_id IS 'That of tasks.';
-COMMENT ON COLUMN task_live.callback IS 'tasks.callback_url is given.';
-COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the newest claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
+COMMENT ON COLUMN task_live.due_at IS 'When sweep must handle the task: the send time, the end of the lease, or the expiry.';
+COMMENT ON COLUMN task_live.caller_id IS 'As in tasks.';
+COMMENT ON COLUMN task_live.callback IS 'Whether tasks.callback_url is set.';
+COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the newest claim: callers.id, 0 for the built-in admin, -1 for a function of the service itself.';
 
 CREATE TABLE task_done (
     id          uuid PRIMARY KEY,
@@ -91,13 +91,13 @@ CREATE TABLE task_done (
     CHECK ((status = 2) = (reason = 0))
 );
 CREATE INDEX task_done_failed ON task_done (id) WHERE status = 3;
--- For the results of the last minutes. Without autosummarize the newest pages would be read whole until a vacuum.
+-- For the results of the last minutes. Without autosummarize, queries would read all of the newest pages until a vacuum.
 CREATE INDEX task_done_reported ON task_done USING brin (reported_at) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON TABLE task_done IS 'The result of each final task of the main tables.';
 COMMENT ON COLUMN task_done.status IS '2 succeeded, 3 failed.';
 COMMENT ON COLUMN task_done.reason IS 'Why it failed: 0 none (it succeeded), 1 rejected, 2 retries_exhausted, 3 timeout, 4 unknown, 5 expired, 6 cancelled.';
-COMMENT ON COLUMN task_done.retry_count IS 'Retries begun in all.';
-COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as task_live.ended.';
+COMMENT ON COLUMN task_done.retry_count IS 'Retries started in total.';
+COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as in task_live.';
 COMMENT ON COLUMN task_done.subscribe IS 'The task was a send of a subscribe message (queues wechat and wechat.recorded), not an SMS. Statistics need not read the bodies.';
 COMMENT ON COLUMN task_done.claimed_by IS 'The caller that made the newest claim, as in task_live; null: it was never claimed.';
 
@@ -131,21 +131,21 @@ CREATE TABLE archived_tasks (
     archived_at  timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE archived_tasks IS 'Final tasks older than RETENTION_DAYS, body and result in one row. Found by id only.';
-COMMENT ON COLUMN archived_tasks.priority IS 'That of tasks.';
-COMMENT ON COLUMN archived_tasks.max_retries IS 'That of tasks.';
-COMMENT ON COLUMN archived_tasks.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
-COMMENT ON COLUMN archived_tasks.status IS 'That of task_done: 2 succeeded, 3 failed.';
-COMMENT ON COLUMN archived_tasks.reason IS 'That of task_done: 0 none, 1 rejected, 2 retries_exhausted, 3 timeout, 4 unknown, 5 expired, 6 cancelled.';
-COMMENT ON COLUMN archived_tasks.retry_count IS 'That of task_done.';
-COMMENT ON COLUMN archived_tasks.ended IS 'That of task_done, as task_live.ended.';
-COMMENT ON COLUMN archived_tasks.claimed_by IS 'That of task_done.';
+COMMENT ON COLUMN archived_tasks.priority IS 'As in tasks.';
+COMMENT ON COLUMN archived_tasks.max_retries IS 'As in tasks.';
+COMMENT ON COLUMN archived_tasks.on_unknown IS 'As in tasks: 0 resend, 1 hold, 2 fail.';
+COMMENT ON COLUMN archived_tasks.status IS 'As in task_done: 2 succeeded, 3 failed.';
+COMMENT ON COLUMN archived_tasks.reason IS 'As in task_done: 0 none, 1 rejected, 2 retries_exhausted, 3 timeout, 4 unknown, 5 expired, 6 cancelled.';
+COMMENT ON COLUMN archived_tasks.retry_count IS 'As in task_done.';
+COMMENT ON COLUMN archived_tasks.ended IS 'As in task_done.';
+COMMENT ON COLUMN archived_tasks.claimed_by IS 'As in task_done.';
 
 CREATE TABLE submission_keys (
     key         uuid PRIMARY KEY,
     fingerprint uuid NOT NULL,
     id          uuid NOT NULL
 );
-COMMENT ON TABLE submission_keys IS 'Every idempotency key ever used: the primary key is its only judge. key and fingerprint are the first 128 bits of a SHA-256.';
+COMMENT ON TABLE submission_keys IS 'Every idempotency key ever used: only the primary key decides whether a submission is a repeat. key and fingerprint are the first 128 bits of a SHA-256.';
 
 CREATE TABLE task_totals (
     day                 date PRIMARY KEY,
@@ -155,12 +155,12 @@ CREATE TABLE task_totals (
     subscribe_succeeded bigint NOT NULL,
     subscribe_failed    bigint NOT NULL
 );
-COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics never count the history.';
-COMMENT ON COLUMN task_totals.succeeded IS 'SMS.';
-COMMENT ON COLUMN task_totals.failed IS 'SMS.';
-COMMENT ON COLUMN task_totals.counted_to IS 'Results before this time are counted, later ones of the day are not yet. NULL: the whole day is counted, and the day is closed.';
-COMMENT ON COLUMN task_totals.subscribe_succeeded IS 'Sends of subscribe messages.';
-COMMENT ON COLUMN task_totals.subscribe_failed IS 'Sends of subscribe messages.';
+COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics need not count old rows.';
+COMMENT ON COLUMN task_totals.succeeded IS 'SMS tasks that succeeded.';
+COMMENT ON COLUMN task_totals.failed IS 'SMS tasks that failed.';
+COMMENT ON COLUMN task_totals.counted_to IS 'Results before this time are counted, those of the rest of the day are not. NULL: the whole day is counted, and the day is closed.';
+COMMENT ON COLUMN task_totals.subscribe_succeeded IS 'Sends of subscribe messages that succeeded.';
+COMMENT ON COLUMN task_totals.subscribe_failed IS 'Sends of subscribe messages that failed.';
 
 CREATE TABLE queue_pauses (
     queue      text COLLATE "C" PRIMARY KEY CHECK (octet_length(queue) BETWEEN 1 AND 63),
@@ -171,10 +171,10 @@ CREATE TABLE queue_pauses (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_pauses_until ON queue_pauses (until) WHERE until IS NOT NULL;
-COMMENT ON TABLE queue_pauses IS 'Queues that hand out nothing until a time; until null: until an operator resumes them. When the time is over, sweep wakes the waiting claims and removes the row.';
-COMMENT ON COLUMN queue_pauses.reason IS 'For people.';
+COMMENT ON TABLE queue_pauses IS 'Queues whose tasks cannot be claimed until a time; until NULL: until an operator resumes them. When the time is over, sweep wakes the waiting claims and deletes the row.';
+COMMENT ON COLUMN queue_pauses.reason IS 'Text for operators.';
 
--- The task_id is of type uuid: a cast to text would keep look-ups off the index.
+-- task_id has the type uuid: with a cast to text, look-ups could not use the index.
 CREATE VIEW sms_tasks AS
 SELECT t.seq AS id,
        t.id AS task_id,

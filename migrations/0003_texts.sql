@@ -1,4 +1,4 @@
--- What the texts of SMS are made of, and what they must not contain.
+-- Templates and default texts of SMS, and words that no text may contain.
 
 CREATE TABLE sms_templates (
     id               integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

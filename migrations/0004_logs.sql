@@ -1,5 +1,5 @@
--- Append-only logs in monthly partitions (UTC). There is no default partition: a row that finds none makes its own
--- (make_log_partitions), so that no row in a default partition can stop the creation of its month.
+-- Append-only logs in monthly partitions (UTC). There is no default partition, since a row in it would prevent the creation of the
+-- partition of its month: an insert that finds no partition calls make_log_partitions and is repeated.
 
 CREATE TABLE receive_logs (
     id            bigint GENERATED ALWAYS AS IDENTITY,
@@ -11,15 +11,15 @@ CREATE TABLE receive_logs (
     use_template  boolean,
     source_ip     varchar(45),
     user_agent    varchar(500),
-    request_data  json, -- jsonb costs a fifth of a large flush more, and nothing reads into it
+    request_data  json, -- jsonb would make a large flush cost a fifth more, and no query reads inside it
     response_data jsonb,
     status_code   integer NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now()
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_receive_logs_created_at ON receive_logs USING brin (created_at) WITH (pages_per_range = 32);
 CREATE INDEX idx_receive_logs_task_id ON receive_logs (task_id);
-COMMENT ON TABLE receive_logs IS 'Every submission, refused ones too. Append-only, monthly partitions (UTC).';
-COMMENT ON COLUMN receive_logs.status_code IS 'The HTTP status of the answer.';
+COMMENT ON TABLE receive_logs IS 'Every submission, rejected ones too. Append-only, monthly partitions (UTC).';
+COMMENT ON COLUMN receive_logs.status_code IS 'The HTTP status of the response.';
 
 CREATE TABLE send_logs (
     id            bigint GENERATED ALWAYS AS IDENTITY,
@@ -50,9 +50,9 @@ CREATE TABLE report_logs (
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_report_logs_task_id ON report_logs (task_id);
 COMMENT ON TABLE report_logs IS 'Every report of a sender, and every decision that sweep or an operator made instead. Append-only, monthly partitions (UTC).';
-COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 failed; null when it did not know, and for decisions of sweep or an operator.';
-COMMENT ON COLUMN report_logs.verdict IS 'What became of it: applied, already, stale_claim (changed nothing); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
-COMMENT ON COLUMN report_logs.caller_id IS 'Of a stale report: its caller, unless that made the newest claim. Only the first such report of a caller on a task is kept.';
+COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 failed; null when the sender did not know, and for decisions of sweep or an operator.';
+COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
+COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a stale report, if another caller made the newest claim; else null. Only the first such report of each caller for a task is kept.';
 
 -- Makes the partitions of this month and of the given number of months after it.
 -- SECURITY DEFINER: the roles of the functions own no table.
@@ -77,7 +77,7 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION make_log_partitions(integer) FROM PUBLIC;
 
--- The partitions in which no row can be at or after before. TimeZone and DateStyle are those in which a bound is written and read.
+-- Returns the partitions whose rows must all be older than before. Bounds are written and parsed with the TimeZone and DateStyle set here.
 CREATE FUNCTION old_log_partitions(before timestamptz) RETURNS TABLE (name text, ends timestamptz)
 LANGUAGE sql STABLE SET search_path = public, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
     SELECT * FROM (
@@ -90,8 +90,8 @@ LANGUAGE sql STABLE SET search_path = public, pg_temp SET TimeZone = 'UTC' SET D
 $$;
 REVOKE EXECUTE ON FUNCTION old_log_partitions(timestamptz) FROM PUBLIC;
 
--- Drops one of them; false when it is not one, or no longer. SECURITY DEFINER: the roles of the functions own no table. The lock
--- on its parent keeps writers out, and so does waiting for that lock: it waits only 100 ms.
+-- Drops a partition that old_log_partitions returns; the result is false if it does not return this one. SECURITY DEFINER: the roles
+-- of the functions own no table. Writers wait for the lock on the parent, even while it is only requested: so it waits at most 100 ms.
 CREATE FUNCTION drop_log_partition(partition text, before timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '100ms' AS $$
 BEGIN

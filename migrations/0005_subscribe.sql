@@ -27,20 +27,20 @@ CREATE INDEX subscribe_message_logs_failed ON subscribe_message_logs (send_time)
 CREATE INDEX subscribe_message_logs_failed_caller ON subscribe_message_logs (caller_id, send_time) WHERE send_status = 2;
 CREATE INDEX subscribe_message_logs_time ON subscribe_message_logs (send_time);
 CREATE INDEX subscribe_message_logs_settled ON subscribe_message_logs (updated_at, id) WHERE send_status <> 0;
-COMMENT ON TABLE subscribe_message_logs IS 'One row for each subscribe message: business event, type of template and receiver name it (uk_business_template_receiver).';
-COMMENT ON COLUMN subscribe_message_logs.template_id IS 'The template at WeChat.';
-COMMENT ON COLUMN subscribe_message_logs.template_type IS 'The type of the message, as BOOKING_CONFIRM.';
-COMMENT ON COLUMN subscribe_message_logs.business_type IS 'The type of the business event, as course_booking.';
+COMMENT ON TABLE subscribe_message_logs IS 'One row for each subscribe message, which is identified by business event, type of template and receiver (uk_business_template_receiver).';
+COMMENT ON COLUMN subscribe_message_logs.template_id IS 'The id of the template at WeChat.';
+COMMENT ON COLUMN subscribe_message_logs.template_type IS 'The type of the message, such as BOOKING_CONFIRM.';
+COMMENT ON COLUMN subscribe_message_logs.business_type IS 'The type of the business event, such as course_booking.';
 COMMENT ON COLUMN subscribe_message_logs.business_id IS 'The id of the business event, unsigned 64 bits.';
-COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The receiver as the business knows it, unsigned 64 bits.';
-COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The receiver as WeChat knows it.';
-COMMENT ON COLUMN subscribe_message_logs.message_data IS 'What the newest send fills into the template.';
+COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The id of the receiver in the business, unsigned 64 bits.';
+COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The id of the receiver at WeChat.';
+COMMENT ON COLUMN subscribe_message_logs.message_data IS 'The values that the newest send fills into the template.';
 COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
-COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was ordered, or when send_status became what it is.';
-COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'Retries of all its sends.';
-COMMENT ON COLUMN subscribe_message_logs.task_id IS 'Its newest send.';
+COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was submitted, or when send_status last changed.';
+COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'Retries of all its sends together.';
+COMMENT ON COLUMN subscribe_message_logs.task_id IS 'The task of its newest send.';
 COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';
-COMMENT ON COLUMN subscribe_message_logs.doubtful IS 'It is unknown whether some send of it was delivered.';
+COMMENT ON COLUMN subscribe_message_logs.doubtful IS 'It is unknown whether one of its sends was delivered.';
 
 CREATE TABLE subscribe_message_sends (
     task_id           uuid PRIMARY KEY,
@@ -54,7 +54,7 @@ CREATE TABLE subscribe_message_sends (
     created_at        timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX subscribe_message_sends_log ON subscribe_message_sends (log_id, created_at);
-COMMENT ON TABLE subscribe_message_sends IS 'Each send of a subscribe message with what it sends: the body of a task, and the history of the message.';
+COMMENT ON TABLE subscribe_message_sends IS 'Each send of a subscribe message with its content: the body of a task, and the history of the message.';
 COMMENT ON COLUMN subscribe_message_sends.miniprogram_state IS 'Which version of the mini program a tap opens: developer, trial or formal; null: formal.';
 
 CREATE TABLE archived_subscribe_message_logs (
@@ -81,8 +81,8 @@ CREATE TABLE archived_subscribe_message_logs (
     archived_at      timestamptz NOT NULL DEFAULT now()
 );
 CREATE UNIQUE INDEX archived_business_template_receiver ON archived_subscribe_message_logs (business_type, business_id, template_type, receiver_user_id);
-COMMENT ON TABLE archived_subscribe_message_logs IS 'Sent and failed rows of subscribe_message_logs that are older than RETENTION_DAYS. Their names stay taken; a failed one returns when it is sent again.';
-COMMENT ON COLUMN archived_subscribe_message_logs.send_status IS 'That of subscribe_message_logs: 1 sent, 2 failed.';
+COMMENT ON TABLE archived_subscribe_message_logs IS 'Sent and failed rows of subscribe_message_logs that are older than RETENTION_DAYS. They cannot be submitted as new messages; a failed one moves back when it is sent again.';
+COMMENT ON COLUMN archived_subscribe_message_logs.send_status IS 'As in subscribe_message_logs: 1 sent, 2 failed.';
 
 CREATE TABLE archived_subscribe_message_sends (
     task_id           uuid PRIMARY KEY,
@@ -97,10 +97,10 @@ CREATE TABLE archived_subscribe_message_sends (
 );
 CREATE INDEX archived_subscribe_message_sends_log ON archived_subscribe_message_sends (log_id, created_at);
 COMMENT ON TABLE archived_subscribe_message_sends IS 'The sends of archived_subscribe_message_logs.';
-COMMENT ON COLUMN archived_subscribe_message_sends.miniprogram_state IS 'That of subscribe_message_sends.';
+COMMENT ON COLUMN archived_subscribe_message_sends.miniprogram_state IS 'As in subscribe_message_sends.';
 
--- An order looks whether its message is archived before it inserts a row. A message may be archived while the order waits for that
--- row, so this looks again when the row is inserted: each statement of a function sees what was committed before it.
+-- A submission checks that its message is not archived before it inserts the row. The message may be archived while the insert waits
+-- for the lock on that row, so this checks again after the insert: each statement of the function sees what was committed before it.
 CREATE FUNCTION refuse_archived_subscribe_message() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
@@ -114,8 +114,8 @@ REVOKE EXECUTE ON FUNCTION refuse_archived_subscribe_message() FROM PUBLIC;
 CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON subscribe_message_logs
 FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
--- Takes a subscribe message back out of the archive with its sends, to be sent again. SECURITY DEFINER: so the functions' role needs
--- neither delete archived messages nor choose the id of a new one. Does nothing where there is none; a second call waits for the first.
+-- Moves a subscribe message and its sends out of the archive, to be sent again. SECURITY DEFINER: the role of the functions may
+-- neither delete archived messages nor choose the id of a new one. Without such a message it does nothing; concurrent calls wait.
 CREATE FUNCTION restore_subscribe_message(message_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH l AS (
@@ -147,10 +147,10 @@ CREATE TABLE subscribe_totals (
     failed        bigint NOT NULL
 );
 CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
-COMMENT ON TABLE subscribe_totals IS 'Subscribe messages by the UTC day of their send_time, of the days that task_totals has closed. The rows of one day, caller and type add up: a change of a message of a closed day adds rows and never waits for another change. Closing a day merges them.';
-COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. May be negative in one row, as success and failed: what left the day.';
+COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, for the days that are closed in task_totals. The rows of one day, caller and type are added up: a change of a message of a closed day inserts rows, so that it never waits for another change. Closing a day merges them.';
+COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. total, success and failed are negative in a row for a message that left the day or changed its status.';
 
--- Moves a message of a closed day between days and figures. The lock is that of closing a day (maintenance.totalsLock).
+-- Corrects the totals when the day or the status of a message of a closed day changes. Closing a day takes the same lock (tasks.TotalsLock).
 CREATE FUNCTION move_subscribe_total() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
@@ -167,8 +167,8 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION move_subscribe_total() FROM PUBLIC;
--- Today is never closed. An archived message stays counted: there is no trigger for INSERT or DELETE, and one that comes back is
--- inserted as it was before it is changed.
+-- Today is never closed. An archived message stays counted: there is no trigger for INSERT or DELETE, and a restored message is
+-- inserted unchanged before it is updated.
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON subscribe_message_logs FOR EACH ROW
 WHEN (least(OLD.send_time, NEW.send_time) < date_trunc('day', now(), 'UTC')
     AND (OLD.send_time, OLD.send_status) IS DISTINCT FROM (NEW.send_time, NEW.send_status))
@@ -183,10 +183,10 @@ CREATE TABLE template_pauses (
     updated_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (template_id, caller_id)
 );
-COMMENT ON TABLE template_pauses IS 'Templates of subscribe messages with errors in a row, by caller; with paused_at the caller''s messages with the template are not sent.';
-COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that ordered the messages: callers.id, 0 for the pair of the environment.';
-COMMENT ON COLUMN template_pauses.strikes IS 'Errors in a row that are the fault of the template or of what the caller fills into it.';
-COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
+COMMENT ON TABLE template_pauses IS 'Consecutive errors of a template of subscribe messages, by caller. If paused_at is set, the caller''s messages with the template are not sent.';
+COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that submitted the messages: callers.id, 0 for the built-in admin.';
+COMMENT ON COLUMN template_pauses.strikes IS 'Consecutive errors that the template, or the values that the caller fills into it, caused.';
+COMMENT ON COLUMN template_pauses.reason IS 'The last error, as text for operators.';
 
 CREATE TABLE provider_tokens (
     provider   text NOT NULL,

@@ -1,10 +1,11 @@
--- Reliable messages, split as tasks are: a body that never changes, one narrow row while the message is on its way, one row at its end.
+-- Reliable messages, split like tasks: a body that never changes, one narrow row until the message is final, one row with its result.
 
--- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key is the only judge of a repeat.
--- call_id: UUIDv7 of the call that saved it, which distinguishes a repeat from the very call whose answer was lost.
--- data: JSON as it was sent, which is what is delivered; jsonb would change it.
--- accept_seq, accepted_at, producer: of a message that a stream accepted before it was saved, its sequence number in the stream, and
--- when (by its own clock) which process accepted it. Null for others.
+-- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key alone detects a repeat.
+-- call_id: UUIDv7 of the call that saved it. A call that repeats its own commit, because the result was lost, finds its own call_id;
+-- a repeat by the client finds another.
+-- data: JSON, delivered byte for byte as it was submitted; jsonb would change it.
+-- accept_seq, accepted_at, producer: for a message that a stream accepted before it was saved: its sequence number in the stream,
+-- the process that accepted it, and the time by the clock of that process. Null for others.
 CREATE TABLE messages (
     id                uuid PRIMARY KEY,
     call_id           uuid NOT NULL,
@@ -29,14 +30,14 @@ CREATE TABLE messages (
     confirm_token     bytea,
     CHECK (confirm OR expected_receipts = 1)
 );
--- One direction of a conversation in its order: a page merges the two. It also finds who wrote to a user, from sender to sender.
+-- One direction of a conversation, in its order: a page merges both directions. A skip scan by sender finds all who wrote to a user.
 CREATE INDEX messages_between ON messages (destination, sender, created_at, id) WHERE kind = 2;
 COMMENT ON TABLE messages IS 'The body of each reliable message. Written once, never changed.';
 COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2 a user.';
-COMMENT ON COLUMN messages.confirm IS 'The message ends with expected_receipts confirmations and not with its send.';
+COMMENT ON COLUMN messages.confirm IS 'The message is final after expected_receipts confirmations, not after its delivery.';
 COMMENT ON COLUMN messages.max_sends IS 'Sends in one epoch, 1 to 20.';
 COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
-COMMENT ON COLUMN messages.confirm_token IS 'Secret, 32 random bytes: what a confirmation of a message to a URL must give back. Made before the first send; null unless confirm.';
+COMMENT ON COLUMN messages.confirm_token IS 'Secret, 32 random bytes, that a confirmation of a message to a URL must contain. Created before the first send; null unless confirm.';
 
 CREATE TABLE message_live (
     id              uuid PRIMARY KEY,
@@ -56,8 +57,8 @@ CREATE TABLE message_live (
     CHECK ((remaining_sends = 0) = (next_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
--- Each row is in exactly one of the indexes _due, _posts and _stuck_caller, which begin with caller_id: what a caller has waiting
--- is counted there, and the relay takes an equal part of each caller's. _hosts finds some hosts by chance, in the order of hashes.
+-- Each row is in exactly one of the indexes _due, _posts and _stuck_caller, which begin with caller_id: they count the waiting messages
+-- of a caller, and the relay takes an equal share of each caller. _hosts is ordered by hash, to find some hosts at random.
 CREATE INDEX message_live_due ON message_live (caller_id, stream, next_at, id) WHERE remaining_sends > 0 AND kind <> 1;
 CREATE INDEX message_live_posts ON message_live (caller_id, next_at) WHERE remaining_sends > 0 AND kind = 1;
 CREATE INDEX message_live_hosts ON message_live (caller_id, hashtextextended(destination_key, 0), destination_key, next_at) WHERE remaining_sends > 0 AND kind = 1;
@@ -68,12 +69,12 @@ COMMENT ON COLUMN message_live.status IS '0 sending, 1 sent.';
 COMMENT ON COLUMN message_live.remaining_sends IS 'Sends left in this epoch; with 0 the message is stuck.';
 COMMENT ON COLUMN message_live.send_no IS 'Sends used in this epoch. A redrive begins a new epoch.';
 COMMENT ON COLUMN message_live.next_at IS 'When it must be sent, or sent again; null when no send is left.';
-COMMENT ON COLUMN message_live.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user. Deliver sends those to URLs, relay all others.';
-COMMENT ON COLUMN message_live.destination_key IS 'Of a URL: its caller and host.';
-COMMENT ON COLUMN message_live.delivered_at IS 'When a stream, or the receiver behind a URL, first had it.';
-COMMENT ON COLUMN message_live.stream IS 'Which stream takes the message, by its address alone: MESSAGES, USERS, or other-<n> by the first token of another subject. Empty: to a URL.';
-COMMENT ON COLUMN message_live.caller_id IS 'That of messages.';
-COMMENT ON COLUMN message_live.bytes IS 'Length of messages.data.';
+COMMENT ON COLUMN message_live.kind IS 'As in messages: 0 a subject, 1 a URL, 2 a user. Deliver sends messages to URLs, relay all others.';
+COMMENT ON COLUMN message_live.destination_key IS 'Of a message to a URL: its caller and the host.';
+COMMENT ON COLUMN message_live.delivered_at IS 'When a stream, or the receiver at a URL, first accepted it.';
+COMMENT ON COLUMN message_live.stream IS 'The stream that stores the message, derived from its destination only: MESSAGES, USERS, or other-<n>, where n is derived from the first token of the subject. Empty: a message to a URL.';
+COMMENT ON COLUMN message_live.caller_id IS 'As in messages.';
+COMMENT ON COLUMN message_live.bytes IS 'The length of messages.data.';
 
 CREATE TABLE message_done (
     id              uuid PRIMARY KEY,
@@ -89,11 +90,11 @@ CREATE TABLE message_done (
     CHECK (CASE WHEN abandoned THEN status < 2 ELSE status > 0 END)
 );
 CREATE INDEX message_done_finished ON message_done (finished_at, id);
-COMMENT ON TABLE message_done IS 'The end of each final message.';
-COMMENT ON COLUMN message_done.status IS '1 sent (no confirmation was wanted), 2 received; of an abandoned message how far it came: 0 sending, 1 sent.';
+COMMENT ON TABLE message_done IS 'The result of each final message.';
+COMMENT ON COLUMN message_done.status IS '1 sent (no confirmation was requested), 2 received; of an abandoned message its last status: 0 sending, 1 sent.';
 COMMENT ON COLUMN message_done.remaining_sends IS 'Sends that were left in the last epoch.';
 COMMENT ON COLUMN message_done.send_no IS 'Sends used in the last epoch.';
-COMMENT ON COLUMN message_done.finished_by IS 'The consumer that confirmed last, or the operator who abandoned it.';
+COMMENT ON COLUMN message_done.finished_by IS 'The consumer whose confirmation was the last, or the operator who abandoned the message.';
 
 CREATE TABLE message_receipts (
     message_id   uuid NOT NULL,
@@ -103,7 +104,7 @@ CREATE TABLE message_receipts (
     PRIMARY KEY (message_id, consumer)
 );
 COMMENT ON TABLE message_receipts IS 'Which consumer confirmed which message, once each.';
-COMMENT ON COLUMN message_receipts.send_no IS 'The newest send when the confirmation came.';
+COMMENT ON COLUMN message_receipts.send_no IS 'The newest send at the time of the confirmation.';
 
 CREATE TABLE archived_messages (
     id                uuid PRIMARY KEY,
@@ -140,14 +141,14 @@ CREATE TABLE archived_messages (
     archived_at       timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX archived_messages_between ON archived_messages (destination, sender, created_at, id) WHERE kind = 2;
-COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, end and receipts in one row. Their ids stay taken.';
-COMMENT ON COLUMN archived_messages.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user.';
-COMMENT ON COLUMN archived_messages.max_sends IS 'That of messages.';
-COMMENT ON COLUMN archived_messages.expected_receipts IS 'That of messages.';
-COMMENT ON COLUMN archived_messages.confirm_token IS 'That of messages.';
-COMMENT ON COLUMN archived_messages.status IS 'That of message_done: 1 sent, 2 received; of an abandoned message how far it came: 0 sending, 1 sent.';
-COMMENT ON COLUMN archived_messages.remaining_sends IS 'That of message_done.';
-COMMENT ON COLUMN archived_messages.send_no IS 'That of message_done.';
+COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, result and receipts in one row. A repeat of their submission is still recognised.';
+COMMENT ON COLUMN archived_messages.kind IS 'As in messages: 0 a subject, 1 a URL, 2 a user.';
+COMMENT ON COLUMN archived_messages.max_sends IS 'As in messages.';
+COMMENT ON COLUMN archived_messages.expected_receipts IS 'As in messages.';
+COMMENT ON COLUMN archived_messages.confirm_token IS 'As in messages.';
+COMMENT ON COLUMN archived_messages.status IS 'As in message_done: 1 sent, 2 received; of an abandoned message its last status: 0 sending, 1 sent.';
+COMMENT ON COLUMN archived_messages.remaining_sends IS 'As in message_done.';
+COMMENT ON COLUMN archived_messages.send_no IS 'As in message_done.';
 COMMENT ON COLUMN archived_messages.receipts IS 'The rows of message_receipts: [{"consumer", "confirmedAt", "sendNo"}].';
 
 CREATE TABLE message_cursors (
@@ -170,15 +171,15 @@ CREATE TABLE accepted_messages (
     purged_seq    bigint
 );
 CREATE INDEX accepted_messages_place ON accepted_messages (accept_seq);
-COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats; those that were delivered and are not saved yet; and those that were rejected in the last day.';
-COMMENT ON COLUMN accepted_messages.saved_at IS 'Null: only delivered_at is known yet.';
-COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database did not accept: who gets the acknowledgement. Null for others.';
+COMMENT ON TABLE accepted_messages IS 'Three kinds of messages of the two-phase acknowledgement: saved ones that are still in the stream, which recognises their repeats; delivered ones that are not saved yet; and those that were rejected in the last day.';
+COMMENT ON COLUMN accepted_messages.saved_at IS 'When it was saved. Null: it was delivered and is not saved yet.';
+COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database rejected: the sender, to whom the acknowledgement goes. Null for others.';
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
 COMMENT ON COLUMN accepted_messages.purged_seq IS 'accept_seq of a rejected message that the stream no longer has, for its acknowledgement.';
 
--- stream_created: sequence numbers are those of one stream; one that was created again counts from its beginning.
--- looked_seq, looked_taken, looked_at: the end of the stream and how far it was saved when it was last compared, so that the next
--- comparison finds whether saving stands still.
+-- stream_created: identifies the stream; a stream that is created again starts its sequence numbers again.
+-- looked_seq, looked_taken, looked_at: the last sequence number of the stream, the last that was consumed, and the time, all at the
+-- last comparison: so the next comparison detects that nothing is consumed.
 CREATE TABLE accepted_checked (
     one            boolean PRIMARY KEY DEFAULT true CHECK (one),
     accept_seq     bigint NOT NULL,
@@ -187,17 +188,17 @@ CREATE TABLE accepted_checked (
     looked_taken   bigint NOT NULL DEFAULT 0,
     looked_at      timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE accepted_checked IS 'How far the stream was compared with what is saved: nothing at or before accept_seq is missing. One row.';
+COMMENT ON TABLE accepted_checked IS 'How far the stream was compared with the saved messages: none at or before accept_seq is missing. One row.';
 
 CREATE TABLE inbox_trims (
     user_name  text PRIMARY KEY,
     seq        bigint NOT NULL,
     trimmed_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE inbox_trims IS 'Users whose inbox in the stream USERS was trimmed to make room, for as long as the stream keeps messages.';
+COMMENT ON TABLE inbox_trims IS 'Users whose inbox in the stream USERS was trimmed to free space. Rows are kept for as long as the stream keeps messages.';
 COMMENT ON COLUMN inbox_trims.user_name IS 'The user.';
 COMMENT ON COLUMN inbox_trims.seq IS 'The last sequence number of the stream at which a message to the user was removed.';
-COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last noted.';
+COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last recorded.';
 
 CREATE TABLE stream_usage (
     since     timestamptz,
@@ -206,9 +207,9 @@ CREATE TABLE stream_usage (
     bytes     bigint NOT NULL,
     PRIMARY KEY (since, stream, caller_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE stream_usage IS 'How much of each caller a stream took within the minute that begins at since; rows are removed after an hour.';
-COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED whatever TWO_PHASE_STREAM calls it.';
-COMMENT ON COLUMN stream_usage.bytes IS 'Data, and for each message what the stream keeps beside it.';
+COMMENT ON TABLE stream_usage IS 'How many bytes a stream stored for each caller in the minute that begins at since; rows are deleted after an hour.';
+COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED, even if TWO_PHASE_STREAM is another name.';
+COMMENT ON COLUMN stream_usage.bytes IS 'The data of the messages, and what the stream stores besides for each.';
 
 CREATE TABLE stream_pauses (
     stream   text COLLATE "C" PRIMARY KEY,
@@ -217,13 +218,13 @@ CREATE TABLE stream_pauses (
     reason   text NOT NULL,
     since    timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE stream_pauses IS 'Streams that took nothing when they were last tried. What is for them waits until then, and is then tried with a few messages; once the stream takes them, the row is removed.';
-COMMENT ON COLUMN stream_pauses.stream IS 'As message_live.stream and event_outbox.stream.';
-COMMENT ON COLUMN stream_pauses.failures IS 'Tries in a row that the stream did not take; 0: the broker itself was away, which pauses nothing.';
-COMMENT ON COLUMN stream_pauses.reason IS 'What the broker answered, for people.';
+COMMENT ON TABLE stream_pauses IS 'Streams that accepted nothing when they were last tried. Their messages wait until the time in until; then a few are tried, and if the stream stores them, the row is deleted.';
+COMMENT ON COLUMN stream_pauses.stream IS 'As in message_live and event_outbox.';
+COMMENT ON COLUMN stream_pauses.failures IS 'Consecutive failed tries; 0: the broker itself was unreachable, which pauses nothing.';
+COMMENT ON COLUMN stream_pauses.reason IS 'The response of the broker, as text for operators.';
 
--- remaining_sends is null where nothing more is sent and no confirmation came: so status <> 2 AND remaining_sends = 0 finds the
--- stuck messages and no others.
+-- remaining_sends is null for a message that ended without a confirmation: so status <> 2 AND remaining_sends = 0 finds only the
+-- stuck messages.
 CREATE VIEW reliable_messages AS
 SELECT m.id,
        m.exchange_name,
@@ -237,5 +238,5 @@ FROM messages m
 LEFT JOIN message_live l ON l.id = m.id
 LEFT JOIN message_done d ON d.id = m.id;
 COMMENT ON VIEW reliable_messages IS 'The original table of reliable messages, read-only. For looking at rows, not for counting.';
-COMMENT ON COLUMN reliable_messages.remaining_sends IS 'Null where nothing more is sent and no confirmation came.';
+COMMENT ON COLUMN reliable_messages.remaining_sends IS 'Sends left. Null: the message ended without a confirmation.';
 COMMENT ON COLUMN reliable_messages.status IS '0 sending, 1 sent, 2 received.';

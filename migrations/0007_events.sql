@@ -1,6 +1,6 @@
--- Events of tasks and messages, the webhooks that they are posted to, and events that a function will never accept.
+-- Events of tasks and messages, the webhooks that receive them, and dead letters.
 
--- Written in the commit of the change that it announces. id orders the events of one task: it is taken while the task is locked.
+-- A row is inserted in the transaction of the change that it announces. Its id orders the events of one task, since the task is locked then.
 CREATE TABLE event_outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       text NOT NULL,
@@ -12,14 +12,14 @@ CREATE TABLE event_outbox (
     caller_id  bigint NOT NULL DEFAULT 0,
     events     integer NOT NULL GENERATED ALWAYS AS (cardinality(ids)) STORED
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
--- A relay takes an equal part of each caller's rows.
+-- A relay takes an equal share of the rows of each caller.
 CREATE INDEX event_outbox_due ON event_outbox (stream, caller_id, next_at, id);
-COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when a stream has all its events.';
+COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when the stream has stored all its events.';
 COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised, alert.cleared.';
-COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: that of task_done.';
-COMMENT ON COLUMN event_outbox.next_at IS 'Not to be published before; in the future only for events that a stream refuses by themselves.';
-COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: whose tasks these are, 0 for the built-in admin. 0 of all other kinds.';
-COMMENT ON COLUMN event_outbox.events IS 'How many ids there are.';
+COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: as in task_done.';
+COMMENT ON COLUMN event_outbox.next_at IS 'Not published before this time. It is in the future only after the stream rejected just this event.';
+COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: the caller of the tasks, 0 for the built-in admin. 0 for all other kinds.';
+COMMENT ON COLUMN event_outbox.events IS 'The number of ids.';
 
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -34,12 +34,12 @@ CREATE TABLE dead_letters (
     UNIQUE (function, event_id)
 );
 CREATE INDEX dead_letters_survived ON dead_letters (created_at, id) WHERE NOT dead;
-COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false, attempts counts how often the function panicked over the event.';
+COMMENT ON TABLE dead_letters IS 'Events that a function permanently rejects, for an operator to handle. While dead is false, attempts counts the panics of the function over the event.';
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
-COMMENT ON COLUMN dead_letters.reason IS 'Why it was not accepted, for people.';
+COMMENT ON COLUMN dead_letters.reason IS 'Why it was rejected, as text for operators.';
 
--- registered_caller is the one foreign key that costs nothing: endpoints are few and seldom created. shared/store/doc.go says why
--- there is no other.
+-- registered_caller is the only foreign key of these tables: endpoints are few and seldom created, so it costs nothing.
+-- shared/store/doc.go says why there are no others.
 CREATE TABLE webhook_endpoints (
     id                uuid PRIMARY KEY,
     caller_id         bigint NOT NULL,
@@ -64,9 +64,9 @@ CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) W
 CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
 COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. A row without url has the secret that signs its callbacks and its messages to URLs.';
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
-COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it answered 410), failing (nothing but failures for five days), by_hand.';
+COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it responded 410), failing (only failures for five days), by_hand.';
 COMMENT ON COLUMN webhook_endpoints.failing_since IS 'The first failure since the last success.';
-COMMENT ON COLUMN webhook_endpoints.secret IS 'Encrypted and bound to its row: nobody without the key can put a secret of its own choice there.';
+COMMENT ON COLUMN webhook_endpoints.secret IS 'Encrypted and bound to its row: nobody without the encryption key can store another secret here.';
 COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0, which has no row: a caller with endpoints cannot be removed.';
 
 CREATE TABLE webhook_events (
@@ -75,9 +75,9 @@ CREATE TABLE webhook_events (
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX webhook_events_recorded ON webhook_events (recorded_at, id);
-COMMENT ON TABLE webhook_events IS 'Events that webhook_deliveries sends, each once. Kept for as long as one of its deliveries.';
+COMMENT ON TABLE webhook_events IS 'Each event that webhook_deliveries refers to, once. Kept as long as one of its deliveries.';
 COMMENT ON COLUMN webhook_events.payload IS 'The body of each POST.';
-COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, to half a day.';
+COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, with a precision of half a day.';
 
 CREATE TABLE webhook_deliveries (
     id          uuid NOT NULL,
@@ -100,17 +100,17 @@ CREATE TABLE webhook_deliveries (
     CHECK ((state = 0) = (next_at IS NOT NULL) AND (state = 0) = (finished_at IS NULL))
 );
 CREATE UNIQUE INDEX webhook_deliveries_id ON webhook_deliveries (id);
--- What a caller has to be posted is found by its earliest, and by some hosts of callback URLs chosen by chance, in the order of hashes.
+-- _due finds the earliest deliveries of a caller. _hosts is ordered by hash, to find some hosts of callback URLs at random.
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (caller_id, endpoint_id, next_at) WHERE state = 0;
 CREATE INDEX webhook_deliveries_hosts ON webhook_deliveries (endpoint_id, hashtextextended(host, 0), host, next_at) WHERE state = 0 AND host <> '';
 CREATE INDEX webhook_deliveries_caller ON webhook_deliveries (caller_id, id);
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id);
 CREATE INDEX webhook_deliveries_subject ON webhook_deliveries (subject);
 CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id) WHERE state <> 0;
-COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
-COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, as sendonce.task.failed.v1.';
-COMMENT ON COLUMN webhook_deliveries.host IS 'The host of a callback URL, empty for an endpoint: a slow receiver delays only its own.';
+COMMENT ON TABLE webhook_deliveries IS 'One row for each event and endpoint, with its tries.';
+COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, such as sendonce.task.failed.v1.';
+COMMENT ON COLUMN webhook_deliveries.host IS 'The host of a callback URL, so that a slow host delays only its own deliveries. Empty for an endpoint.';
 COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
-COMMENT ON COLUMN webhook_deliveries.claims IS 'The fence: one more with each try begun and with each resend.';
-COMMENT ON COLUMN webhook_deliveries.tried IS 'How often it was tried; the column tries keeps the last 50 of them.';
+COMMENT ON COLUMN webhook_deliveries.claims IS 'The fencing token: each try and each resend increments it.';
+COMMENT ON COLUMN webhook_deliveries.tried IS 'The number of tries; the column tries has the last 50.';

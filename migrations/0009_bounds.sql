@@ -1,28 +1,28 @@
--- The roles of the functions write these tables. One row with a time, a number or a length that no version of Sendonce writes could
--- make statements fail that read many rows, for all callers, so the tables refuse such rows. A later migration that adds a column
--- replaces the constraint of its table. The logs are partitioned: the functions cannot choose their times, and read pages of bounded
--- length.
+-- The roles of the functions write these tables. A single row with a time, a number or a length that no version of Sendonce writes could
+-- make statements that read many rows fail for all callers, so the tables reject such rows. A later migration that adds a column
+-- replaces the constraint of its table. The partitioned logs need no bounds: the functions cannot choose their times, and read pages of
+-- bounded length.
 DO $$
 DECLARE
     bounded record;
 BEGIN
     FOR bounded IN
-        -- One constraint for each table: each costs every statement the time to prepare it.
+        -- Only one constraint for each table: every statement prepares each of them.
         SELECT c.relname AS table_name, string_agg(format(CASE
                 WHEN name IN ('event_outbox.next_at', 'upkeep.begun_at') -- -infinity is their default
                     THEN '(%1$I = ''-infinity'' OR %1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'')'
-                WHEN column_name IN ('send_at', 'sent_at', 'send_time') -- which callers choose
+                WHEN column_name IN ('send_at', 'sent_at', 'send_time') -- callers choose these
                     THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
-                -- Go reads the first moment of the year 1 as no time at all: a row that is due then would look as if nothing were due.
+                -- The first moment of the year 1 is the zero time in Go: a row that is due then would look as if nothing were due.
                 WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
                 WHEN name = 'subscribe_totals.day' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
                 WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
-                WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- NaN is greater
+                WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- excludes NaN, which is greater than all numbers
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'octet_length(%1$I::text) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
                 WHEN name IN ('tasks.metadata', 'archived_tasks.metadata') THEN 'octet_length(%1$I::text) <= 4096' -- what submit accepts
-                -- As it is read: 1e131071 takes ten bytes, and its text 131,072.
+                -- The length of its text: 1e131071 takes ten bytes in jsonb and 131,072 as text.
                 WHEN type = 'jsonb' THEN 'octet_length(%1$I::text) <= 1048576'
                 WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'

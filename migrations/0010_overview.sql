@@ -1,5 +1,5 @@
--- Counters of the overview and of the metrics, counted from the logs and results some time after they were written, so that no
--- submission, claim or report pays for them. See shared/store/overview/doc.go.
+-- Counters of the overview and of the metrics. They are counted from the logs and results some time after these were written, so that
+-- they cost no submission, claim or report any time. See shared/store/overview/doc.go.
 
 CREATE TABLE overview_totals (
     kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 10),
@@ -14,12 +14,12 @@ CREATE TABLE overview_totals (
         AND last_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND counted_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE overview_totals IS 'Counters by queue and by sender app, for at most 200 names of each; the name of all others is empty.';
+COMMENT ON TABLE overview_totals IS 'Counters by queue and by sender app, for at most 200 names of each; all others are counted together under the empty name.';
 COMMENT ON COLUMN overview_totals.kind IS '0 a name, 1 submitted, 2 claims, 3 finished, 4 durations, 5 lease timeouts, 6 waits, all by queue; 7 webhook deliveries; 8 finished, 9 lease timeouts, 10 newest claim, all by app.';
-COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 3: the reason of task_done. Of 4 and 6: the bucket. Of 7: the state of webhook_deliveries. Of 8: the status of task_done. Else 0.';
-COMMENT ON COLUMN overview_totals.seconds IS 'Sum of the times that n counts, for kinds 4 and 6.';
+COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 3: the reason of task_done. Of 4 and 6: the bucket. Of 7: the state of webhook_deliveries. Of 8: the status of task_done. Of all others 0.';
+COMMENT ON COLUMN overview_totals.seconds IS 'The sum of the durations that n counts, for kinds 4 and 6.';
 COMMENT ON COLUMN overview_totals.last_at IS 'The newest result of kind 8, the newest claim of kind 10.';
-COMMENT ON COLUMN overview_totals.counted_at IS 'Names that were not counted for 30 days are removed with their counters.';
+COMMENT ON COLUMN overview_totals.counted_at IS 'When this was last counted. A name that was not counted for 30 days is deleted with its counters.';
 
 CREATE TABLE overview_throughput (
     since     timestamptz,
@@ -31,19 +31,19 @@ CREATE TABLE overview_throughput (
     CONSTRAINT overview_throughput_bounds CHECK (since BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND octet_length(queue) <= 63)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE overview_throughput IS 'What was submitted and finished within the five minutes that begin at since, by queue, with the names of overview_totals. Kept for a day.';
+COMMENT ON TABLE overview_throughput IS 'Numbers of tasks submitted and finished in the five minutes that begin at since, by queue, with the names of overview_totals. Kept for a day.';
 
 CREATE TABLE overview_counted (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
     counted_to timestamptz NOT NULL,
     CONSTRAINT overview_counted_bounds CHECK (counted_to BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')
 );
-COMMENT ON TABLE overview_counted IS 'What happened before counted_to is in overview_totals and overview_throughput. One row.';
--- The plots of the overview begin with what happened before this migration.
+COMMENT ON TABLE overview_counted IS 'Everything before counted_to is included in overview_totals and overview_throughput. One row.';
+-- So that the plots of the overview include the hours before this migration.
 INSERT INTO overview_counted (counted_to) VALUES (now() - interval '6 hours');
 
--- Only expired leases, which are rare. An index of all rows would cost each report.
+-- Only expired leases, which are rare. An index of all rows would make each report slower.
 CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
--- For the tasks of one queue that no claim takes. Pending tasks, which are most, have an index.
+-- For the tasks of one queue that cannot be claimed. Pending tasks, the majority, have an index already.
 CREATE INDEX task_live_scheduled ON task_live (queue) WHERE state = 0;
 CREATE INDEX task_live_held ON task_live (queue) WHERE state = 3;

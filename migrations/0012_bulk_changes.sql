@@ -1,5 +1,5 @@
--- Changes of all tasks that match a filter. The function sweep runs them in batches; each batch is one transaction with the place
--- that it has reached, so that a killed process neither repeats nor skips a task.
+-- Changes of all tasks that match a filter. The function sweep runs them in batches; each batch is one transaction that also stores
+-- the position that it reached, so that a killed process neither repeats nor skips a task.
 CREATE TABLE bulk_changes (
     id          uuid PRIMARY KEY,
     caller_id   bigint NOT NULL,
@@ -27,14 +27,14 @@ CREATE TABLE bulk_changes (
 CREATE INDEX bulk_changes_running ON bulk_changes (leased_to, id) WHERE finished_at IS NULL;
 CREATE INDEX bulk_changes_finished ON bulk_changes (finished_at, id) WHERE finished_at IS NOT NULL;
 COMMENT ON TABLE bulk_changes IS 'Changes of all tasks that match a filter, made by operators.';
-COMMENT ON COLUMN bulk_changes.action IS 'cancel, retry; or how held tasks are resolved: succeeded, failed, resend.';
-COMMENT ON COLUMN bulk_changes.filter IS 'Which tasks: state, reason, queue, queues, phone_number, source, caller_id, from, to.';
-COMMENT ON COLUMN bulk_changes.reason IS 'Why, in the words of the operator; of resolved tasks it becomes the result.';
-COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when it began: the most that are changed.';
-COMMENT ON COLUMN bulk_changes.place IS 'The id of the last task that was looked at; tasks are taken newest first. Null before the first batch.';
-COMMENT ON COLUMN bulk_changes.refused IS 'Tasks that could not be changed any more, such as claimed ones; last_error says why for the last of them.';
-COMMENT ON COLUMN bulk_changes.leased_to IS 'Until then one process runs a batch. Null before the first batch.';
-COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null when it ended by itself.';
+COMMENT ON COLUMN bulk_changes.action IS 'cancel, retry; or the resolution of held tasks: succeeded, failed, resend.';
+COMMENT ON COLUMN bulk_changes.filter IS 'Which tasks to change, by state, reason, queue, queues, phone_number, source, caller_id, from, to.';
+COMMENT ON COLUMN bulk_changes.reason IS 'Why, in the words of the operator; it is stored as the result of tasks that are resolved.';
+COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when it began; no more are changed.';
+COMMENT ON COLUMN bulk_changes.place IS 'The id of the last task that was checked; tasks are checked newest first. Null before the first batch.';
+COMMENT ON COLUMN bulk_changes.refused IS 'Tasks that could not be changed, such as those claimed meanwhile; last_error is the reason for the last of them.';
+COMMENT ON COLUMN bulk_changes.leased_to IS 'Until this time one process runs a batch. Null before the first batch.';
+COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null if nobody did.';
 
 COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, viewer, trigger, admin.';
-COMMENT ON COLUMN report_logs.verdict IS 'What became of it: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
+COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';

@@ -1,4 +1,5 @@
--- A bulk change goes on while its operator may make it. One that a caller began before this migration is stopped: its token is not known.
+-- A bulk change runs only while its operator is still allowed to make it. One that a caller began before this migration is stopped,
+-- because the hash of its token was not recorded.
 ALTER TABLE bulk_changes
     ADD COLUMN token_salt bytea,
     ADD COLUMN token_proof bytea,
@@ -10,6 +11,6 @@ ALTER TABLE bulk_changes
         AND leased_to BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND created_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND finished_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
-COMMENT ON COLUMN bulk_changes.token_salt IS 'Of token_proof.';
-COMMENT ON COLUMN bulk_changes.token_proof IS 'What the function token_proof makes of the salt and the token with which the change was begun. Null: the built-in admin began it.';
-COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why it was stopped where no operator stopped it.';
+COMMENT ON COLUMN bulk_changes.token_salt IS 'The salt of token_proof.';
+COMMENT ON COLUMN bulk_changes.token_proof IS 'The result of the function token_proof for the salt and the token of the operator that began the change. Null: the built-in admin began it.';
+COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why it was stopped, if no operator stopped it.';

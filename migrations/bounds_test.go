@@ -13,11 +13,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// unbounded are the columns that need no bounds.
+// unbounded lists the values of outOfBounds that columns accept, and why they may.
 var unbounded = map[string]string{
-	"event_outbox.next_at -infinity":                 "its default: due",
-	"upkeep.begun_at -infinity":                      "its default: never begun",
-	"tasks.send_at zero":                             "a caller chose it; Go reads it as none",
+	"event_outbox.next_at -infinity":                 "the default: due",
+	"upkeep.begun_at -infinity":                      "the default: never begun",
+	"tasks.send_at zero":                             "chosen by a caller; Go reads it as the zero time",
 	"archived_tasks.send_at zero":                    "likewise",
 	"task_done.sent_at zero":                         "likewise",
 	"archived_tasks.sent_at zero":                    "likewise",
@@ -39,8 +39,8 @@ var unbounded = map[string]string{
 	"send_logs.response_data digits":                 "likewise",
 }
 
-// writableSQL lists the columns that the roles of functions can write, with their types.
-// A column of a type with a length is bounded by it.
+// writableSQL lists the columns that the roles of the functions can write, with their types,
+// except columns of a type with a length, such as varchar(50), which limits them.
 const writableSQL = `
 SELECT c.relname::text, a.attname::text, format_type(a.atttypid, NULL) FROM ` + ours + ` c
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.atttypmod = -1
@@ -59,22 +59,22 @@ var outOfBounds = map[string]map[string]string{
 	"json":                     {"": "to_json(repeat('x', 2097153))"},
 	"text[]":                   {"": "array[repeat('x', 2097153)]", "null": "array[null]::text[]"},
 	"uuid[]":                   {"": "array_fill(gen_random_uuid(), array[131073])", "null": "array[null]::uuid[]"},
-	// Each is as long as its type says, and read as such.
+	// Types of a fixed size, all of whose values Go reads.
 	"bigint": {}, "integer": {}, "smallint": {}, "boolean": {}, "uuid": {},
 }
 
-// One row with a value that Go cannot read, reads as none or that is too large would stop a
-// function for all callers.
+// One row with a value that Go cannot read or reads as the zero value, or with one that is too
+// large, would make a function fail for all callers.
 func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	var accepted []string
 	for _, column := range writableColumns(t, conn) {
-		table, name, of := column[0], column[1], column[2]
-		values, known := outOfBounds[of]
-		require.True(t, known, "%s.%s: say in outOfBounds which values of the type %s a function could not read", table, name, of)
-		for kind, value := range values {
-			key := strings.TrimSpace(table + "." + name + " " + kind)
+		table, name, sqlType := column[0], column[1], column[2]
+		values, known := outOfBounds[sqlType]
+		require.True(t, known, "%s.%s: add the type %[3]s to outOfBounds, with the values that a function could not read", table, name, sqlType)
+		for valueName, value := range values {
+			key := strings.TrimSpace(table + "." + name + " " + valueName)
 			if unbounded[key] == "" && accepts(t, conn, table, name, value) {
 				accepted = append(accepted, key)
 			}
@@ -85,7 +85,7 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (at timestamptz); GRANT INSERT ON fresh TO `+sandbox.Roles.Hot)
 	require.NoError(t, err)
 	require.Contains(t, writableColumns(t, conn), [3]string{"fresh", "at", "timestamp with time zone"})
-	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test sees a column without bounds")
+	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test must detect a column without bounds")
 }
 
 func writableColumns(t *testing.T, conn *pgx.Conn) [][3]string {
@@ -98,8 +98,8 @@ func writableColumns(t *testing.T, conn *pgx.Conn) [][3]string {
 	return columns
 }
 
-// accepts reports whether the constraints of a table accept a value, with null in all
-// other columns.
+// accepts reports whether the constraints of a table accept a row with this value in one
+// column and null in all others.
 func accepts(t *testing.T, conn *pgx.Conn, table, column, value string) bool {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), strings.ReplaceAll(`

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// uncommented lists tables and views without a comment, and columns of codes without
-// one: of type smallint, with a constraint that lists values, or with the name of a code.
+// uncommented lists the tables, views and columns of codes that have no comment. A column is
+// one of codes if its type is smallint or an enum, if a constraint lists its values, or by its name.
 const uncommented = `
 WITH relation AS (
 	SELECT c.oid, c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END AS kind
@@ -36,7 +36,7 @@ func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	require.Empty(t, queryStrings(t, conn, uncommented),
-		"each of these needs a line `… IS 'meaning';` in the migration that adds it; for a code with each value, as '0 pending, 1 delivered.'")
+		"each of these needs a line `… IS 'meaning';` in the migration that adds it; a code with each of its values, such as '0 pending, 1 delivered.'")
 
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id bigint, level smallint, outcome text CHECK (outcome IN ('a', 'b')), kind text, free text);
 		CREATE VIEW fresher AS SELECT id, 1 AS status FROM fresh`)
@@ -44,17 +44,17 @@ func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	require.Equal(t, []string{
 		"COMMENT ON COLUMN fresh.kind", "COMMENT ON COLUMN fresh.level", "COMMENT ON COLUMN fresh.outcome", "COMMENT ON COLUMN fresher.status",
 		"COMMENT ON TABLE fresh", "COMMENT ON VIEW fresher",
-	}, queryStrings(t, conn, uncommented), "the test sees what has none")
+	}, queryStrings(t, conn, uncommented), "the test must detect missing comments")
 }
 
 // numbered lists the values of a code in the form of comments: 0 resend, 1 hold, 2 fail.
 func numbered[V interface {
 	~int16
 	fmt.Stringer
-}](first, last V, minus int) string {
+}](first, last V, offset int) string {
 	var values []string
 	for v := first; v <= last; v++ {
-		values = append(values, fmt.Sprintf("%d %s", int(v)-minus, v))
+		values = append(values, fmt.Sprintf("%d %s", int(v)-offset, v))
 	}
 	return strings.Join(values, ", ")
 }

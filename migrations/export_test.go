@@ -17,8 +17,8 @@ const LockID int64 = lockID
 // Files are the embedded files.
 var Files = files
 
-// Unknown lists the lines of grants that name nothing in the database.
-func Unknown(ctx context.Context, conn *pgx.Conn) (unknown []string) {
+// UnknownGrants lists the objects, columns and privileges of grants that do not exist.
+func UnknownGrants(ctx context.Context, conn *pgx.Conn) (unknown []string) {
 	objects, err := objectsOf(ctx, conn)
 	if err != nil {
 		return []string{err.Error()}
@@ -28,7 +28,7 @@ func Unknown(ctx context.Context, conn *pgx.Conn) (unknown []string) {
 		if !exists {
 			unknown = append(unknown, g.object)
 		}
-		for _, text := range g.of[1:] {
+		for _, text := range g.privileges[1:] {
 			for _, part := range privilegePattern.FindAllStringSubmatch(text, -1) {
 				for column := range strings.SplitSeq(part[3], ",") {
 					if column != "" && !slices.Contains(o.columns, column) {

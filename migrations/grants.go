@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// kind is one of the roles: its column in grants.
+// kind identifies one of the roles. Its value is the column of the role in grants.
 type kind int
 
 const (
@@ -20,18 +20,18 @@ const (
 	retention
 )
 
-// grants is the privileges of all roles, a line for each table, view, sequence and
+// grants lists the privileges of all roles, one line for each table, view, sequence and
 // function that any of them may use. The abbreviations are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
-// columns x and y only, r(!x,y) for all columns except x and y. Locking a row needs UPDATE of
-// some column, so w(id) means to lock. In logs, audit entries, tasks,
-// subscribe messages and events only the database sets ids and times: a role that could write ids in advance
-// would make the inserts of all others fail.
+// columns x and y only, r(!x,y) for all columns except x and y. Locking a row requires UPDATE of
+// some column, so w(id) is the privilege to lock. In logs, audit entries, tasks,
+// subscribe messages and events only the database sets ids and times: a role that could
+// insert ids in advance could make the inserts of all others fail.
 //
-// The functions add to logs and to operator_actions and change nothing in them;
-// only retention deletes there. Of an endpoint they change its state and its secrets,
-// not its URL. Partitions have no grants: they are written and
-// read through their table. No role may read token_hash: see token_proof.
+// The functions insert into logs and operator_actions but change no row there; only
+// retention deletes there. The functions change the state and the secrets of an
+// endpoint, not its URL. Partitions have no grants: they are written and read through
+// their table. No role may read token_hash: see token_proof.
 const grants = `
 object                                hot                                                                                                     admin                                                           read                   retention
 accepted_checked                      raw                                                                                                     -                                                               r                      -
@@ -90,15 +90,15 @@ restore_subscribe_message(bigint)     X                                         
 token_proof(bigint,bytea)             X                                                                                                       X                                                               X                      -
 `
 
-// granted is one line of grants.
-type granted struct {
-	object string   // as the line names it
-	of     []string // privileges, by kind; "" = none
+// grantLine is one line of grants.
+type grantLine struct {
+	object     string
+	privileges []string // abbreviated, by kind; "" = none
 }
 
 // parseGrants panics if grants does not have the form of its comment.
-func parseGrants() []granted {
-	var all []granted
+func parseGrants() []grantLine {
+	var all []grantLine
 	for line := range strings.Lines(strings.TrimSpace(grants)) {
 		words := strings.Fields(line)
 		if len(words) != int(retention)+1 {
@@ -107,7 +107,7 @@ func parseGrants() []granted {
 		for i, word := range words {
 			words[i] = strings.TrimPrefix(word, "-")
 		}
-		all = append(all, granted{words[0], words})
+		all = append(all, grantLine{words[0], words})
 	}
 	return all[1:]
 }
@@ -116,14 +116,14 @@ var privilegePattern = regexp.MustCompile(`([rawdUX])(?:\((!?)([a-z_,]+)\))?`)
 
 var privileges = map[string]string{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}
 
-// object is something in the schema that roles may be given access to.
+// object is a table, view, sequence or function of the schema.
 type object struct {
-	name    string // quoted, of a function with the types of its arguments
-	as      string // TABLE, SEQUENCE or FUNCTION
+	name    string // quoted; with argument types if it is a function
+	class   string // TABLE (views, too), SEQUENCE or FUNCTION
 	columns []string
 }
 
-// objectsSQL lists what this user owns in the schema, less what extensions made.
+// objectsSQL lists the objects of the schema that the connected user owns, without those of extensions.
 const objectsSQL = `
 SELECT c.relname, format('public.%I', c.relname), CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
 	array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
@@ -146,7 +146,7 @@ func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
 	objects := map[string]object{}
 	var key string
 	var o object
-	_, err = pgx.ForEachRow(rows, []any{&key, &o.name, &o.as, &o.columns}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&key, &o.name, &o.class, &o.columns}, func() error {
 		objects[key] = o
 		o.columns = nil
 		return nil
@@ -162,11 +162,11 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	}
 	objects, err := objectsOf(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("list what to grant: %w", err)
+		return fmt.Errorf("list the objects of the schema: %w", err)
 	}
 	var database string // quoted
 	if err := conn.QueryRow(ctx, "SELECT format('%I', current_database())").Scan(&database); err != nil {
-		return fmt.Errorf("name the database: %w", err)
+		return fmt.Errorf("read the name of the database: %w", err)
 	}
 	if _, err := conn.Exec(ctx, "BEGIN;\n"+strings.Join(grantStatements(database, objects, roles), ";\n")+";\nCOMMIT"); err != nil {
 		return fmt.Errorf("grant to the roles: %w", err)
@@ -174,9 +174,10 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	return nil
 }
 
-// MissingRevokes returns the statements that keep every user from creating objects,
-// temporary ones included, in the database. Up runs them itself if it may: the database may belong
-// to another user, and before Postgres 15 the schema belongs to a superuser.
+// MissingRevokes returns the statements that are still needed to keep every user from
+// creating objects, temporary ones included, in the database. Up runs them itself but may
+// lack the privilege: the database may belong to another user, and before Postgres 15 the
+// schema belongs to a superuser.
 func MissingRevokes(ctx context.Context, conn *pgx.Conn) (needed []string, err error) {
 	rows, err := conn.Query(ctx, `
 SELECT 'REVOKE CREATE ON SCHEMA public FROM PUBLIC' WHERE has_schema_privilege('public', 'public', 'CREATE')
@@ -188,29 +189,29 @@ SELECT format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database())
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// grantStatements are the statements of grantAll.
+// grantStatements returns the statements of grantAll.
 func grantStatements(database string, objects map[string]object, roles []role) (statements []string) {
 	var names []string
 	for _, r := range roles {
 		names = append(names, r.quoted())
 	}
 	all := strings.Join(names, ", ")
-	for _, as := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
-		// Privileges that somebody granted on future objects.
-		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", as, all))
+	for _, class := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
+		// Default privileges that someone may have granted on future objects.
+		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", class, all))
 		var owned []string
 		for _, o := range objects {
-			if o.as == as {
+			if o.class == class {
 				owned = append(owned, o.name)
 			}
 		}
 		if len(owned) > 0 {
-			slices.Sort(owned) // several migrations lock in one order
+			slices.Sort(owned) // concurrent migrations lock in the same order
 			from := all
-			if as == "FUNCTION" {
+			if class == "FUNCTION" {
 				from = "PUBLIC, " + all
 			}
-			statements = append(statements, fmt.Sprintf("REVOKE ALL ON %s %s FROM %s", as, strings.Join(owned, ", "), from))
+			statements = append(statements, fmt.Sprintf("REVOKE ALL ON %s %s FROM %s", class, strings.Join(owned, ", "), from))
 		}
 	}
 	statements = append(statements, "REVOKE CREATE ON SCHEMA public FROM PUBLIC, "+all, "GRANT USAGE ON SCHEMA public TO "+all,
@@ -218,21 +219,21 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	for _, g := range parseGrants() {
 		o, exists := objects[g.object]
 		if !exists {
-			continue // a later migration makes it
+			continue // a later migration creates it
 		}
 		for _, r := range roles {
-			if list := o.privileges(g.of[r.kind]); list != "" {
-				statements = append(statements, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, o.as, o.name, r.quoted()))
+			if list := o.privileges(g.privileges[r.kind]); list != "" {
+				statements = append(statements, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, o.class, o.name, r.quoted()))
 			}
 		}
 	}
 	return statements
 }
 
-// privileges returns abbreviations in the syntax of GRANT.
-func (o object) privileges(text string) string {
+// privileges expands abbreviated privileges to the syntax of GRANT.
+func (o object) privileges(abbreviated string) string {
 	var list []string
-	for _, part := range privilegePattern.FindAllStringSubmatch(text, -1) {
+	for _, part := range privilegePattern.FindAllStringSubmatch(abbreviated, -1) {
 		privilege := privileges[part[1]]
 		if part[3] != "" {
 			named := strings.Split(part[3], ",")

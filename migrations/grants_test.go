@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// ungranted lists the relations and functions of the schema that no role may use,
-// except those that only triggers call and the sequences of identities.
+// ungranted lists the relations and functions of the schema that no role may use, except
+// trigger functions and the sequences of identity columns.
 const ungranted = `
 SELECT c.relname::text FROM ` + ours + ` c WHERE c.relkind IN ('r', 'p', 'v', 'm') AND NOT EXISTS (
 	SELECT FROM unnest($1::text[]) role WHERE has_any_column_privilege(role, c.oid, 'SELECT, INSERT, UPDATE'))
@@ -32,8 +32,8 @@ func TestGrantsCoverEveryTable(t *testing.T) {
 	require.Empty(t, queryStrings(t, conn, ungranted, roles), "each of these needs a line in grants.go")
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id int); CREATE FUNCTION fresh() RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION fresh() FROM PUBLIC`)
 	require.NoError(t, err)
-	require.Equal(t, []string{"fresh", "fresh"}, queryStrings(t, conn, ungranted, roles), "the test sees what has none")
-	require.Empty(t, migrations.Unknown(t.Context(), conn), "each line names what there is")
+	require.Equal(t, []string{"fresh", "fresh"}, queryStrings(t, conn, ungranted, roles), "the test must detect missing grants")
+	require.Empty(t, migrations.UnknownGrants(t.Context(), conn), "remove these from grants.go")
 }
 
 // secretColumns lists the columns that a role may read and whose names suggest a secret.
@@ -46,7 +46,7 @@ func TestRolesReadOnlyNeededSecrets(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	for role, may := range map[string][]string{
-		// The secrets that the functions use; those of providers and endpoints are encrypted, and no token follows from a proof.
+		// The secrets that the functions use. Those of providers and endpoints are encrypted, and a proof does not reveal the token.
 		sandbox.Roles.Hot:       {"archived_messages.confirm_token", "bulk_changes.token_proof", "bulk_changes.token_salt", "messages.confirm_token", "provider_tokens.token", "webhook_endpoints.old_secret", "webhook_endpoints.secret"},
 		sandbox.Roles.Read:      {},
 		sandbox.Roles.Admin:     {},
@@ -81,7 +81,7 @@ func TestRolesAreDenied(t *testing.T) {
 		`DELETE FROM archived_subscribe_message_logs`, `DELETE FROM archived_subscribe_message_sends`,
 	}
 	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
-		all = append(all, `SET ROLE `+other) // refused to all but itself
+		all = append(all, `SET ROLE `+other) // each role is denied the others
 	}
 	callers := []string{
 		`UPDATE callers SET roles = '{admin}'`, `UPDATE callers SET token_hash = sha256('y')`, `UPDATE callers SET queues = '{}', revoked_at = NULL`,
@@ -91,11 +91,11 @@ func TestRolesAreDenied(t *testing.T) {
 	secrets := []string{`SELECT secret FROM webhook_endpoints`, `SELECT old_secret FROM webhook_endpoints`, `SELECT token FROM provider_tokens`, `SELECT * FROM webhook_endpoints`}
 	templates := []string{`INSERT INTO sms_templates (template_name, template_content) VALUES ('x', 'y')`, `UPDATE sms_templates SET template_content = 'x'`,
 		`DELETE FROM blocked_words`, `UPDATE default_sms_data SET content = 'x'`, `DELETE FROM default_sms_data`, `DELETE FROM dead_letters`}
-	forged := []string{
+	forgedActions := []string{
 		`INSERT INTO operator_actions (id, caller_id, caller_name, request_id, action, subject) OVERRIDING SYSTEM VALUE VALUES (2, 0, 'admin', 'r', 'x', 'y')`,
 		`INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject, created_at) VALUES (0, 'admin', 'r', 'x', 'y', '2001-01-01')`,
 	}
-	coming := []string{
+	chosenIDsAndTimes := []string{
 		`INSERT INTO receive_logs (id, caller_id, status_code) OVERRIDING SYSTEM VALUE VALUES (1, 0, 200)`,
 		`INSERT INTO receive_logs (caller_id, status_code, created_at) VALUES (0, 200, now() - interval '1 hour')`,
 		`INSERT INTO send_logs (id, task_id, claim_id, app_id, phone_number, content) OVERRIDING SYSTEM VALUE VALUES (1, gen_random_uuid(), 1, 'a', '', '')`,
@@ -111,7 +111,7 @@ func TestRolesAreDenied(t *testing.T) {
 			OVERRIDING SYSTEM VALUE VALUES (1, 't', 't', 'b', 1, 1, 'o', '{}', 7, gen_random_uuid())`,
 		`INSERT INTO subscribe_message_logs (created_at) VALUES ('2001-01-01')`, `INSERT INTO subscribe_message_sends (created_at) VALUES ('2001-01-01')`,
 	}
-	diverted := []string{
+	fixedColumns := []string{
 		`UPDATE webhook_endpoints SET url = 'https://example.org'`, `UPDATE webhook_endpoints SET caller_id = 7`, `UPDATE webhook_endpoints SET id = gen_random_uuid()`,
 		`UPDATE webhook_endpoints SET created_at = now()`, `UPDATE webhook_endpoints SET events = '{}'`, `UPDATE webhook_deliveries SET url = 'https://example.org'`,
 		`UPDATE webhook_deliveries SET subject = id`, `UPDATE webhook_events SET payload = '{}'`, `DELETE FROM webhook_events`, `UPDATE archived_messages SET data = 'x'`, `UPDATE archived_messages SET destination = 'x'`,
@@ -127,30 +127,30 @@ func TestRolesAreDenied(t *testing.T) {
 		}
 		return one
 	}
-	for role, refused := range map[string][]string{
-		r.Hot:       join(all, callers, audit, templates, forged, coming, diverted, []string{`SELECT FROM operator_actions`, `SELECT FROM receive_logs`}),
-		r.Read:      join(all, callers, audit, secrets, templates, work, forged, coming, diverted, []string{`SELECT make_log_partitions(1)`, `INSERT INTO operator_actions DEFAULT VALUES`}),
-		r.Admin:     join(all, audit, secrets, work, forged, coming, diverted, []string{`UPDATE webhook_endpoints SET url = 'https://example.org'`, `SELECT FROM operator_actions`}),
+	for role, denied := range map[string][]string{
+		r.Hot:       join(all, callers, audit, templates, forgedActions, chosenIDsAndTimes, fixedColumns, []string{`SELECT FROM operator_actions`, `SELECT FROM receive_logs`}),
+		r.Read:      join(all, callers, audit, secrets, templates, work, forgedActions, chosenIDsAndTimes, fixedColumns, []string{`SELECT make_log_partitions(1)`, `INSERT INTO operator_actions DEFAULT VALUES`}),
+		r.Admin:     join(all, audit, secrets, work, forgedActions, chosenIDsAndTimes, fixedColumns, []string{`UPDATE webhook_endpoints SET url = 'https://example.org'`, `SELECT FROM operator_actions`}),
 		r.Retention: join(all, callers, secrets, templates[:5], work, []string{`SELECT token_proof(1, '')`, `INSERT INTO operator_actions DEFAULT VALUES`}),
 	} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
-			conn := as(t, database, role, sandbox.Password(role))
+			conn := connectAs(t, database, role, sandbox.Password(role))
 			_, err := conn.Exec(t.Context(), "SET default_transaction_read_only = off")
 			require.NoError(t, err)
-			for _, sql := range refused {
+			for _, sql := range denied {
 				if sql == `SET ROLE `+role {
 					continue
 				}
 				_, err := conn.Exec(t.Context(), sql)
 				require.Error(t, err, sql)
-				require.Regexp(t, `permission denied|must be owner|must be superuser|permission denied to|SQLSTATE 42501`, err.Error(), sql)
+				require.Regexp(t, `permission denied|must be owner|must be superuser|SQLSTATE 42501`, err.Error(), sql)
 			}
 		})
 	}
 	t.Run("PUBLIC", func(t *testing.T) {
 		require.Empty(t, queryStrings(t, owner, `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
-			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "may call none of the functions")
+			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "may not execute these functions")
 		require.Equal(t, []string{"false"}, queryStrings(t, owner, `SELECT exists(SELECT FROM pg_namespace n, aclexplode(n.nspacl) x
 			WHERE n.nspname = 'public' AND x.grantee = 0 AND x.privilege_type = 'CREATE')::text`))
 	})
@@ -173,9 +173,9 @@ func TestEarlierGrantsAreRevoked(t *testing.T) {
 		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO READ;
 		GRANT UPDATE (roles) ON callers TO HOT`, "HOT", o.Hot), "READ", o.Read))
 	require.NoError(t, err)
-	old := as(t, database, o.Hot, "owner")
+	old := connectAs(t, database, o.Hot, "owner")
 	_, err = old.Exec(t.Context(), "UPDATE callers SET roles = '{admin}'")
-	require.NoError(t, err, "as before")
+	require.NoError(t, err, "the earlier grants allow it")
 
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
@@ -191,10 +191,10 @@ func TestEarlierGrantsAreRevoked(t *testing.T) {
 	require.NoError(t, err)
 	for _, sql := range []string{"UPDATE callers SET roles = '{admin}'", "SELECT FROM later", "CREATE TABLE mine (id int)"} {
 		_, err = old.Exec(t.Context(), sql)
-		require.ErrorContains(t, err, "permission denied", "a session that began before: %s", sql)
+		require.ErrorContains(t, err, "permission denied", "in a session that began before the migration: %s", sql)
 	}
 	_, err = old.Exec(t.Context(), "SELECT make_log_partitions(1)")
-	require.NoError(t, err, "what it keeps it never lacked")
+	require.NoError(t, err, "the session keeps the privileges that are granted again")
 	_, err = login(t, database, o.Hot, "owner")
 	require.ErrorContains(t, err, "password authentication failed")
 }

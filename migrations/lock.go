@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// lockID is the advisory lock that lets one migration run at a time per database.
+// lockID is the advisory lock that allows one Up at a time in a database.
 const lockID = 0x73656e646f6e6365
 
 const lockNotAvailable = "55P03"
 
-// lockWaitSQL does not change a lock_timeout that the connection has set.
+// lockWaitSQL sets a lock_timeout of one minute for the transaction, unless the connection has set one.
 const lockWaitSQL = `
 SELECT set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '1min' ELSE current_setting('lock_timeout') END, true)`
 
-// lock acquires the lock for the session, within a limited time: any user could hold
-// it.
+// lock acquires the lock for the session. It waits only for a limited time, because any
+// user of the database can hold this lock.
 func lock(ctx context.Context, conn *pgx.Conn) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var batch pgx.Batch
@@ -29,7 +29,7 @@ func lock(ctx context.Context, conn *pgx.Conn) error {
 	})
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == lockNotAvailable {
-		return errors.Join(err, holder(ctx, conn))
+		return errors.Join(err, lockHolder(ctx, conn))
 	}
 	return err
 }
@@ -41,8 +41,8 @@ FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND l.classid::bigint << 32 | l.objid::bigint = $1`
 
-// holder returns an error that names the session which has the lock.
-func holder(ctx context.Context, conn *pgx.Conn) error {
+// lockHolder returns an error that names the session which holds the lock.
+func lockHolder(ctx context.Context, conn *pgx.Conn) error {
 	var pid int32
 	var user, application, host, since string
 	err := conn.QueryRow(ctx, holderSQL, lockID).Scan(&pid, &user, &application, &host, &since)

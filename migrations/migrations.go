@@ -31,8 +31,8 @@ type migration struct {
 }
 
 // Up applies the files that conn's database lacks, one transaction per file, creates
-// the roles and the coming log partitions, sets the privileges of each role, and
-// returns the names of the applied files. Concurrent calls wait for one another, for a
+// the roles and the log partitions of the coming months, sets the privileges of each
+// role, and returns the names of the applied files. Concurrent calls wait for one another, for a
 // minute or for conn's lock_timeout if that is set; conn must be a direct connection,
 // since the lock belongs to its session. A database whose history is not a prefix of
 // the files is an error.
@@ -40,7 +40,7 @@ func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err
 	return up(ctx, conn, files, roles)
 }
 
-// Hash identifies the result of Up: it changes with every migration and role.
+// Hash identifies the result of Up: it changes with every migration, role and privilege.
 func Hash() (string, error) {
 	migrations, err := load(files)
 	if err != nil {
@@ -88,10 +88,10 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	return applied, errors.Join(makeJobs(ctx, conn), makePartitions(ctx, conn))
 }
 
-// makeJobs inserts the rows of upkeep that are missing. A function can neither insert nor
-// rename one, and a job without its row is never run.
+// makeJobs inserts the missing rows of upkeep. A job without its row is never run, and
+// the functions can neither insert nor rename a row.
 func makeJobs(ctx context.Context, conn *pgx.Conn) error {
-	var exists bool // not yet in a test of the first files
+	var exists bool // false in tests that apply only the first files
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('upkeep') IS NOT NULL").Scan(&exists); err != nil || !exists {
 		return err
 	}
@@ -112,14 +112,14 @@ func load(fsys fs.FS) ([]migration, error) {
 	for _, name := range names {
 		parts := fileName.FindStringSubmatch(name)
 		if parts == nil {
-			return nil, fmt.Errorf("migration %s: name it NNNN_words.sql", name)
+			return nil, fmt.Errorf("migration %s: the name must have the form NNNN_words.sql", name)
 		}
 		version, err := strconv.Atoi(parts[1])
 		if err != nil {
 			return nil, fmt.Errorf("migration %s: %w", name, err)
 		}
 		if version != len(migrations)+1 {
-			return nil, fmt.Errorf("migration %s: the next number is %04d, so renumber it or add what is missing", name, len(migrations)+1)
+			return nil, fmt.Errorf("migration %s: the next number is %04d, so renumber it or add the missing file", name, len(migrations)+1)
 		}
 		text, err := fs.ReadFile(fsys, name)
 		if err != nil {
@@ -139,7 +139,8 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 	applied_at timestamptz NOT NULL DEFAULT now()
 )`
 
-// pendingOf compares the database's history with the files and returns the rest.
+// pendingOf compares the database's history with the files and returns the files that
+// were not applied.
 func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]migration, error) {
 	if _, err := conn.Exec(ctx, createHistory); err != nil {
 		return nil, fmt.Errorf("create schema_migrations: %w", err)
@@ -148,26 +149,26 @@ func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]m
 	if err != nil {
 		return nil, fmt.Errorf("read schema_migrations: %w", err)
 	}
-	done, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
+	applied, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
 		return m, row.Scan(&m.version, &m.name, &m.sum)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read schema_migrations: %w", err)
 	}
-	for i, d := range done {
+	for i, d := range applied {
 		switch {
 		case d.version > len(migrations):
 			return nil, fmt.Errorf("the database is at version %d and this binary has %d: run the newer binary that migrated it",
-				done[len(done)-1].version, len(migrations))
+				applied[len(applied)-1].version, len(migrations))
 		case d.version != i+1:
 			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", d.version, i+1)
 		case d.name != migrations[i].name:
-			return nil, fmt.Errorf("migration %s was applied but its file is missing, %s is in its place: put it back", d.name, migrations[i].name)
+			return nil, fmt.Errorf("migration %s was applied but its file is missing and %s has its number: restore the file", d.name, migrations[i].name)
 		case d.sum != migrations[i].sum:
 			return nil, fmt.Errorf("migration %s was edited after it was applied: restore it and put the change into a new file", d.name)
 		}
 	}
-	return migrations[len(done):], nil
+	return migrations[len(applied):], nil
 }
 
 func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
@@ -180,8 +181,8 @@ func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
 	})
 }
 
-// makePartitions creates the log partitions of the coming months, with a function of
-// the migration that creates the logs.
+// makePartitions creates the log partitions of the coming months, once the migration
+// that creates make_log_partitions was applied.
 func makePartitions(ctx context.Context, conn *pgx.Conn) error {
 	var exists bool
 	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('make_log_partitions(integer)') IS NOT NULL").Scan(&exists); err != nil {

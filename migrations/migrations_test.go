@@ -59,8 +59,8 @@ func files(numbers ...int) fstest.MapFS {
 	return fsys
 }
 
-// earlier returns the migrations of these names.
-func earlier(t *testing.T, names []string) fstest.MapFS {
+// embedded returns the embedded migrations with these names.
+func embedded(t *testing.T, names []string) fstest.MapFS {
 	t.Helper()
 	fsys := fstest.MapFS{}
 	for _, name := range names {
@@ -75,43 +75,43 @@ func TestUpFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
-	want := queryStrings(t, connect(t, sandbox.NewDatabase(t)), columnsSQL)
-	finish := func(t *testing.T, conn *pgx.Conn, missing []string) {
+	wantColumns := queryStrings(t, connect(t, sandbox.NewDatabase(t)), columnsSQL)
+	upAndCompare := func(t *testing.T, conn *pgx.Conn, missing []string) {
 		t.Helper()
-		for _, missing := range [][]string{missing, {}} {
+		for _, want := range [][]string{missing, {}} {
 			applied, err := migrations.Up(t.Context(), conn, roles)
 			require.NoError(t, err)
-			require.ElementsMatch(t, missing, applied)
-			require.Equal(t, want, queryStrings(t, conn, columnsSQL))
+			require.ElementsMatch(t, want, applied)
+			require.Equal(t, wantColumns, queryStrings(t, conn, columnsSQL))
 		}
 	}
 	t.Run("one after another", func(t *testing.T) {
 		t.Parallel()
 		conn := connect(t, sandbox.NewEmptyDatabase(t))
 		for k := range names {
-			applied, err := migrations.UpFrom(t.Context(), conn, earlier(t, names[:k]), roles)
+			applied, err := migrations.UpFrom(t.Context(), conn, embedded(t, names[:k]), roles)
 			require.NoError(t, err)
 			require.ElementsMatch(t, names[max(k-1, 0):k], applied)
 		}
-		finish(t, conn, names[len(names)-1:])
+		upAndCompare(t, conn, names[len(names)-1:])
 	})
 	for _, k := range []int{0, 1, len(names) / 2} {
 		t.Run(fmt.Sprintf("the first %d, then all others", k), func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, sandbox.NewEmptyDatabase(t))
-			_, err := migrations.UpFrom(t.Context(), conn, earlier(t, names[:k]), roles)
+			_, err := migrations.UpFrom(t.Context(), conn, embedded(t, names[:k]), roles)
 			require.NoError(t, err)
-			finish(t, conn, names[k:])
+			upAndCompare(t, conn, names[k:])
 		})
 	}
 }
 
-func TestRobotsLoseSecretsThatWereMadeForThem(t *testing.T) {
+func TestRobotSecretsOfEarlierVersionsAreDeleted(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
 	conn := connect(t, sandbox.NewEmptyDatabase(t))
-	_, err = migrations.UpFrom(t.Context(), conn, earlier(t, names[:slices.Index(names, "0016_robot_secrets.sql")]), roles)
+	_, err = migrations.UpFrom(t.Context(), conn, embedded(t, names[:slices.Index(names, "0016_robot_secrets.sql")]), roles)
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `INSERT INTO webhook_endpoints (id, caller_id, url, events, format, secret, old_secret, old_secret_until)
 		SELECT gen_random_uuid(), 0, 'https://a.test/', '{alert.raised}', f, 'enc2.a', 'enc2.b', now() FROM unnest('{cloudevents,slack,dingtalk}'::text[]) f`)
@@ -133,12 +133,12 @@ func TestUpRejectsForeignHistory(t *testing.T) {
 		fsys fs.FS
 		want string
 	}{
-		"a gap between the files":  {files(1, 3, 4), "the next number is 0002"},
-		"a file without a number":  {misnamed, "name it NNNN_words.sql"},
-		"an edited file":           {edited, "migration 0002_t2.sql was edited after it was applied"},
-		"a missing file":           {renamed, "migration 0002_t2.sql was applied but its file is missing"},
-		"a newer database":         {files(1, 2), "the database is at version 3 and this binary has 2"},
-		"a database and no binary": {files(), "the database is at version 3 and this binary has 0"},
+		"a gap between the files": {files(1, 3, 4), "the next number is 0002"},
+		"a file without a number": {misnamed, "the name must have the form NNNN_words.sql"},
+		"an edited file":          {edited, "migration 0002_t2.sql was edited after it was applied"},
+		"a missing file":          {renamed, "migration 0002_t2.sql was applied but its file is missing"},
+		"a newer database":        {files(1, 2), "the database is at version 3 and this binary has 2"},
+		"a binary without files":  {files(), "the database is at version 3 and this binary has 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -176,7 +176,7 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 	require.False(t, half)
 
 	applied, err = migrations.UpFrom(t.Context(), conn, files(1, 2), migrations.Roles{})
-	require.NoError(t, err, "the lock was given back")
+	require.NoError(t, err, "the failed migration must release the lock")
 	require.Equal(t, []string{"0002_t2.sql"}, applied)
 }
 

@@ -23,53 +23,53 @@ const (
 // is not created. A role without a password keeps its present one; Up creates no role
 // without a password. The privileges of each role are in grants.go.
 type Roles struct {
-	Hot, HotPassword             string // of the functions that submit, claim and finish work
-	Read, ReadPassword           string // of lists and statistics
-	Admin, AdminPassword         string // of callers, templates and other settings
-	Retention, RetentionPassword string // of archiving and deleting what is old
+	Hot, HotPassword             string // for the functions that submit, claim and finish work
+	Read, ReadPassword           string // for lists and statistics
+	Admin, AdminPassword         string // for changing callers, templates and other settings
+	Retention, RetentionPassword string // for archiving and deleting old rows
 }
 
-// role is a login role with its planner and time-out settings. The settings belong
-// to the role because a pooler refuses them at connect.
+// role is a login role with its planner and timeout settings. They are settings of the
+// role because a pooler rejects them as connection parameters.
 type role struct {
 	kind     kind
 	name     string
 	password string
-	setting  string // what names it in the environment
+	setting  string // the prefix of its environment variables
 	settings []string
 }
 
-// common makes Postgres write values in the form that pgx parses, independent of the
+// commonSettings make Postgres write values in the form that pgx parses, independent of the
 // settings of the database, and find our tables before temporary ones: pg_temp is
 // searched first unless search_path contains it.
-var common = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1", "search_path=public, pg_temp"}
+var commonSettings = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1", "search_path=public, pg_temp"}
 
-// byIndex prevents plans that were made while the tables were empty from using
-// sequential scans when the tables fill.
-var byIndex = append([]string{
+// indexSettings prevent plans that were made while the tables were empty from using
+// sequential scans when the tables have filled.
+var indexSettings = append([]string{
 	"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
 	"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
-}, common...)
+}, commonSettings...)
 
-var readOnly = append([]string{
+var readOnlySettings = append([]string{
 	"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off",
-}, common...)
+}, commonSettings...)
 
 func (r Roles) all() []role {
 	roles := []role{
-		{hot, r.Hot, r.HotPassword, "SENDONCE_HOT", byIndex},
-		{admin, r.Admin, r.AdminPassword, "SENDONCE_ADMIN", byIndex},
-		{read, r.Read, r.ReadPassword, "SENDONCE_READ", readOnly},
-		{retention, r.Retention, r.RetentionPassword, "SENDONCE_RETENTION", byIndex},
+		{hot, r.Hot, r.HotPassword, "SENDONCE_HOT", indexSettings},
+		{admin, r.Admin, r.AdminPassword, "SENDONCE_ADMIN", indexSettings},
+		{read, r.Read, r.ReadPassword, "SENDONCE_READ", readOnlySettings},
+		{retention, r.Retention, r.RetentionPassword, "SENDONCE_RETENTION", indexSettings},
 	}
 	return slices.DeleteFunc(roles, func(r role) bool { return r.name == "" })
 }
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles creates the roles and sets their passwords and their settings, which each
-// role may change for itself. It changes a role only if necessary: roles belong to the
-// whole cluster, in which other databases may be migrated, too.
+// makeRoles creates the roles and sets their passwords and settings again, since a role
+// may change its own. It alters settings only if they differ: roles belong to the whole
+// cluster, and migrations of its other databases may alter them at the same time.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
 		missing, err := r.missing(ctx, conn)
@@ -98,36 +98,35 @@ SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, curr
 	EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE s.setrole = r.oid AND d.datname = current_database())
 FROM pg_roles r WHERE rolname = $1`
 
-// missing returns the statements that create the role, or that set the settings that it
-// lacks.
+// missing returns the statements that create the role, or that correct its settings.
 func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
-	var canLogin, owns, hasOwn bool
+	var canLogin, isOwner, hasDatabaseSettings bool
 	var database string
-	var have []string
-	err = conn.QueryRow(ctx, roleSQL, r.name).Scan(&canLogin, &have, &owns, &database, &hasOwn)
+	var settings []string
+	err = conn.QueryRow(ctx, roleSQL, r.name).Scan(&canLogin, &settings, &isOwner, &database, &hasDatabaseSettings)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && r.password == "":
-		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
+		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
 			r.setting)
 	case errors.Is(err, pgx.ErrNoRows):
 		statements = append(statements, "CREATE ROLE "+r.quoted()+" LOGIN")
 	case err != nil:
 		return nil, err
-	case owns:
+	case isOwner:
 		return nil, fmt.Errorf("it has all privileges of the owner of the tables: set %s_ROLE to another name", r.setting)
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
 	}
-	if hasOwn {
+	if hasDatabaseSettings {
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" IN DATABASE "+database+" RESET ALL")
 	}
-	slices.Sort(have)
-	if !slices.Equal(have, slices.Sorted(slices.Values(r.settings))) {
-		// One statement list, so one transaction: no session starts with a part of it.
+	slices.Sort(settings)
+	if !slices.Equal(settings, slices.Sorted(slices.Values(r.settings))) {
+		// One string of statements is one transaction: no session starts with some of the settings.
 		set := "ALTER ROLE " + r.quoted() + " RESET ALL"
 		for _, setting := range r.settings {
 			name, value, _ := strings.Cut(setting, "=")
-			// A quoted list would be one name.
+			// search_path needs each of its names quoted: 'public, pg_temp' would be one name.
 			set += fmt.Sprintf("; ALTER ROLE %s SET %s = '%s'", r.quoted(), name, strings.ReplaceAll(value, ", ", "', '"))
 		}
 		statements = append(statements, set)
@@ -135,8 +134,8 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 	return statements, nil
 }
 
-// alterRole runs sql, and repeats it while another database's migration changes the
-// same role.
+// alterRole runs sql, and retries it for 10 s while the migration of another database
+// changes the same role.
 func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		_, err := conn.Exec(ctx, sql)
@@ -158,8 +157,8 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	}
 }
 
-// explain returns what to do when the connected user may not change roles; missing are
-// the statements that the role needs besides its password.
+// explain returns an error that says what to do if the connected user may not change
+// roles; missing are the statements that the role needs besides its password.
 func (r role) explain(err error, missing []string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != insufficientPrivilege {
@@ -169,6 +168,6 @@ func (r role) explain(err error, missing []string) error {
 	if len(missing) > 0 {
 		needed = "run `" + strings.Join(missing, "; ") + ";`, "
 	}
-	return fmt.Errorf("this user may not change role %s (%s): let an administrator %sgive the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate alone; or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
+	return fmt.Errorf("this user may not change role %s (%s): let an administrator %sgive the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate (of nothing else); or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
 		r.name, refused.Message, needed, r.setting)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestHotPlansByIndex(t *testing.T) {
+func TestHotRoleHasIndexSettings(t *testing.T) {
 	t.Parallel()
-	conn := as(t, sandbox.NewDatabase(t), sandbox.Roles.Hot, sandbox.Roles.HotPassword)
+	conn := connectAs(t, sandbox.NewDatabase(t), sandbox.Roles.Hot, sandbox.Roles.HotPassword)
 	for setting, want := range map[string]string{
 		"plan_cache_mode": "force_custom_plan", "enable_seqscan": "off", "enable_sort": "off", "enable_bitmapscan": "off", "jit": "off",
 		"lock_timeout": "2s", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "10s",
@@ -29,7 +29,7 @@ func TestHotPlansByIndex(t *testing.T) {
 
 func TestRolesHaveSeparatePasswords(t *testing.T) {
 	t.Parallel()
-	o, database, owner := migrated(t)
+	o, database, owner := newMigrated(t)
 	logins := loginsOf(o)
 	for role := range logins {
 		for of, password := range logins {
@@ -48,7 +48,7 @@ func TestRolesHaveSeparatePasswords(t *testing.T) {
 	_, err := migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
 	for role, password := range map[string]string{o.Hot: logins[o.Hot], o.Read: "another"} {
-		as(t, database, role, password)
+		connectAs(t, database, role, password)
 	}
 	_, err = login(t, database, o.Read, before)
 	require.ErrorContains(t, err, "password authentication failed")
@@ -64,27 +64,27 @@ func TestCreateRoleErrors(t *testing.T) {
 		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
 		require.ErrorContains(t, err, "role "+o.Admin+": it does not exist and SENDONCE_ADMIN_PASSWORD is not set")
 	})
-	t.Run("with a password that not every client sends alike", func(t *testing.T) {
+	t.Run("with a password that clients encode differently", func(t *testing.T) {
 		o := newRoles(t)
 		o.ReadPassword = "密码"
 		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
 		require.ErrorContains(t, err, "SENDONCE_READ_PASSWORD: must be of printable ASCII characters")
 	})
-	t.Run("that is the owner", func(t *testing.T) {
+	t.Run("with the name of the owner", func(t *testing.T) {
 		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{Hot: sandbox.Owner, HotPassword: "x"})
 		require.ErrorContains(t, err, "it has all privileges of the owner of the tables: set SENDONCE_HOT_ROLE to another name")
 	})
-	t.Run("by a user that may not make roles", func(t *testing.T) {
+	t.Run("by a user that may not create roles", func(t *testing.T) {
 		o, others := newRoles(t), newRoles(t)
 		database := sandbox.NewEmptyDatabase(t)
 		owner := connect(t, database)
 		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{})
 		require.NoError(t, err)
-		poor := others.Hot
+		unprivileged := others.Hot
 		_, err = owner.Exec(t.Context(), fmt.Sprintf(
-			"CREATE ROLE %s LOGIN PASSWORD 'poor'; GRANT ALL ON SCHEMA public TO %[1]s; GRANT SELECT ON schema_migrations TO %[1]s", poor))
+			"CREATE ROLE %s LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA public TO %[1]s; GRANT SELECT ON schema_migrations TO %[1]s", unprivileged))
 		require.NoError(t, err)
-		conn := as(t, database, poor, "poor")
+		conn := connectAs(t, database, unprivileged, "x")
 		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot, HotPassword: o.HotPassword})
 		require.ErrorContains(t, err, "let an administrator run `CREATE ROLE")
 		require.ErrorContains(t, err, "SET lock_timeout = '2s'")
@@ -94,9 +94,9 @@ func TestCreateRoleErrors(t *testing.T) {
 		_, err = owner.Exec(t.Context(), needed)
 		require.NoError(t, err)
 		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot})
-		require.NoError(t, err, "what an administrator has made is taken as it is")
+		require.NoError(t, err, "a role that an administrator created is used unchanged")
 		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{})
-		require.NoError(t, err, "without roles nothing but its own rights is needed")
+		require.NoError(t, err, "without roles it needs no right to create them")
 	})
 }
 
@@ -125,8 +125,8 @@ func loginsOf(o migrations.Roles) map[string]string {
 	return map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
 }
 
-// migrated is a new database with all tables and new roles, and a session of its owner.
-func migrated(t *testing.T) (o migrations.Roles, database string, owner *pgx.Conn) {
+// newMigrated returns a new database with all tables and new roles, and a session of its owner.
+func newMigrated(t *testing.T) (o migrations.Roles, database string, owner *pgx.Conn) {
 	t.Helper()
 	o = newRoles(t)
 	database = sandbox.NewEmptyDatabase(t)
@@ -144,8 +144,8 @@ func login(t *testing.T, database, role, password string) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(t.Context(), config)
 }
 
-// as is a session of a role.
-func as(t *testing.T, database, role, password string) *pgx.Conn {
+// connectAs returns a session of a role.
+func connectAs(t *testing.T, database, role, password string) *pgx.Conn {
 	t.Helper()
 	conn, err := login(t, database, role, password)
 	require.NoError(t, err)
@@ -158,11 +158,11 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 	o := newRoles(t)
 	database := sandbox.NewEmptyDatabase(t)
 	owner := connect(t, database)
-	temporary := func(change, of string) {
-		_, err := owner.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN EXECUTE format('%s TEMPORARY ON DATABASE %%I %s', current_database()); END $$`, change, of))
+	changeTemporary := func(change, grantee string) {
+		_, err := owner.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN EXECUTE format('%s TEMPORARY ON DATABASE %%I %s', current_database()); END $$`, change, grantee))
 		require.NoError(t, err)
 	}
-	temporary("GRANT", "TO PUBLIC") // as Postgres makes a database
+	changeTemporary("GRANT", "TO PUBLIC") // as Postgres creates databases
 	needed, err := migrations.MissingRevokes(t.Context(), owner)
 	require.NoError(t, err)
 	require.Regexp(t, `REVOKE TEMPORARY ON DATABASE \w+ FROM PUBLIC`, strings.Join(needed, "; "))
@@ -173,13 +173,13 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 	require.Empty(t, needed)
 	logins := loginsOf(o)
 	for role, password := range logins {
-		_, err := as(t, database, role, password).Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
+		_, err := connectAs(t, database, role, password).Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.ErrorContains(t, err, "permission denied to create temporary tables")
 	}
 
-	temporary("GRANT", "TO PUBLIC") // migrate may not revoke it
+	changeTemporary("GRANT", "TO PUBLIC") // as if migrate had no right to revoke it
 	for role, password := range logins {
-		conn := as(t, database, role, password)
+		conn := connectAs(t, database, role, password)
 		_, err := conn.Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.NoError(t, err)
 		require.Equal(t, []string{"public"}, queryStrings(t, conn, `SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = 'callers'::regclass`), role)
@@ -188,12 +188,12 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 
 func TestRoleSettingsAreReset(t *testing.T) {
 	t.Parallel()
-	o, database, owner := migrated(t)
+	o, database, owner := newMigrated(t)
 	const settingsSQL = `SELECT unnest(setconfig) || CASE WHEN setdatabase = 0 THEN '' ELSE ' in the database' END FROM pg_db_role_setting
 		WHERE setrole = $1::regrole ORDER BY 1`
 	before := queryStrings(t, owner, settingsSQL, o.Hot)
 
-	hot := as(t, database, o.Hot, o.HotPassword)
+	hot := connectAs(t, database, o.Hot, o.HotPassword)
 	var err error
 	for _, sql := range []string{
 		"SET synchronous_commit = off", "SET default_transaction_read_only = on", "SET search_path = pg_temp",
@@ -211,16 +211,16 @@ func TestRoleSettingsAreReset(t *testing.T) {
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
 	require.Equal(t, before, queryStrings(t, owner, settingsSQL, o.Hot))
-	conn := as(t, database, o.Hot, o.HotPassword)
+	conn := connectAs(t, database, o.Hot, o.HotPassword)
 	require.Equal(t, []string{"on off 5s"}, queryStrings(t, conn,
 		"SELECT concat_ws(' ', current_setting('synchronous_commit'), current_setting('default_transaction_read_only'), current_setting('statement_timeout'))"))
-	as(t, database, o.Read, o.ReadPassword)
+	connectAs(t, database, o.Read, o.ReadPassword)
 }
 
 func TestMigrateReportsLockHolder(t *testing.T) {
 	t.Parallel()
-	o, database, owner := migrated(t)
-	hot := as(t, database, o.Hot, o.HotPassword)
+	o, database, owner := newMigrated(t)
+	hot := connectAs(t, database, o.Hot, o.HotPassword)
 	_, err := hot.Exec(t.Context(), "SELECT pg_advisory_lock($1)", migrations.LockID)
 	require.NoError(t, err)
 

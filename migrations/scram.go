@@ -16,9 +16,9 @@ const (
 	scramSaltBytes  = 16
 )
 
-// ScramSecret is the form in which Postgres stores a password (RFC 5803). Sent instead of
-// the password, it keeps that out of the server's log. Each login of a client repeats
-// the iterations.
+// ScramSecret returns a password in the form in which Postgres stores it (RFC 5803). It is
+// sent instead of the password, so that the server cannot log the password. A client
+// repeats the iterations at each login.
 func ScramSecret(password string, iterations int) (string, error) {
 	if strings.ContainsFunc(password, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return "", errors.New("must be of printable ASCII characters without spaces")
@@ -29,12 +29,12 @@ func ScramSecret(password string, iterations int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	storedKey := sha256.Sum256(keyed(salted, "Client Key"))
-	text := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, text(salt), text(storedKey[:]), text(keyed(salted, "Server Key"))), nil
+	storedKey := sha256.Sum256(hmacSHA256(salted, "Client Key"))
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, encode(salt), encode(storedKey[:]), encode(hmacSHA256(salted, "Server Key"))), nil
 }
 
-func keyed(key []byte, text string) []byte {
+func hmacSHA256(key []byte, text string) []byte {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(text))
 	return mac.Sum(nil)

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// leastTriggerPassword prevents guessable passwords: the table has a plain SHA-256.
-const leastTriggerPassword = 24
+// minTriggerPasswordLength prevents passwords that can be guessed from the plain SHA-256 in
+// the table.
+const minTriggerPasswordLength = 24
 
 const (
 	addTriggerSQL = `
@@ -27,43 +28,43 @@ VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object
 // EnsureTrigger creates the caller of the trigger, with the role trigger only, and sets
 // its password, which must have at least 24 random characters. It returns the action in
 // operator_actions: caller.create, caller.rotate, or "" if the caller had this password
-// already. A revoked caller becomes valid again with a new password; with its old one
-// it is an error, as is a caller that has other roles.
-func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (did string, err error) {
-	if len(password) < leastTriggerPassword {
-		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", leastTriggerPassword)
+// already. A new password makes a revoked caller valid again. It is an error if a revoked
+// caller has this password already, or if the caller has other roles.
+func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (action string, err error) {
+	if len(password) < minTriggerPasswordLength {
+		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", minTriggerPasswordLength)
 	}
 	hash := sha256.Sum256([]byte(password))
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var id int64
-		did = "caller.create"
+		action = "caller.create"
 		err := tx.QueryRow(ctx, addTriggerSQL, name, hash[:]).Scan(&id)
 		if errors.Is(err, pgx.ErrNoRows) {
 			var roles []string
-			var revoked, same bool
-			if err := tx.QueryRow(ctx, lockTriggerSQL, name, hash[:]).Scan(&id, &roles, &revoked, &same); err != nil {
+			var revoked, samePassword bool
+			if err := tx.QueryRow(ctx, lockTriggerSQL, name, hash[:]).Scan(&id, &roles, &revoked, &samePassword); err != nil {
 				return err
 			}
 			switch {
-			case same && !revoked:
-				did = ""
+			case samePassword && !revoked:
+				action = ""
 				return nil
-			case same:
+			case samePassword:
 				return errors.New("it was revoked: set SENDONCE_TRIGGER_PASSWORD to another password")
 			case !slices.Equal(roles, []string{"trigger"}):
 				return errors.New("there is a caller of this name with other roles than trigger: set SENDONCE_TRIGGER_USER to another name")
 			}
-			did = "caller.rotate"
+			action = "caller.rotate"
 			_, err = tx.Exec(ctx, rotateTriggerSQL, id, hash[:])
 		}
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, logTriggerSQL, id, did, name)
+		_, err = tx.Exec(ctx, logTriggerSQL, id, action, name)
 		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("caller %s of the trigger: %w", name, err)
 	}
-	return did, nil
+	return action, nil
 }

@@ -16,12 +16,12 @@ func TestEnsureTrigger(t *testing.T) {
 	t.Parallel()
 	owner := connect(t, sandbox.NewDatabase(t))
 	first, second := strings.Repeat("a", 24), strings.Repeat("b", 24)
-	for _, step := range []struct{ password, did string }{
+	for _, step := range []struct{ password, action string }{
 		{first, "caller.create"}, {first, ""}, {second, "caller.rotate"}, {second, ""},
 	} {
-		did, err := migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", step.password)
+		action, err := migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", step.password)
 		require.NoError(t, err)
-		require.Equal(t, step.did, did)
+		require.Equal(t, step.action, action)
 	}
 	var roles, queues []string
 	var hash []byte
@@ -49,14 +49,14 @@ func TestEnsureTrigger(t *testing.T) {
 	}
 	_, err = migrations.EnsureTrigger(t.Context(), owner, "wider", second)
 	require.ErrorContains(t, err, "caller wider of the trigger: there is a caller of this name with other roles")
-	did, err := migrations.EnsureTrigger(t.Context(), owner, "wider", first)
-	require.NoError(t, err, "an operator's caller whose password is right stays as it is")
-	require.Empty(t, did)
+	action, err := migrations.EnsureTrigger(t.Context(), owner, "wider", first)
+	require.NoError(t, err, "a caller that has this password already is not changed")
+	require.Empty(t, action)
 	_, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", first)
 	require.ErrorContains(t, err, "caller revoked of the trigger: it was revoked")
-	did, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", second)
+	action, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", second)
 	require.NoError(t, err)
-	require.Equal(t, "caller.rotate", did)
+	require.Equal(t, "caller.rotate", action)
 	var revoked bool
 	require.NoError(t, owner.QueryRow(t.Context(), "SELECT revoked_at IS NOT NULL FROM callers WHERE name = 'revoked'").Scan(&revoked))
 	require.False(t, revoked)
