@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-var update = flag.Bool("update", false, "rewrite what is generated in compose/.env.example")
+var update = flag.Bool("update", false, "rewrite the generated files")
 
 const (
 	ourImage   = "${IMAGE:-sendonce:local}"
@@ -90,36 +90,36 @@ func composeWorkloads(compose object, profile string) (all []workload, wrong []s
 
 func TestComposeMatchesBinary(t *testing.T) {
 	t.Parallel()
-	h, compose := describeBinary(t), readCompose(t)
+	bin, compose := describeBinary(t), readCompose(t)
 	split, wrong := composeWorkloads(compose, "split")
 	require.Empty(t, wrong)
-	require.Empty(t, mismatches(h, split))
+	require.Empty(t, mismatches(bin, split))
 
 	compact, wrong := composeWorkloads(compose, "compact")
 	require.Empty(t, wrong)
 	require.Len(t, compact, 3, "one for all functions, migrate and trigger")
 	for _, w := range compact {
-		require.Empty(t, w.mismatches(h))
+		require.Empty(t, w.mismatches(bin))
 	}
-	require.ElementsMatch(t, h.functions, texts(list(services(compose)["sendonce"], "networks", "front", "aliases")))
+	require.ElementsMatch(t, bin.functions, texts(list(services(compose)["sendonce"], "networks", "front", "aliases")))
 	for _, w := range slices.Concat(split, compact) {
-		require.NoError(t, h.accepts(w), w.name)
+		require.NoError(t, bin.accepts(w), w.name)
 	}
 }
 
 func TestComposeMismatchesAreFound(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for name, c := range map[string]struct {
-		spoil func(all map[string]object, h *binary)
+		spoil func(all map[string]object, bin *binary)
 		want  string
 	}{
-		"a function without a service": {func(_ map[string]object, h *binary) { h.functions = append(slices.Clone(h.functions), "new") }, "new: runs in 0 workloads"},
-		"a service without a function": {func(_ map[string]object, h *binary) { h.functions = h.functions[1:] }, `there is no function "submit"`},
+		"a function without a service": {func(_ map[string]object, bin *binary) { bin.functions = append(slices.Clone(bin.functions), "new") }, "new: runs in 0 workloads"},
+		"a service without a function": {func(_ map[string]object, bin *binary) { bin.functions = bin.functions[1:] }, `there is no function "submit"`},
 		"a misspelt setting":           {func(all map[string]object, _ *binary) { environment(all, "claim")["TASK_EVENT"] = "all" }, "TASK_EVENT is no setting"},
 		"a secret in plain text":       {func(all map[string]object, _ *binary) { environment(all, "claim")["NATS_PASSWORD"] = "x" }, "NATS_PASSWORD is secret"},
-		"a secret that no service has": {func(_ map[string]object, h *binary) {
-			h.settings = append(slices.Clone(h.settings), setting{name: "X", secret: true})
+		"a secret that no service has": {func(_ map[string]object, bin *binary) {
+			bin.settings = append(slices.Clone(bin.settings), setting{name: "X", secret: true})
 		}, "reads the secret X"},
 		"a secret that is not read": {func(all map[string]object, _ *binary) { environment(all, "migrate")["WECHAT_APP_SECRET_FILE"] = "x" }, "migrate: has the secret WECHAT_APP_SECRET and"},
 		"the admin's password in a function": {func(all map[string]object, _ *binary) {
@@ -135,7 +135,7 @@ func TestComposeMismatchesAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			compose, changed := readCompose(t), h
+			compose, changed := readCompose(t), bin
 			c.spoil(services(compose), &changed)
 			all, wrong := composeWorkloads(compose, "split")
 			require.Contains(t, strings.Join(append(wrong, mismatches(changed, all)...), "\n"), c.want)
@@ -161,18 +161,18 @@ func TestUpCreatesEverySecretFile(t *testing.T) {
 	t.Parallel()
 	script, err := os.ReadFile("compose/up")
 	require.NoError(t, err)
-	made := map[string]bool{}
+	created := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(string(script), -1) {
-		made[match[1]] = true
+		created[match[1]] = true
 	}
-	made["basic_auth_password_hash"] = strings.Contains(string(script), "hash=secrets/basic_auth_password_hash\n")
-	for _, u := range bus.Users(bus.StreamAccepted) { // made from the file with the users
-		made["nats_"+u.Name] = true
+	created["basic_auth_password_hash"] = strings.Contains(string(script), "hash=secrets/basic_auth_password_hash\n")
+	for _, u := range bus.Users(bus.StreamAccepted) { // up reads their names from nats-users.conf
+		created["nats_"+u.Name] = true
 	}
 	compose := readCompose(t)
 	for name, secret := range compose["secrets"].(object) {
 		require.Equal(t, "./secrets/"+name, text(secret, "file"))
-		require.True(t, made[name], "up does not create %s", name)
+		require.True(t, created[name], "up does not create %s", name)
 		used := 0
 		for _, s := range services(compose) {
 			if slices.Contains(texts(list(s, "secrets")), name) {
@@ -180,26 +180,26 @@ func TestUpCreatesEverySecretFile(t *testing.T) {
 			}
 		}
 		require.Positive(t, used, "no service has %s", name)
-		delete(made, name)
+		delete(created, name)
 	}
-	require.Equal(t, map[string]bool{"nats_operator": true, "basic_auth_password": true}, made, "the rest is for operators")
+	require.Equal(t, map[string]bool{"nats_operator": true, "basic_auth_password": true}, created, "no service needs these, only operators")
 }
 
-// networksOf returns the networks of a service with its options there.
+// networksOf returns the networks of a service, with the options of the service in each.
 func networksOf(s object) map[string]object {
 	all := map[string]object{}
 	for _, name := range texts(list(s, "networks")) {
 		all[name] = nil
 	}
 	if named, ok := s["networks"].(object); ok {
-		for name, has := range named {
-			all[name], _ = has.(object)
+		for name, options := range named {
+			all[name], _ = options.(object)
 		}
 	}
 	return all
 }
 
-// externalNetworks lists the services in each network that reaches other hosts.
+// externalNetworks lists the services in each network from which other hosts can be reached.
 func externalNetworks(compose object) map[string][]string {
 	out := map[string][]string{}
 	for name, s := range services(compose) {
@@ -219,7 +219,7 @@ func TestExternalNetworks(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
 	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, externalNetworks(compose),
-		"sendonce is all functions, in the profile compact")
+		"sendonce runs all functions in the profile compact")
 	compose["networks"].(object)["front"] = object{}
 	require.Contains(t, externalNetworks(compose), "front")
 }
@@ -229,7 +229,7 @@ func TestOnlyGatewayIsTrusted(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
 	gateway := withDefaults(text(networksOf(services(compose)["gateway"])["front"], "ipv4_address"))
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for _, profile := range []string{"split", "compact"} {
 		all, _ := composeWorkloads(compose, profile)
 		for _, w := range all {
@@ -245,8 +245,8 @@ func TestOnlyGatewayIsTrusted(t *testing.T) {
 	require.NoError(t, err)
 	others, err := netip.ParsePrefix(withDefaults(text(network, "ip_range")))
 	require.NoError(t, err)
-	require.True(t, subnet.Contains(address) && !others.Contains(address), "no other container gets %s", address)
-	require.Less(t, len(h.functions)+3, 1<<(32-others.Bits()))
+	require.True(t, subnet.Contains(address) && !others.Contains(address), "another container could get the address %s", address)
+	require.Less(t, len(bin.functions)+3, 1<<(32-others.Bits()))
 }
 
 func TestComposeServiceLimits(t *testing.T) {
@@ -265,8 +265,8 @@ func TestComposeServiceLimits(t *testing.T) {
 			require.Equal(t, []string{"ALL"}, texts(list(s, "cap_drop")), name)
 		}
 		if text(s, "image") == ourImage {
-			require.Equal(t, "30s", text(s, "stop_grace_period"), "more than SENDONCE_DRAIN_TIMEOUT")
-			require.Equal(t, ".env", text(s, "env_file"), "several functions read one setting, such as SENDONCE_OUTGOING_NETWORKS")
+			require.Equal(t, "30s", text(s, "stop_grace_period"), "must be longer than SENDONCE_DRAIN_TIMEOUT")
+			require.Equal(t, ".env", text(s, "env_file"), "settings such as SENDONCE_OUTGOING_NETWORKS must be the same for all functions")
 		}
 		if name != "gateway" {
 			require.Empty(t, list(s, "ports"), "%s must not be reachable from outside", name)
@@ -276,16 +276,16 @@ func TestComposeServiceLimits(t *testing.T) {
 
 func TestComposeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
-	h, compose := describeBinary(t), readCompose(t)
+	bin, compose := describeBinary(t), readCompose(t)
 	match := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(text(services(compose)["postgres"], "command"))
 	require.NotNil(t, match)
 	limit, err := strconv.Atoi(match[1])
 	require.NoError(t, err)
-	i := slices.IndexFunc(h.settings, func(s setting) bool { return s.name == "SENDONCE_DATABASE_MAX_CONNS" })
-	each, err := strconv.Atoi(h.settings[i].def)
+	i := slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == "SENDONCE_DATABASE_MAX_CONNS" })
+	perRole, err := strconv.Atoi(bin.settings[i].def)
 	require.NoError(t, err)
 	const roles, spare = 2, 20
-	require.LessOrEqual(t, len(h.functions)*each*roles+spare, limit)
+	require.LessOrEqual(t, len(bin.functions)*perRole*roles+spare, limit)
 }
 
 const (
@@ -295,18 +295,18 @@ const (
 
 func TestExampleEnvironment(t *testing.T) {
 	t.Parallel()
-	h, compose := describeBinary(t), readCompose(t)
-	here := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // set by the image
+	bin, compose := describeBinary(t), readCompose(t)
+	alreadySet := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // by the image
 	for _, s := range services(compose) {
 		if text(s, "image") == ourImage {
 			for name := range s["environment"].(object) {
-				here[name] = true
+				alreadySet[name] = true
 			}
 		}
 	}
 	var b strings.Builder
-	for _, s := range h.settings {
-		if s.secret || here[s.name] {
+	for _, s := range bin.settings {
+		if s.secret || alreadySet[s.name] {
 			continue
 		}
 		fmt.Fprintf(&b, "\n# %s", s.meaning)
@@ -335,13 +335,13 @@ func TestExampleEnvironment(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
 		listed[match[1]] = true
 	}
-	require.Equal(t, used, listed, "the variables of compose.yaml; they are not settings, so they must not have the prefixes of settings")
+	require.Equal(t, used, listed, "the example must list the variables of compose.yaml; they must not have the prefixes of settings")
 	for name := range listed {
 		require.NotRegexp(t, "^(SENDONCE|APP|BASIC_AUTH|TWO_PHASE|WECHAT)_", name)
 	}
 }
 
-// gateway returns the routes of the Caddyfile.
+// gateway returns a function that routes a path like the Caddyfile: to a function, or to "" for none.
 func gateway(t *testing.T) func(path string) string {
 	t.Helper()
 	content, err := os.ReadFile("compose/Caddyfile")
@@ -373,18 +373,18 @@ func TestGatewayGracePeriod(t *testing.T) {
 	content, err := os.ReadFile("compose/Caddyfile")
 	require.NoError(t, err)
 	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindSubmatch(content)
-	require.NotNil(t, match, "without it an open stream delays the end without limit")
-	takes, err := time.ParseDuration(string(match[1]))
+	require.NotNil(t, match, "without it an open stream delays the shutdown without limit")
+	gracePeriod, err := time.ParseDuration(string(match[1]))
 	require.NoError(t, err)
-	grace, err := time.ParseDuration(text(services(readCompose(t))["gateway"], "stop_grace_period"))
+	stopGracePeriod, err := time.ParseDuration(text(services(readCompose(t))["gateway"], "stop_grace_period"))
 	require.NoError(t, err)
-	require.Less(t, takes, grace)
+	require.Less(t, gracePeriod, stopGracePeriod)
 }
 
 func TestComposeGatewayRoutes(t *testing.T) {
 	t.Parallel()
-	h, routeOf := describeBinary(t), gateway(t)
-	require.Empty(t, wrongRoutes(h, routeOf))
-	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
-	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, wrongRoutes(h, routeOf))
+	bin, routeOf := describeBinary(t), gateway(t)
+	require.Empty(t, wrongRoutes(bin, routeOf))
+	bin.calls = append(bin.calls, call{function: "new", path: "/api/v1/new"})
+	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, wrongRoutes(bin, routeOf))
 }

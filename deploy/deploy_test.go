@@ -27,9 +27,9 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 // object is a node of a YAML file.
 type object = map[string]any
 
-// binary is the binary, with what it lists about itself.
+// binary is the built sendonce, with the functions, calls and settings that it prints.
 type binary struct {
-	bin       string
+	path      string
 	functions []string
 	calls     []call
 	settings  []setting
@@ -49,52 +49,52 @@ type setting struct {
 }
 
 var (
-	describing sync.Mutex
-	described  *binary
+	describeMutex sync.Mutex
+	described     *binary
 )
 
-// describeBinary runs the binary once for all tests, which do not change what it returns.
+// describeBinary builds and runs the binary once for all tests. They must not change the result.
 func describeBinary(t *testing.T) binary {
 	t.Helper()
-	describing.Lock()
-	defer describing.Unlock()
+	describeMutex.Lock()
+	defer describeMutex.Unlock()
 	if described == nil {
-		h := newBinary(t)
-		described = &h
+		bin := newBinary(t)
+		described = &bin
 	}
 	return *described
 }
 
 func newBinary(t *testing.T) binary {
 	t.Helper()
-	h := binary{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce")}
-	for _, row := range h.table(t, "routes") {
+	bin := binary{path: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce")}
+	for _, row := range bin.table(t, "routes") {
 		method, path, _ := strings.Cut(row[1], " ")
-		h.calls = append(h.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
-		if !slices.Contains(h.functions, row[0]) {
-			h.functions = append(h.functions, row[0])
+		bin.calls = append(bin.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
+		if !slices.Contains(bin.functions, row[0]) {
+			bin.functions = append(bin.functions, row[0])
 		}
 	}
-	h.functions = append(h.functions, "exporter") // which a gateway must not route
-	for _, row := range h.table(t, "config") {
+	bin.functions = append(bin.functions, "exporter") // not in routes: a gateway must not route it
+	for _, row := range bin.table(t, "config") {
 		s := setting{name: row[0], def: row[1], meaning: row[2]}
 		s.secret = strings.Contains(s.meaning, "`"+s.name+"_FILE`")
 		if row[3] != "all" {
 			s.readBy = strings.Split(row[3], ", ")
 		}
-		h.settings = append(h.settings, s)
+		bin.settings = append(bin.settings, s)
 	}
-	require.Greater(t, len(h.functions), 10)
-	require.Greater(t, len(h.settings), 40)
-	// What a test appends is not seen by others.
-	h.functions, h.calls, h.settings = slices.Clip(h.functions), slices.Clip(h.calls), slices.Clip(h.settings)
-	return h
+	require.Greater(t, len(bin.functions), 10)
+	require.Greater(t, len(bin.settings), 40)
+	// Without spare capacity, an append in one test does not change what other tests read.
+	bin.functions, bin.calls, bin.settings = slices.Clip(bin.functions), slices.Clip(bin.calls), slices.Clip(bin.settings)
+	return bin
 }
 
 // table returns the cells of the Markdown table that a command prints, unquoted.
-func (h binary) table(t *testing.T, command string) [][]string {
+func (bin binary) table(t *testing.T, command string) [][]string {
 	t.Helper()
-	out, err := h.run(nil, command)
+	out, err := bin.run(nil, command)
 	require.NoError(t, err)
 	var rows [][]string
 	for line := range strings.Lines(out) {
@@ -111,8 +111,8 @@ func (h binary) table(t *testing.T, command string) [][]string {
 }
 
 // run runs the binary with env as its whole environment and returns its output.
-func (h binary) run(env []string, args ...string) (string, error) {
-	cmd := exec.Command(h.bin, args...)
+func (bin binary) run(env []string, args ...string) (string, error) {
+	cmd := exec.Command(bin.path, args...)
 	cmd.Env = append([]string{"PATH="}, env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -133,28 +133,28 @@ type workload struct {
 
 // wrongUser reports a workload that does not log in to NATS as its own user.
 func (w workload) wrongUser() []string {
-	wants := cmp.Or(w.function, w.command, bus.UserAll)
+	want := cmp.Or(w.function, w.command, bus.UserAll)
 	if w.command == "migrate" {
-		wants = ""
+		want = ""
 	}
-	if has := w.env["NATS_USER"]; has != wants {
-		return []string{fmt.Sprintf("%s: is the user %s of NATS, not %s", w.name, has, wants)}
+	if got := w.env["NATS_USER"]; got != want {
+		return []string{fmt.Sprintf("%s: is the user %s of NATS, not %s", w.name, got, want)}
 	}
 	return nil
 }
 
-// plainSecrets are secret because they can contain a password; here the passwords are elsewhere.
+// plainSecrets are secret settings that a manifest may contain: they are URLs, here without a password.
 var plainSecrets = []string{"NATS_URL", "DATABASE_URL"}
 
-// mismatches lists what workloads lack for the binary, and what they have without need.
-func mismatches(h binary, workloads []workload) []string {
+// mismatches lists the functions, settings and secrets that workloads lack or should not have.
+func mismatches(bin binary, workloads []workload) []string {
 	var wrong []string
 	found := map[string]int{}
 	for _, w := range workloads {
 		found[w.function+w.command]++
-		wrong = append(wrong, w.mismatches(h)...)
+		wrong = append(wrong, w.mismatches(bin)...)
 	}
-	for _, name := range append([]string{"migrate", "trigger"}, h.functions...) {
+	for _, name := range append([]string{"migrate", "trigger"}, bin.functions...) {
 		if found[name] != 1 {
 			wrong = append(wrong, fmt.Sprintf("%s: runs in %d workloads", name, found[name]))
 		}
@@ -162,19 +162,19 @@ func mismatches(h binary, workloads []workload) []string {
 	return wrong
 }
 
-// The functions have a hash of the admin's password; no workload has the password.
+// The functions get a hash of the admin's password; no workload gets the password.
 const (
 	adminPassword = "BASIC_AUTH_PASSWORD"
 	adminHash     = "BASIC_AUTH_PASSWORD_HASH"
 )
 
-// mismatches lists what one workload lacks or has without need.
-func (w workload) mismatches(h binary) []string {
-	wrong := w.unknown(h)
-	if w.function != "" && !slices.Contains(h.functions, w.function) {
+// mismatches lists the settings and secrets that one workload lacks or should not have.
+func (w workload) mismatches(bin binary) []string {
+	wrong := w.unknown(bin)
+	if w.function != "" && !slices.Contains(bin.functions, w.function) {
 		wrong = append(wrong, fmt.Sprintf("%s: there is no function %q", w.name, w.function))
 	}
-	for _, s := range h.settings {
+	for _, s := range bin.settings {
 		if has, needs := slices.Contains(w.secrets, s.name), w.needs(s); has && !needs {
 			wrong = append(wrong, fmt.Sprintf("%s: has the secret %s and does not read it", w.name, s.name))
 		} else if needs && !has {
@@ -184,28 +184,28 @@ func (w workload) mismatches(h binary) []string {
 	return wrong
 }
 
-// unknown lists the settings that the binary does not have.
-func (w workload) unknown(h binary) []string {
+// unknown lists settings that the binary does not have, and secret ones in plain text.
+func (w workload) unknown(bin binary) []string {
 	var wrong []string
 	for name := range w.env {
-		i := slices.IndexFunc(h.settings, func(s setting) bool { return s.name == name })
+		i := slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == name })
 		switch {
 		case name == "GOMEMLIMIT":
 		case i < 0:
 			wrong = append(wrong, fmt.Sprintf("%s: %s is no setting", w.name, name))
-		case h.settings[i].secret && !slices.Contains(plainSecrets, name):
+		case bin.settings[i].secret && !slices.Contains(plainSecrets, name):
 			wrong = append(wrong, fmt.Sprintf("%s: %s is secret and is in the file", w.name, name))
 		}
 	}
 	for _, name := range w.secrets {
-		if !slices.ContainsFunc(h.settings, func(s setting) bool { return s.name == name && s.secret }) {
+		if !slices.ContainsFunc(bin.settings, func(s setting) bool { return s.name == name && s.secret }) {
 			wrong = append(wrong, fmt.Sprintf("%s: %s is no secret setting", w.name, name))
 		}
 	}
 	return wrong
 }
 
-// needs is whether a workload must have a secret; otherwise it must not.
+// needs reports whether a workload must have a setting as a secret; otherwise it must not.
 func (w workload) needs(s setting) bool {
 	switch {
 	case !s.secret || slices.Contains(plainSecrets, s.name):
@@ -226,12 +226,12 @@ func (w workload) needs(s setting) bool {
 	return slices.Contains(s.readBy, w.function)
 }
 
-// accepts runs the binary with the settings of a workload, which it checks at its start.
-func (h binary) accepts(w workload) error {
+// accepts runs the binary with the settings of a workload; it rejects wrong settings at its start.
+func (bin binary) accepts(w workload) error {
 	env := []string{}
 	for name, value := range w.env {
 		if name == "NATS_CA" {
-			value = h.bin // any file; it is read when NATS is called
+			value = bin.path // any file: only a connection to NATS reads it
 		}
 		env = append(env, name+"="+value)
 	}
@@ -247,20 +247,20 @@ func (h binary) accepts(w workload) error {
 		}
 		env = append(env, name+"="+value)
 	}
-	_, err := h.run(env, "routes")
+	_, err := bin.run(env, "routes")
 	return err
 }
 
 // wrongRoutes compares the routes of a gateway with every path of the binary. routeOf
 // returns the function that a path is routed to, "" for none.
-func wrongRoutes(h binary, routeOf func(path string) string) []string {
+func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 	var wrong []string
 	want := func(path, function string) {
 		if got := routeOf(path); got != function {
 			wrong = append(wrong, fmt.Sprintf("%s goes to %q, not to %q", path, got, function))
 		}
 	}
-	for _, c := range h.calls {
+	for _, c := range bin.calls {
 		if slices.Contains(c.roles, "trigger") {
 			want(c.path, "") // the trigger does not use the gateway
 			continue

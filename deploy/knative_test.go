@@ -16,9 +16,10 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// cluster is the objects of one overlay.
+// cluster lists the objects of one overlay.
 type cluster []object
 
+// of returns the objects of a kind, such as "apps/v1 Deployment".
 func (c cluster) of(kind string) cluster {
 	return slices.DeleteFunc(slices.Clone(c), func(o object) bool { return text(o, "apiVersion")+" "+text(o, "kind") != kind })
 }
@@ -39,7 +40,7 @@ const (
 	networkPolicy  = "networking.k8s.io/v1 NetworkPolicy"
 )
 
-// ours are the objects whose pods run our image.
+// ours returns the objects whose pods run our image.
 func (c cluster) ours() cluster {
 	return slices.Concat(c.of(knativeService), c.of(deployment), c.of(job))
 }
@@ -91,54 +92,54 @@ func (c cluster) workloads() (all []workload, wrong []string) {
 
 func TestKnativeMatchesBinary(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
 		all, wrong := cluster(render(t, dir)).workloads()
 		require.Empty(t, wrong, dir)
-		require.Empty(t, mismatches(h, all), dir)
+		require.Empty(t, mismatches(bin, all), dir)
 		for _, w := range all {
-			require.NoError(t, h.accepts(w), w.name)
+			require.NoError(t, bin.accepts(w), w.name)
 		}
 	}
 }
 
 func TestKnativeMismatchesAreFound(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	read := func() cluster { return render(t, "knative/overlays/production") }
-	mismatchesOf := func(c cluster, h binary) string {
+	mismatchesOf := func(c cluster, bin binary) string {
 		all, wrong := c.workloads()
-		return strings.Join(append(wrong, mismatches(h, all)...), "\n")
+		return strings.Join(append(wrong, mismatches(bin, all)...), "\n")
 	}
-	more := h
-	more.functions = append(slices.Clone(h.functions), "new")
+	more := bin
+	more.functions = append(slices.Clone(bin.functions), "new")
 	require.Contains(t, mismatchesOf(read(), more), "new: runs in 0 workloads")
-	more = h
-	more.settings = append(slices.Clone(h.settings), setting{name: "NEW", secret: true, readBy: []string{"claim"}})
+	more = bin
+	more.settings = append(slices.Clone(bin.settings), setting{name: "NEW", secret: true, readBy: []string{"claim"}})
 	require.Contains(t, mismatchesOf(read(), more), "claim: reads the secret NEW")
 	c := read()
 	c.of(configMap).named("sendonce")["data"].(object)["SENDONCE_NATS_REPLICA"] = "3"
-	require.Contains(t, mismatchesOf(c, h), "SENDONCE_NATS_REPLICA is no setting")
+	require.Contains(t, mismatchesOf(c, bin), "SENDONCE_NATS_REPLICA is no setting")
 	require.Contains(t, mismatchesOf(c[1:], more), "reads the secret NEW")
 }
 
 // The Secrets of both overlays have the keys that are read, and no others.
 func TestSecretKeys(t *testing.T) {
 	t.Parallel()
-	for dir, have := range map[string]cluster{
+	for dir, secrets := range map[string]cluster{
 		"knative/overlays/local":      cluster(render(t, "knative/overlays/local")).of("v1 Secret"),
 		"knative/overlays/production": append(readYAML(t, "knative/overlays/production/secrets.example.yaml"), natsSecrets(t)...),
 	} {
-		given, read := map[string]bool{}, map[string]bool{}
-		for _, secret := range have {
+		stored, read := map[string]bool{}, map[string]bool{}
+		for _, secret := range secrets {
 			for key := range secret["stringData"].(object) {
-				given[text(secret, "metadata", "name")+"/"+key] = true
+				stored[text(secret, "metadata", "name")+"/"+key] = true
 			}
 		}
 		all := cluster(render(t, dir))
 		walk([]object(all), func(o object) {
 			ref, _ := o["secretKeyRef"].(object)
-			if key := text(ref, "name") + "/" + text(ref, "key"); ref != nil && (ref["optional"] != true || given[key]) {
+			if key := text(ref, "name") + "/" + text(ref, "key"); ref != nil && (ref["optional"] != true || stored[key]) {
 				read[key] = true
 			}
 		})
@@ -154,15 +155,15 @@ func TestSecretKeys(t *testing.T) {
 				}
 			}
 		})
-		for _, people := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
-			delete(given, people) // no pod has them
+		for _, operatorKey := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
+			delete(stored, operatorKey) // no pod reads it
 		}
 		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
 			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
 			read[name+"/username"], read[name+"/password"] = true, true
 			require.Equal(t, name, text(o, "spec", "managed", "roles", 0, "passwordSecret", "name"))
 		}
-		require.Equal(t, read, given, dir)
+		require.Equal(t, read, stored, dir)
 	}
 }
 
@@ -184,7 +185,8 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// httpRoute returns the routes of the HTTPRoute: Exact first, then the longest prefix.
+// httpRoute returns a function that routes a path like the HTTPRoute: an Exact match first, then the
+// longest prefix.
 func (c cluster) httpRoute(t *testing.T) func(path string) string {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
@@ -215,15 +217,15 @@ func (c cluster) httpRoute(t *testing.T) func(path string) string {
 
 func TestHTTPRoute(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
-		require.Empty(t, wrongRoutes(h, c.httpRoute(t)), dir)
+		require.Empty(t, wrongRoutes(bin, c.httpRoute(t)), dir)
 		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
 		require.Equal(t, "sendonce", text(from, "namespace"))
 	}
-	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
-	require.Len(t, wrongRoutes(h, cluster(render(t, "knative/base")).httpRoute(t)), 1)
+	bin.calls = append(bin.calls, call{function: "new", path: "/api/v1/new"})
+	require.Len(t, wrongRoutes(bin, cluster(render(t, "knative/base")).httpRoute(t)), 1)
 }
 
 func TestKnativeServiceFields(t *testing.T) {
@@ -244,14 +246,14 @@ func TestKnativeServiceFields(t *testing.T) {
 			switch {
 			case name == "exporter":
 				require.Equal(t, 1, least, "Prometheus scrapes its pod")
-				require.Equal(t, 1, most, "each would show the same")
+				require.Equal(t, 1, most, "all pods would report the same values")
 			case name != "claim" || strings.HasSuffix(dir, "local"):
 				require.Zero(t, least, "%s does not scale to zero", name)
 			}
 			require.Equal(t, "cluster-local", text(o, "metadata", "labels", "networking.knative.dev/visibility"))
 			spec := at(template, "spec")
-			for _, refused := range []string{"nodeSelector", "affinity", "tolerations", "initContainers", "hostNetwork", "dnsPolicy", "topologySpreadConstraints"} {
-				require.NotContains(t, spec, refused, "%s: Knative accepts it only behind a feature flag", name)
+			for _, gated := range []string{"nodeSelector", "affinity", "tolerations", "initContainers", "hostNetwork", "dnsPolicy", "topologySpreadConstraints"} {
+				require.NotContains(t, spec, gated, "%s: Knative accepts it only behind a feature flag", name)
 			}
 			concurrency, timeout := number(t, spec, "containerConcurrency"), number(t, spec, "timeoutSeconds")
 			require.True(t, concurrency >= 1 && concurrency <= 1000, name)
@@ -262,12 +264,12 @@ func TestKnativeServiceFields(t *testing.T) {
 				require.Less(t, longest, time.Duration(timeout)*time.Second)
 			}
 			container := at(spec, "containers", 0)
-			require.Equal(t, "sendonce", text(container, "envFrom", 0, "configMapRef", "name"), "several functions read one setting, such as SENDONCE_OUTGOING_NETWORKS")
+			require.Equal(t, "sendonce", text(container, "envFrom", 0, "configMapRef", "name"), "settings such as SENDONCE_OUTGOING_NETWORKS must be the same for all functions")
 			require.Equal(t, "true", text(container, "securityContext", "runAsNonRoot"))
 			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
 			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
 			require.Equal(t, "/healthz", text(container, "readinessProbe", "httpGet", "path"))
-			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: with a period Knative would probe once in it, not until it is ready", name)
+			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: with a period Knative would probe only once in each period during the start", name)
 			require.Equal(t, "/healthz", text(container, "livenessProbe", "httpGet", "path"))
 		}
 	}
@@ -285,40 +287,40 @@ func number(t *testing.T, node any, path ...any) int {
 	return n
 }
 
-// All pods at their maximum need no more connections than there are.
+// The maximum number of pods must not need more connections than Postgres accepts.
 func TestKnativeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
 	// Every function logs in as two roles, and admin, console and sweep each as a third one with
 	// few connections (store.rareConns).
-	const roles, rare, spare = 2, 2, 30
+	const roles, rareConns, spare = 2, 2, 30
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
 		settings := c.of(configMap).named("sendonce")["data"]
-		pods, seldom := 0, 0
+		pods, thirdRole := 0, 0 // thirdRole counts connections
 		for _, o := range c.of(knativeService) {
 			pods += scale(t, o, "max")
 			if name := text(o, "metadata", "name"); name == "admin" || name == "console" || name == "sweep" {
-				seldom += scale(t, o, "max") * rare
+				thirdRole += scale(t, o, "max") * rareConns
 			}
 		}
-		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + seldom
+		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + thirdRole
 		poolers := c.of("postgresql.cnpg.io/v1 Pooler")
 		require.Equal(t, strconv.FormatBool(len(poolers) > 0), text(settings, "SENDONCE_DATABASE_POOLER"), dir)
 		if len(poolers) == 0 {
 			limit := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(fmt.Sprint(list(c.of(statefulSet).named("postgres"), "spec", "template", "spec", "containers", 0, "args")))
 			require.NotNil(t, limit, dir)
-			have, err := strconv.Atoi(limit[1])
+			maxConnections, err := strconv.Atoi(limit[1])
 			require.NoError(t, err)
-			require.LessOrEqual(t, needed+spare, have, dir)
+			require.LessOrEqual(t, needed+spare, maxConnections, dir)
 			continue
 		}
 		pooler := poolers[0]
 		instances := number(t, pooler, "spec", "instances")
 		bouncer := at(pooler, "spec", "pgbouncer")
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
-		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share its sessions")
-		require.LessOrEqual(t, needed, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "also with one pooler down")
-		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + seldom
+		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share the sessions of the pooler")
+		require.LessOrEqual(t, needed, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "must suffice with one pooler down")
+		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + thirdRole
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
 		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
 	}
@@ -343,7 +345,7 @@ func TestProductionIsReplicated(t *testing.T) {
 		require.Equal(t, "any", text(postgres, "postgresql", "synchronous", "method"))
 		require.Equal(t, "required", text(postgres, "postgresql", "synchronous", "dataDurability"))
 		require.Equal(t, "on", text(postgres, "postgresql", "parameters", "synchronous_commit"))
-		require.Greater(t, number(t, postgres, "instances"), number(t, postgres, "postgresql", "synchronous", "number")+1, "commits go on without one standby")
+		require.Greater(t, number(t, postgres, "instances"), number(t, postgres, "postgresql", "synchronous", "number")+1, "commits must not wait when one standby is down")
 		require.Equal(t, "true", text(postgres, "managed", "roles", 0, "createrole"))
 		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
 		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
@@ -358,7 +360,7 @@ func TestProductionIsReplicated(t *testing.T) {
 	require.NotContains(t, migrate, "pooler", "its advisory lock belongs to a session")
 }
 
-const nodeCache = "169.254.20.10/32" // of names
+const nodeCache = "169.254.20.10/32" // NodeLocal DNSCache
 
 func TestEgressPolicies(t *testing.T) {
 	t.Parallel()
@@ -379,28 +381,29 @@ func TestEgressPolicies(t *testing.T) {
 	}
 }
 
-// A compromised deliver cannot reach the addresses that deliver refuses to call. NAT64 embeds an IPv4 address in the last 32 bits of one of IPv6.
+// The policy must deny a compromised deliver the addresses that deliver itself refuses to call. NAT64 embeds an IPv4 address
+// in the last 32 bits of an IPv6 address.
 func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
-	wants := map[string][]string{}
+	want := map[string][]string{}
 	for _, p := range outgoing.NonPublicNetworks {
 		if p.Addr().Is6() {
-			wants["::/0"] = append(wants["::/0"], p.String())
+			want["::/0"] = append(want["::/0"], p.String())
 			continue
 		}
 		mapped, v4 := nat64.Addr().As16(), p.Addr().As4()
 		copy(mapped[12:], v4[:])
-		wants["0.0.0.0/0"] = append(wants["0.0.0.0/0"], p.String())
-		wants[nat64.String()] = append(wants[nat64.String()], netip.PrefixFrom(netip.AddrFrom16(mapped), nat64.Bits()+p.Bits()).String())
+		want["0.0.0.0/0"] = append(want["0.0.0.0/0"], p.String())
+		want[nat64.String()] = append(want[nat64.String()], netip.PrefixFrom(netip.AddrFrom16(mapped), nat64.Bits()+p.Bits()).String())
 	}
 	for _, dir := range overlays(t) {
 		policy := cluster(render(t, dir)).of(networkPolicy).named("outgoing")
-		has := map[string][]string{}
+		got := map[string][]string{}
 		for _, peer := range list(at(policy, "spec", "egress", 0), "to") {
-			has[text(peer, "ipBlock", "cidr")] = texts(list(peer, "ipBlock", "except"))
+			got[text(peer, "ipBlock", "cidr")] = texts(list(peer, "ipBlock", "except"))
 		}
-		require.Equal(t, wants, has, dir)
+		require.Equal(t, want, got, dir)
 	}
 }
 
@@ -411,7 +414,7 @@ func TestSelectorsMatchPods(t *testing.T) {
 		var pods []object // the labels of each kind of pod
 		for _, o := range slices.Concat(c.ours(), c.of(statefulSet)) {
 			labels := clone(at(o, "spec", "template", "metadata", "labels")).(object)
-			labels["serving.knative.dev/service"] = text(o, "metadata", "name") // as Knative adds
+			labels["serving.knative.dev/service"] = text(o, "metadata", "name") // Knative adds it
 			pods = append(pods, labels)
 			account := text(o, "spec", "template", "spec", "serviceAccountName")
 			require.True(t, account == "" || c.of("v1 ServiceAccount").named(account) != nil, account)
@@ -433,13 +436,13 @@ func TestSelectorsMatchPods(t *testing.T) {
 	}
 }
 
-// selects is whether a selector of labels, or the plain map of a Service, matches.
+// selects reports whether a label selector, or the plain map of a Service, matches.
 func selects(selector, labels object) bool {
-	expressions, byLabels := list(selector, "matchExpressions"), selector
+	expressions, matchLabels := list(selector, "matchExpressions"), selector
 	if _, wrapped := selector["matchLabels"]; wrapped || expressions != nil {
-		byLabels, _ = selector["matchLabels"].(object)
+		matchLabels, _ = selector["matchLabels"].(object)
 	}
-	for name, value := range byLabels {
+	for name, value := range matchLabels {
 		if labels[name] != value {
 			return false
 		}
@@ -449,7 +452,7 @@ func selects(selector, labels object) bool {
 
 func TestPingSources(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	all := cluster(render(t, "knative/overlays/eventing")).of("sources.knative.dev/v1 PingSource")
 	require.Len(t, all, 2)
 	for _, o := range all {
@@ -457,12 +460,12 @@ func TestPingSources(t *testing.T) {
 		require.NoError(t, err)
 		name := text(o, "metadata", "name")
 		require.Equal(t, name+".sendonce.svc.cluster.local", sink.Host)
-		i := slices.IndexFunc(h.calls, func(c call) bool { return c.path == sink.Path && c.function == name })
+		i := slices.IndexFunc(bin.calls, func(c call) bool { return c.path == sink.Path && c.function == name })
 		require.GreaterOrEqual(t, i, 0, sink.Path)
 		every := regexp.MustCompile(`/(\d+) \* \* \* \*$`).FindStringSubmatch(text(o, "spec", "schedule"))
 		require.NotNil(t, every)
 		minutes, err := strconv.Atoi(every[1])
 		require.NoError(t, err)
-		require.Greater(t, time.Duration(minutes)*time.Minute, 2*time.Minute, "the stable window and the retention of a pod")
+		require.Greater(t, time.Duration(minutes)*time.Minute, 2*time.Minute, "else the function never scales to zero: stable window and retention of the last pod")
 	}
 }

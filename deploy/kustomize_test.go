@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// kustomization is the parts of a kustomization that must match an object.
+// kustomization is the part of a kustomization.yaml that must match objects.
 type kustomization struct {
 	Resources []string `yaml:"resources"`
 	Images    []struct {
@@ -72,7 +72,7 @@ func (k kustomization) unmatched(before []object, patch func(path string) []oper
 	return wrong
 }
 
-// steps are the names and indexes of the path.
+// steps returns the names and indexes of the path, as at takes them.
 func (o operation) steps() (steps []any) {
 	for part := range strings.SplitSeq(strings.TrimPrefix(o.Path, "/"), "/") {
 		if index, err := strconv.Atoi(part); err == nil {
@@ -108,7 +108,7 @@ func kustomize(ctx context.Context, dir string) ([]byte, error) {
 
 var rendered sync.Map // of func() ([]object, error), by folder
 
-// render returns the objects of a folder, which is rendered and parsed once. The test may change them.
+// render returns a copy of the objects of a folder, which is rendered and parsed once.
 func render(t *testing.T, dir string) (objects []object) {
 	t.Helper()
 	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]object, error) {
@@ -149,7 +149,7 @@ func id(o object) string {
 	return strings.Join([]string{text(o, "apiVersion"), text(o, "kind"), text(o, "metadata", "namespace"), text(o, "metadata", "name")}, " ")
 }
 
-// overlays are the folders that may be applied.
+// overlays returns the folders that can be applied to a cluster.
 func overlays(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob("knative/overlays/*")

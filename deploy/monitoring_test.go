@@ -31,7 +31,7 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// alertNames are in the order of alerts.yaml.
+// alertNames returns the names in the order of alerts.yaml.
 func alertNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, found := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(readFile(t, monitoring+"alerts.yaml"), -1) {
@@ -70,23 +70,23 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(readFile(t, monitoring+"dashboard.json")), &dashboard))
-	taken, ids := map[[2]int]string{}, map[int]bool{}
+	titles, ids := map[[2]int]string{}, map[int]bool{} // titles by cell of the grid
 	for _, p := range dashboard.Panels {
-		require.False(t, ids[p.ID], "%s: its id is taken", p.Title)
+		require.False(t, ids[p.ID], "%s: another panel has this id", p.Title)
 		ids[p.ID] = true
 		require.Equal(t, p.Type != "row", len(p.Targets) > 0, p.Title)
 		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
 		for x := range p.GridPos.W {
 			for y := range p.GridPos.H {
-				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
-				require.Empty(t, taken[at], "%s covers another panel", p.Title)
-				taken[at] = p.Title
+				cell := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				require.Empty(t, titles[cell], "%s covers another panel", p.Title)
+				titles[cell] = p.Title
 			}
 		}
 	}
 }
 
-// ruleHead stands before the rules of alerts.yaml.
+// ruleHead precedes the rules of alerts.yaml in the PrometheusRule.
 const ruleHead = `# deploy/monitoring/alerts.yaml for the Prometheus Operator; make golden writes it.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -109,7 +109,7 @@ func TestKnativeRulesAreTheAlertRules(t *testing.T) {
 	sandbox.RequireGolden(t, file, readFile(t, file), want, "go test ./deploy -run TestKnativeRules -update")
 }
 
-// What a pod of the operator selects must be there, under the name that Knative gives the port.
+// Each PodMonitor of the Prometheus Operator must select pods that exist.
 func TestPodMonitorsSelectPods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]bool{"serving.knative.dev/service: exporter": true}
@@ -131,7 +131,7 @@ func TestPrometheusScrapesEveryService(t *testing.T) {
 	t.Parallel()
 	names := strings.SplitN(readFile(t, monitoring+"prometheus.yaml"), "names: [", 2)
 	require.Len(t, names, 2)
-	list, _, _ := strings.Cut(names[1], "]")
-	h := describeBinary(t)
-	require.ElementsMatch(t, append(h.functions, "trigger"), strings.Split(list, ", "))
+	listed, _, _ := strings.Cut(names[1], "]")
+	bin := describeBinary(t)
+	require.ElementsMatch(t, append(bin.functions, "trigger"), strings.Split(listed, ", "))
 }

@@ -21,24 +21,24 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// productionNATS is the three servers of production on this machine, with the Secrets that
-// the scripts generate.
+// productionNATS runs the three NATS servers of the overlay production on this machine, with
+// the Secrets that the scripts generate.
 type productionNATS struct {
 	servers []*server.Server
 	urls    string
-	dir     string // has tls/ca.crt
-	users   map[string]string
+	dir     string            // with tls/ca.crt
+	users   map[string]string // passwords by user name
 }
 
-// startProduction starts the servers.
-func startProduction(t *testing.T) *productionNATS {
+// startProductionNATS starts the servers and waits until they form a cluster.
+func startProductionNATS(t *testing.T) *productionNATS {
 	t.Helper()
 	const overlay = "knative/overlays/production"
-	main := natsConfig(t, overlay)
-	p := &productionNATS{dir: filepath.Dir(main), users: map[string]string{}}
+	mainFile := natsConfig(t, overlay)
+	p := &productionNATS{dir: filepath.Dir(mainFile), users: map[string]string{}}
 	passwords, err := os.ReadFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"))
 	require.NoError(t, err)
-	var values object // a line is also one of YAML
+	var values object // the file is valid YAML, too
 	require.NoError(t, yaml.Unmarshal(passwords, &values))
 	for _, u := range bus.Users(bus.StreamAccepted) {
 		p.users[u.Name] = text(values, bus.PasswordVariable(u.Name))
@@ -50,14 +50,14 @@ func startProduction(t *testing.T) *productionNATS {
 		require.NoError(t, err)
 		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", port))
 	}
-	moved := string(passwords)
-	for i, at := range routes {
-		moved = strings.ReplaceAll(moved, fmt.Sprintf("nats-%d.%s:6222", i, natsService), at)
+	withLocalRoutes := string(passwords)
+	for i, route := range routes {
+		withLocalRoutes = strings.ReplaceAll(withLocalRoutes, fmt.Sprintf("nats-%d.%s:6222", i, natsService), route)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"), []byte(moved), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"), []byte(withLocalRoutes), 0o600))
 	var clients []string
-	for i, at := range routes {
-		s := p.start(t, main, fmt.Sprintf("nats-%d", i), at, nil)
+	for i, route := range routes {
+		s := p.start(t, mainFile, fmt.Sprintf("nats-%d", i), route, nil)
 		p.servers = append(p.servers, s)
 		clients = append(clients, "tls://"+s.Addr().String())
 	}
@@ -73,15 +73,16 @@ func startProduction(t *testing.T) *productionNATS {
 	return p
 }
 
-func (p *productionNATS) start(t *testing.T, main, name, cluster string, change func(*server.Options)) *server.Server {
+// start starts a server with this configuration file, name and address for routes.
+func (p *productionNATS) start(t *testing.T, mainFile, name, route string, change func(*server.Options)) *server.Server {
 	t.Helper()
-	config, err := os.ReadFile(main)
+	config, err := os.ReadFile(mainFile)
 	require.NoError(t, err)
 	own := filepath.Join(p.dir, name+".conf")
 	require.NoError(t, os.WriteFile(own, []byte(strings.ReplaceAll(string(config), "$POD_NAME", name)), 0o600))
 	var o server.Options
 	require.NoError(t, o.ProcessConfigFile(own))
-	host, port, err := net.SplitHostPort(cluster)
+	host, port, err := net.SplitHostPort(route)
 	require.NoError(t, err)
 	o.Host, o.Port, o.HTTPPort, o.Cluster.Host = host, -1, 0, host
 	_, err = fmt.Sscan(port, &o.Cluster.Port)
@@ -110,9 +111,9 @@ func (p *productionNATS) bus(t *testing.T, user string) *bus.Bus {
 
 func TestProductionNATSRejectsOthers(t *testing.T) {
 	t.Parallel()
-	p := startProduction(t)
+	p := startProductionNATS(t)
 	trigger := p.bus(t, bus.UserTrigger)
-	require.Eventually(t, func() bool { return trigger.Ensure(t.Context()) == nil }, 60*time.Second, 100*time.Millisecond, "streams of three copies")
+	require.Eventually(t, func() bool { return trigger.Ensure(t.Context()) == nil }, 60*time.Second, 100*time.Millisecond, "streams with three replicas")
 	durability, err := p.bus(t, "messages").Durability(t.Context(), "")
 	require.NoError(t, err)
 	require.Equal(t, bus.DurableReplicated, durability)
@@ -124,20 +125,20 @@ func TestProductionNATSRejectsOthers(t *testing.T) {
 	nc.Close()
 	first := p.servers[0].Addr().String()
 	for name, connect := range map[string]func() (*nats.Conn, error){
-		"no user":             func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
-		"with a wrong one":    func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
-		"with that of routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", testPassword)) },
-		"without its CA": func() (*nats.Conn, error) {
+		"no user":            func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
+		"wrong password":     func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
+		"user of the routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", testPassword)) },
+		"without the CA": func() (*nats.Conn, error) {
 			return nats.Connect(p.urls, nats.UserInfo("operator", p.users["operator"]))
 		},
-		"in the open": func() (*nats.Conn, error) { return plain(first, "operator", p.users["operator"]) },
+		"without TLS": func() (*nats.Conn, error) { return connectWithoutTLS(first, "operator", p.users["operator"]) },
 	} {
 		_, err := connect()
 		require.Error(t, err, name)
 	}
 
 	// A server without the certificate or without the password cannot join.
-	main := filepath.Join(p.dir, "nats.conf")
+	mainFile := filepath.Join(p.dir, "nats.conf")
 	for name, change := range map[string]func(o *server.Options){
 		"no credentials": func(o *server.Options) {
 			o.Cluster.Username, o.Cluster.Password = "", ""
@@ -158,7 +159,7 @@ func TestProductionNATSRejectsOthers(t *testing.T) {
 	} {
 		port, err := sandbox.FreePort()
 		require.NoError(t, err)
-		p.start(t, main, strings.ReplaceAll(name, " ", "-"), fmt.Sprintf("127.0.0.1:%d", port), func(o *server.Options) {
+		p.start(t, mainFile, strings.ReplaceAll(name, " ", "-"), fmt.Sprintf("127.0.0.1:%d", port), func(o *server.Options) {
 			o.JetStream = false
 			change(o)
 		})
@@ -169,7 +170,7 @@ func TestProductionNATSRejectsOthers(t *testing.T) {
 	require.NoError(t, trigger.Ensure(t.Context()), "the other servers still work")
 }
 
-// hasOnlyPeers is whether the names of all peers of a server have the prefix.
+// hasOnlyPeers reports whether the names of all peers of a server have the prefix.
 func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
 	t.Helper()
 	routes, err := s.Routez(nil)
@@ -177,8 +178,8 @@ func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
 	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
 }
 
-// plain connects to a server without TLS.
-func plain(host, user, password string) (*nats.Conn, error) {
+// connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts it.
+func connectWithoutTLS(host, user, password string) (*nats.Conn, error) {
 	conn, err := net.DialTimeout("tcp", host, time.Second)
 	if err != nil {
 		return nil, err
@@ -190,13 +191,13 @@ func plain(host, user, password string) (*nats.Conn, error) {
 	if _, err := fmt.Fprintf(conn, "CONNECT {\"user\":%q,\"pass\":%q}\r\nPING\r\n", user, password); err != nil {
 		return nil, err
 	}
-	all := make([]byte, 0, 4096)
-	for part := make([]byte, 1024); !strings.Contains(string(all), "PONG"); {
+	received := make([]byte, 0, 4096)
+	for part := make([]byte, 1024); !strings.Contains(string(received), "PONG"); {
 		n, err := conn.Read(part)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, part[:n]...)
+		received = append(received, part[:n]...)
 	}
 	return nil, nil
 }

@@ -68,9 +68,9 @@ func natsConfig(t *testing.T, deployment string) string {
 	return filepath.Join(dir, "nats.conf")
 }
 
-const testPassword = "sendonce-local" // the overlay local has it too
+const testPassword = "sendonce-local" // as in the overlay local
 
-// natsSecrets are the Secrets that the scripts generate for production, with a
+// natsSecrets returns the Secrets that the scripts generate for production, with a
 // certificate for this machine.
 func natsSecrets(t *testing.T) cluster {
 	t.Helper()
@@ -88,22 +88,22 @@ const natsService = "nats.sendonce.svc.cluster.local"
 func TestNATSUsers(t *testing.T) {
 	t.Parallel()
 	file := bus.ServerFile(bus.Users(bus.StreamAccepted), "")
-	object := "# Generated: make golden writes it, of shared/bus/users.go.\napiVersion: v1\nkind: ConfigMap\n" +
+	manifest := "# Generated: make golden writes it, of shared/bus/users.go.\napiVersion: v1\nkind: ConfigMap\n" +
 		"metadata: {name: nats-users, namespace: sendonce}\ndata:\n  nats-users.conf: |\n"
 	for line := range strings.Lines(file) {
-		object += "    " + line
+		manifest += "    " + line
 	}
-	for path, want := range map[string]string{usersFile: file, usersObject: object} {
+	for path, want := range map[string]string{usersFile: file, usersObject: manifest} {
 		if *update {
 			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 		}
-		has, err := os.ReadFile(path)
+		got, err := os.ReadFile(path)
 		require.NoError(t, err)
-		sandbox.RequireGolden(t, path, string(has), want, "go test ./deploy -run TestNATSUsers -update")
+		sandbox.RequireGolden(t, path, string(got), want, "go test ./deploy -run TestNATSUsers -update")
 	}
 }
 
-// The server starts in spite of warnings.
+// nats-server starts in spite of warnings about its configuration; ProcessConfigFile returns them.
 func TestNATSConfigHasNoWarnings(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
@@ -115,7 +115,7 @@ func TestNATSConfigHasNoWarnings(t *testing.T) {
 		require.Positive(t, opts.MaxConn, name)
 		require.EqualValues(t, bus.MaxPending, opts.MaxPending, name)
 		require.Positive(t, opts.MaxSubs, name)
-		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: its monitoring needs no password", name)
+		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: the monitoring port needs no password", name)
 		require.Zero(t, opts.HTTPSPort, name)
 		secure := !strings.HasSuffix(name, "local") && name != "compose"
 		require.Equal(t, secure, opts.TLSConfig != nil, name)
@@ -126,7 +126,7 @@ func TestNATSConfigHasNoWarnings(t *testing.T) {
 	}
 }
 
-// NATS reserves the size of each stream, and creates none for which it has no room.
+// NATS reserves the size of each stream: it does not create a stream whose size exceeds the free space.
 func TestStreamsFitIntoNATS(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {

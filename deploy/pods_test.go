@@ -9,7 +9,7 @@ import (
 )
 
 // podViolations lists what the Pod Security Standard `restricted` forbids in the pods of an
-// object. A field of the pod or of the container may be set in either.
+// object. The pod or the container may set runAsNonRoot and seccompProfile.
 func podViolations(o object) (wrong []string) {
 	spec := at(o, "spec", "template", "spec")
 	pod := at(spec, "securityContext")

@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// port is the default port of the binary.
-func (h binary) port() string {
-	return h.settings[slices.IndexFunc(h.settings, func(s setting) bool { return s.name == "APP_PORT" })].def
+// port returns the default port of the binary.
+func (bin binary) port() string {
+	return bin.settings[slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == "APP_PORT" })].def
 }
 
 // withoutHealthcheck lists the long-running services of compose with our image that have
 // no health check.
 func withoutHealthcheck(compose object) (wrong []string) {
 	for name, s := range services(compose) {
-		lasts := text(s, "image") == ourImage && text(s, "restart") == "unless-stopped"
-		if lasts && !slices.Equal(texts(list(s, "healthcheck", "test")), []string{"CMD", "/sendonce", "health"}) {
+		longRunning := text(s, "image") == ourImage && text(s, "restart") == "unless-stopped"
+		if longRunning && !slices.Equal(texts(list(s, "healthcheck", "test")), []string{"CMD", "/sendonce", "health"}) {
 			wrong = append(wrong, name+": is not checked by `sendonce health`")
 		}
 	}
@@ -39,11 +39,11 @@ func TestComposeHealthchecks(t *testing.T) {
 
 // wrongProbes lists what is wrong with the probes of the trigger and with the access to its
 // metrics.
-func (c cluster) wrongProbes(h binary) (wrong []string) {
+func (c cluster) wrongProbes(bin binary) (wrong []string) {
 	o := c.of(deployment).named("trigger")
 	container := at(o, "spec", "template", "spec", "containers", 0)
-	if got := text(container, "ports", 0, "containerPort"); got != h.port() {
-		wrong = append(wrong, fmt.Sprintf("it listens on %s, not on %q", h.port(), got))
+	if got := text(container, "ports", 0, "containerPort"); got != bin.port() {
+		wrong = append(wrong, fmt.Sprintf("it listens on %s, not on %q", bin.port(), got))
 	}
 	// A restart would not bring NATS back: only the readiness probe may depend on it.
 	for probe, path := range map[string]string{"livenessProbe": "/healthz", "readinessProbe": "/readyz"} {
@@ -54,20 +54,20 @@ func (c cluster) wrongProbes(h binary) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("its %s uses another port", probe))
 		}
 	}
-	functions, trigger := c.scrapers(h, "function"), c.scrapers(h, "trigger")
+	functions, trigger := c.scrapers(bin, "function"), c.scrapers(bin, "trigger")
 	if len(functions) != 1 || !reflect.DeepEqual(functions, trigger) {
 		wrong = append(wrong, fmt.Sprintf("%v scrape functions and %v the trigger", functions, trigger))
 	}
 	if text(c.of("policy/v1 PodDisruptionBudget").named("trigger"), "spec", "unhealthyPodEvictionPolicy") != "AlwaysAllow" {
-		wrong = append(wrong, "while NATS is down no node can be drained of it")
+		wrong = append(wrong, "while NATS is down, draining a node would wait for it")
 	}
 	return wrong
 }
 
-// scrapers are the peers that a policy allows to reach our port.
-func (c cluster) scrapers(h binary, policy string) (peers []any) {
+// scrapers returns the peers that a policy allows to reach our port.
+func (c cluster) scrapers(bin binary, policy string) (peers []any) {
 	for _, rule := range list(c.of(networkPolicy).named(policy), "spec", "ingress") {
-		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == h.port() }) {
+		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == bin.port() }) {
 			peers = append(peers, list(rule, "from")...)
 		}
 	}
@@ -76,15 +76,15 @@ func (c cluster) scrapers(h binary, policy string) (peers []any) {
 
 func TestTriggerProbes(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
-		require.Empty(t, cluster(render(t, dir)).wrongProbes(h), dir)
+		require.Empty(t, cluster(render(t, dir)).wrongProbes(bin), dir)
 	}
 }
 
 func TestWrongProbesAreFound(t *testing.T) {
 	t.Parallel()
-	h := describeBinary(t)
+	bin := describeBinary(t)
 	for want, spoil := range map[string]func(container, policy object){
 		"it listens on 8000, not on \"8080\"": func(container, _ object) {
 			container["ports"] = []any{object{"name": "http", "containerPort": 8080}}
@@ -104,7 +104,7 @@ func TestWrongProbesAreFound(t *testing.T) {
 			c := cluster(render(t, "knative/overlays/production"))
 			container := at(c.of(deployment).named("trigger"), "spec", "template", "spec", "containers", 0).(object)
 			spoil(container, c.of(networkPolicy).named("trigger"))
-			require.Contains(t, strings.Join(c.wrongProbes(h), "\n"), want)
+			require.Contains(t, strings.Join(c.wrongProbes(bin), "\n"), want)
 		})
 	}
 }

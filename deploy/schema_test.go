@@ -17,8 +17,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// sources are the modules with the schemas: those of Kubernetes, Knative and so on.
-// They are read from Go's module cache and not stored here.
+// sources are the modules that contain the schemas of Kubernetes, Knative and so on.
+// They are read from Go's module cache and not stored in this repository.
 var sources = []struct{ module, prefix string }{
 	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
 	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
@@ -56,7 +56,7 @@ func moduleFiles(t *testing.T, module, prefix string) map[string][]byte {
 	return files
 }
 
-// schemas has the schema of each kind of object.
+// schemas validates objects by their kind.
 type schemas struct {
 	compiler *jsonschema.Compiler
 	urls     map[string]string // by "apiVersion kind"
@@ -139,7 +139,7 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 	s.add(t, "core", core, content)
 }
 
-// closeObjects makes a schema forbid unknown fields: the API server would drop them
+// closeObjects makes a schema reject unknown fields, which the API server would drop
 // silently.
 func closeObjects(node any) {
 	switch n := node.(type) {
@@ -164,7 +164,7 @@ func (s *schemas) check(o object) error {
 	kind := text(o, "apiVersion") + " " + text(o, "kind")
 	url, ok := s.urls[kind]
 	if !ok {
-		return fmt.Errorf("there is no schema of %s", kind)
+		return fmt.Errorf("there is no schema for %s", kind)
 	}
 	if err := s.checkAt(metadata, o["metadata"]); err != nil {
 		return err
