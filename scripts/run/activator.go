@@ -16,10 +16,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// activatorConnections is how many there may be beside those of calls in progress.
+// activatorConnections is the number of open connections above which one without a call in progress is closed.
 const activatorConnections = 2048
 
-// routes maps prefixes of paths to functions; the longest prefix decides. {$} ends a whole path.
+// routes maps paths to functions; the longest match decides. A path that ends with a slash is a prefix;
+// {$} means that nothing may follow.
 var routes = map[string]string{
 	"/":                   "submit", // the probes, and unknown paths
 	"/{$}":                "console",
@@ -47,7 +48,8 @@ var routes = map[string]string{
 	"/events/wechat":      "wechat",
 }
 
-// functionOf names the function that serves path; "" for what is no path, as in CONNECT example.com:443.
+// functionOf returns the name of the function that serves path, or "" if it does not begin with a
+// slash, such as the target of CONNECT example.com:443.
 func functionOf(path string) string {
 	best := ""
 	for prefix := range routes {
@@ -65,24 +67,24 @@ type activator struct {
 	functions map[string]*function
 	http      *fn.BoundedServer
 	done      chan struct{} // closed once the port is no longer served
-	err       error         // why it ended by itself; read it after done
+	err       error         // why the port is no longer served; read it only after done is closed
 }
 
 // startActivator serves the reserved port.
-func startActivator(s settings, binary string, env []string, nats broker, at *reservedPort, logs, out io.Writer) (*activator, error) {
+func startActivator(s settings, binary string, env []string, nats broker, port *reservedPort, logs, out io.Writer) (*activator, error) {
 	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
 	for _, name := range routes {
 		if a.functions[name] != nil {
 			continue
 		}
-		f := &function{name: name, binary: binary, idleLimit: s.procsIdle, log: logs, out: out}
-		f.env = append(withOnlySecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name)
+		f := &function{name: name, binary: binary, idleTimeout: s.procsIdle, log: logs, out: out}
+		f.env = append(withOnlySecretsOf(nats.login(name, env), name), "FUNCTION_TARGET="+name)
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}
 		a.functions[name] = f
 	}
-	listener, err := net.FileListener(at.socket) // a copy, as the port stays open
+	listener, err := net.FileListener(port.socket) // a copy: the port stays open after Shutdown
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
@@ -109,8 +111,8 @@ func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.ServeHTTP(w, r)
 }
 
-// WaitReady waits until a GET of url gets its response with 200. It fails when ctx
-// ends or the function behind url does not start.
+// WaitReady waits until a GET of url returns 200. It returns an error if ctx ends first
+// or the function of url does not start.
 func (a *activator) WaitReady(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -139,7 +141,7 @@ func (a *activator) WaitReady(ctx context.Context, url string) error {
 // Exited is closed once the port is no longer served.
 func (a *activator) Exited() <-chan struct{} { return a.done }
 
-// ExitCode waits for the end: 0 after Terminate, else 1.
+// ExitCode waits for Exited. It returns 0 after Terminate, else 1.
 func (a *activator) ExitCode() int {
 	<-a.done
 	if a.err != nil {
@@ -148,7 +150,7 @@ func (a *activator) ExitCode() int {
 	return 0
 }
 
-// Output is why the port is no longer served.
+// Output returns the reason why the port is no longer served.
 func (a *activator) Output() string {
 	select {
 	case <-a.done:
@@ -158,30 +160,30 @@ func (a *activator) Output() string {
 	}
 }
 
-// Terminate ends every function, each after its calls in progress, and then closes
-// the port. Calls that take longer than grace are cut off, and that is an error.
+// Terminate ends every function once its calls in progress have ended, and then stops
+// serving the port. It cuts off calls that take longer than grace and returns an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	limit, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	// The functions first: their end also ends the long polls.
+	// The functions end first, because that also ends the long polls.
 	err = a.close()
-	if cut := a.http.Shutdown(limit); cut != nil {
-		err = errors.Join(err, cut, a.http.Close())
+	if shutdownErr := a.http.Shutdown(limit); shutdownErr != nil {
+		err = errors.Join(err, shutdownErr, a.http.Close())
 	}
 	return a.ExitCode(), err
 }
 
 func (a *activator) close() error {
 	var all sync.WaitGroup
-	failed := make(chan error, len(a.functions))
+	errs := make(chan error, len(a.functions))
 	for _, f := range a.functions {
-		all.Go(func() { failed <- f.close() })
+		all.Go(func() { errs <- f.close() })
 	}
 	all.Wait()
-	close(failed)
+	close(errs)
 	var err error
-	for one := range failed {
-		err = errors.Join(err, one)
+	for closeErr := range errs {
+		err = errors.Join(err, closeErr)
 	}
 	return err
 }

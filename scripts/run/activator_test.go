@@ -75,7 +75,7 @@ func (h testRun) startPoll(t *testing.T) func() pollResult {
 	return func() pollResult { return <-result }
 }
 
-// pids are those of all processes that a function had, as the run printed them.
+// pids returns the ids of all processes of a function that the run has printed.
 func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	t.Helper()
 	var all []int
@@ -96,9 +96,9 @@ func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 	return all[n-1]
 }
 
-func isGone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+func hasExited(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-func TestFunctionHasProcessWhileCalled(t *testing.T) {
+func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
@@ -113,10 +113,10 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	h.submit(t, "first", "第一条")
 	first := started(t, p, "submit", 1)
 	for _, function := range []string{"claim", "report", "admin", "messages"} {
-		require.Empty(t, pids(t, p, function), "not called yet")
+		require.Empty(t, pids(t, p, function), "a function has no process before its first call")
 	}
 	idle("submit", 1)
-	require.True(t, isGone(first))
+	require.True(t, hasExited(first))
 
 	h.submit(t, "second", "第二条")
 	require.NoError(t, syscall.Kill(started(t, p, "submit", 2), syscall.SIGKILL))
@@ -128,17 +128,17 @@ func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	status, response := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&limit=10", "")
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, 3, strings.Count(response, `"task_id"`), response)
-	begun := time.Now()
+	begin := time.Now()
 	status, response = h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&wait=4", "")
 	require.Equal(t, http.StatusOK, status)
 	require.NotContains(t, response, "task_id")
-	require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
+	require.GreaterOrEqual(t, time.Since(begin), 4*time.Second)
 	idle("claim", 1)
-	started(t, p, "claim", 1) // a call in progress kept its process
+	started(t, p, "claim", 1) // the process did not end during the call
 
 	poll := h.startPoll(t)
 	require.NoError(t, syscall.Kill(started(t, p, "claim", 2), syscall.SIGKILL))
-	require.ErrorIs(t, poll().err, io.EOF, "the outcome of the call is unknown")
+	require.ErrorIs(t, poll().err, io.EOF, "a call with an unknown outcome gets no response")
 }
 
 func TestCallsDuringProcessEndGetResponses(t *testing.T) {
@@ -169,11 +169,11 @@ func TestInterruptEndsLongPolls(t *testing.T) {
 	require.Zero(t, p.ExitCode(), p.Output())
 	require.True(t, h.closed())
 	for _, pid := range all {
-		require.True(t, isGone(pid))
+		require.True(t, hasExited(pid))
 	}
 	got := poll()
 	require.NoError(t, got.err)
-	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 if it came too late")
+	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 if it arrived after the interrupt")
 }
 
 func TestProcessesEndWithKilledRun(t *testing.T) {
@@ -185,10 +185,10 @@ func TestProcessesEndWithKilledRun(t *testing.T) {
 	require.NoError(t, p.Kill())
 	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	for _, pid := range children {
-		require.Eventually(t, func() bool { return isGone(pid) }, 20*time.Second, 10*time.Millisecond, "the children are killed")
+		require.Eventually(t, func() bool { return hasExited(pid) }, 20*time.Second, 10*time.Millisecond, "the children must be killed with the run")
 	}
 	h.ready(t, again)
-	require.NotContains(t, again.Output(), "is taken", "each port is that of the killed run")
+	require.NotContains(t, again.Output(), "is taken", "each port must be that of the killed run")
 }
 
 func TestFunctionStartFailureIsReported(t *testing.T) {
@@ -208,7 +208,7 @@ func TestFunctionStartFailureIsReported(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, status)
 		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, response)
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "PROCESSING_TIMEOUT_MINUTES"))
-		h.submit(t, "first", "the others work")
+		h.submit(t, "first", "other functions must work")
 	})
 }
 
@@ -222,7 +222,7 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	h := newTestRun(t)
 	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
-		// No path accepts PATCH: a function that has the path returns 405, another 404.
+		// No path accepts PATCH: the function of the path returns 405, others return 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
 		status, response := h.call(t, http.MethodPatch, filled, "")
 		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), response)
@@ -232,7 +232,6 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	require.Contains(t, response, "not_found")
 }
 
-// Each page goes to its function.
 func TestEveryPageIsRouted(t *testing.T) {
 	t.Parallel()
 	env, err := fn.NewEnv(appsettings.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
@@ -279,8 +278,8 @@ func TestMetricsOfEachProcess(t *testing.T) {
 	const called = `sendonce_http_requests_total{function="claim"`
 	_, metrics := h.call(t, http.MethodGet, "/metrics?function=claim", "")
 	require.Contains(t, metrics, called)
-	for _, others := range []string{"/metrics", "/metrics?function=unknown", "/metrics?function=report"} {
-		status, metrics = h.call(t, http.MethodGet, others, "")
+	for _, path := range []string{"/metrics", "/metrics?function=unknown", "/metrics?function=report"} {
+		status, metrics = h.call(t, http.MethodGet, path, "")
 		require.Equal(t, http.StatusOK, status)
 		require.NotContains(t, metrics, called)
 	}
@@ -295,7 +294,7 @@ func TestMetricsOfEachProcess(t *testing.T) {
 	require.Contains(t, string(text), "sendonce_trigger_connected 1\n")
 }
 
-// secretsOf names the settings with secrets that a process was started with.
+// secretsOf returns the names of the secret settings in the environment of a process.
 func secretsOf(t *testing.T, pid int) []string {
 	t.Helper()
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -332,7 +331,7 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	} {
 		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, started(t, p, function, 1)), function)
 	}
-	require.Equal(t, []string{"NATS_PASSWORD", "SENDONCE_TRIGGER_PASSWORD"}, secretsOf(t, started(t, p, "trigger", 1)), "and not the admin's")
+	require.Equal(t, []string{"NATS_PASSWORD", "SENDONCE_TRIGGER_PASSWORD"}, secretsOf(t, started(t, p, "trigger", 1)), "the trigger must not have the admin's password")
 	_, callers := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Contains(t, callers, `"name":"sendonce-trigger","roles":["trigger"]`)
 
@@ -343,8 +342,8 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	require.False(t, thief.listens.Load())
 }
 
-// rawCall sends the beginning of a call over a connection of its own, and returns a function that
-// returns the status of its response, 0 if there is none, and how long it took.
+// rawCall sends text, which may be a part of a request, over a new connection. It returns a function that
+// waits for the response and returns its status, 0 if there is none, and its duration.
 func (h testRun) rawCall(t *testing.T, text string) func() (status int, took time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))
@@ -370,21 +369,21 @@ func TestActivatorBoundsCalls(t *testing.T) {
 	half := func(authorization string) string {
 		return "POST /api/v1/sms/send HTTP/1.1\r\nHost: x\r\n" + authorization + "Content-Type: application/json\r\nContent-Length: 16000\r\n\r\n{"
 	}
-	nobodys := h.rawCall(t, half(""))
+	anonymous := h.rawCall(t, half(""))
 	admin := half("Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("admin:"+h.password(t))) + "\r\n")
 	slow := h.rawCall(t, admin)
-	lines, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 101))()
-	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, lines, "too many lines")
-	long, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\na: "+strings.Repeat("a", 32<<10))()
-	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, long, "too many bytes")
-	status, took := nobodys()
+	manyLines, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 101))()
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, manyLines, "too many lines")
+	manyBytes, _ := h.rawCall(t, "GET /healthz HTTP/1.1\r\nHost: x\r\na: "+strings.Repeat("a", 32<<10))()
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, manyBytes, "too many bytes")
+	status, took := anonymous()
 	require.Equal(t, http.StatusUnauthorized, status)
-	require.Less(t, took, 5*time.Second, "its body is not waited for")
+	require.Less(t, took, 5*time.Second, "the response must not wait for the body")
 	h.submit(t, "first", "第一条")
 
 	require.NoError(t, p.Signal(syscall.SIGINT))
 	status, took = slow()
 	require.Equal(t, http.StatusBadRequest, status)
-	require.Less(t, took, 15*time.Second, "the function's own time for a body is 10 s")
+	require.Less(t, took, 15*time.Second, "the function waits 10 s for a body")
 	require.Zero(t, p.ExitCode(), p.Output())
 }

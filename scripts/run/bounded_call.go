@@ -13,16 +13,17 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// The limits of a call that is forwarded. The function has shorter ones, so that it responds first.
+// The time limits of a forwarded call. Those of the function are shorter, so that it responds first.
 const (
-	bodyLimit       = 12 * time.Second
-	unreadBodyLimit = time.Second      // for the rest of a body once the call gets its response
-	writeLimit      = time.Minute      // for each part of a response
-	socketLimit     = 10 * time.Second // for each part of what a WebSocket's client gets, as in the function
+	bodyTimeout       = 12 * time.Second
+	unreadBodyTimeout = time.Second      // for the rest of a body after the response has begun
+	writeTimeout      = time.Minute      // for each write of a response
+	socketTimeout     = 10 * time.Second // for each write to the client of a WebSocket, as in the function
 )
 
-// boundedCall is a call that the activator forwards, and the writer of its response. Its connection is
-// kept open once its body has arrived: a call without credentials is then refused at once.
+// boundedCall is a call that the activator forwards, and the writer of its response. When there are too
+// many connections, the server closes those whose body has not arrived completely. Other calls end soon:
+// the function rejects a call without credentials at once.
 type boundedCall struct {
 	http.ResponseWriter
 	connection *http.ResponseController
@@ -33,15 +34,15 @@ type boundedCall struct {
 	releaseConnection func()
 }
 
-// newBoundedCall sets the limits of a call. end must follow.
+// newBoundedCall sets the limits of a call. The caller must call end.
 func newBoundedCall(w http.ResponseWriter, r *http.Request) *boundedCall {
 	c := &boundedCall{ResponseWriter: w, connection: http.NewResponseController(w), ctx: r.Context(), releaseConnection: func() {}}
 	if r.ContentLength == 0 {
 		c.setReceived()
 		return c
 	}
-	fn.KeepConnectionOpen(c.ctx)() // it is now the last that was used
-	c.limitBody(bodyLimit)
+	fn.KeepConnectionOpen(c.ctx)() // makes the connection the most recently used one
+	c.limitBody(bodyTimeout)
 	r.Body = callBody{r.Body, c}
 	return c
 }
@@ -53,8 +54,8 @@ func (c *boundedCall) end() {
 	c.releaseConnection()
 }
 
-// setReceived notes that the body has arrived: reading from the connection has no limit any more, as
-// its end would cancel the call.
+// setReceived records that the whole body has arrived. It removes the read deadline, because an expired
+// one would cancel the call.
 func (c *boundedCall) setReceived() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,35 +74,36 @@ func (c *boundedCall) limitBody(limit time.Duration) {
 	}
 }
 
-// WriteHeader is http.ResponseWriter's. The client of a call gets 100 only if it wants to.
+// WriteHeader implements http.ResponseWriter. It drops the function's status 100: net/http sends 100 itself
+// to a client that expects it.
 func (c *boundedCall) WriteHeader(status int) {
 	if status == http.StatusContinue {
-		return // net/http sends it
+		return
 	}
 	if status >= http.StatusOK {
-		c.limitBody(unreadBodyLimit)
+		c.limitBody(unreadBodyTimeout)
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
 
-// Write is http.ResponseWriter's. A response may take longer than all of its parts may.
+// Write implements http.ResponseWriter. The limit is for each write, so a long response may take longer.
 func (c *boundedCall) Write(p []byte) (int, error) {
-	_ = c.connection.SetWriteDeadline(time.Now().Add(writeLimit)) // fails on a connection that has ended
+	_ = c.connection.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
 	return c.ResponseWriter.Write(p)
 }
 
-// Hijack is http.Hijacker's.
+// Hijack implements http.Hijacker.
 func (c *boundedCall) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := c.connection.Hijack()
 	return socketConn{conn}, rw, err
 }
 
-// socketConn is the connection of a WebSocket. The function ends a socket whose client does not read, but
-// what it had sent would wait here without end.
+// socketConn is the connection of a WebSocket. If its client does not read, the function closes its own
+// connection; without a deadline, this process would wait forever to write the data that it has received.
 type socketConn struct{ net.Conn }
 
 func (c socketConn) Write(p []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(socketLimit)) // fails on a connection that has ended
+	_ = c.SetWriteDeadline(time.Now().Add(socketTimeout)) // fails on a connection that has ended
 	return c.Conn.Write(p)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-func TestSurplusConnectionsDoNotEndWholeCalls(t *testing.T) {
+func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
 	t.Parallel()
 	began, received, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,9 +42,9 @@ func TestSurplusConnectionsDoNotEndWholeCalls(t *testing.T) {
 		require.NoError(t, err)
 		return conn
 	}
-	var whole []net.Conn
+	var complete []net.Conn
 	for _, text := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"} {
-		whole = append(whole, dial(text))
+		complete = append(complete, dial(text))
 		<-began
 		<-received
 	}
@@ -54,17 +54,17 @@ func TestSurplusConnectionsDoNotEndWholeCalls(t *testing.T) {
 	dial("")
 	for _, closed := range []net.Conn{half, idle} {
 		_, err := io.ReadAll(closed)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "its connection is closed")
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the server must close the connection")
 	}
 	close(release)
-	for _, conn := range whole {
+	for _, conn := range complete {
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 	}
 }
 
-// A WebSocket whose client does not read ends, and takes a connection until then.
+// A WebSocket whose client does not read is closed after a time, and counts as a connection until then.
 func TestHijackedConnectionIsBounded(t *testing.T) {
 	t.Parallel()
 	hijacked, ended := make(chan struct{}), make(chan error, 1)
@@ -95,12 +95,12 @@ func TestHijackedConnectionIsBounded(t *testing.T) {
 	_ = h.rawCall(t, "GET /socket HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-hijacked
 	status, _ := h.rawCall(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")()
-	require.Zero(t, status, "the only connection is taken")
+	require.Zero(t, status, "the limit is one connection")
 	select {
 	case err = <-ended:
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	case <-time.After(30 * time.Second):
-		t.Fatal("a write has no limit")
+		t.Fatal("the write has no deadline")
 	}
 	require.Eventually(t, func() bool {
 		status, _ := h.rawCall(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")()

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the programs of make run with the command that is given, and prints how far it is. They share one
-# build, with the flags of make build, so nothing is compiled twice.
+# Builds the programs of make run with the build command in the arguments, and prints the progress. One command
+# builds both programs with the flags of make build, so that nothing is compiled twice.
 set -eu
 mkdir -p .sendonce/bin
 packages=$(CGO_ENABLED=0 go list -deps ./scripts/run ./functions/sendonce | wc -l)

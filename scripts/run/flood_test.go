@@ -17,23 +17,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// flood makes n calls at once with a body of 1 MiB whose last byte is not sent, until
-// end is called.
+// flood starts n concurrent calls with a body of 1 MiB whose last byte is not sent. They
+// stay open until end is called.
 func flood(ctx context.Context, t *testing.T, address string, n int) (end func()) {
 	t.Helper()
-	at, err := url.Parse(address)
+	target, err := url.Parse(address)
 	require.NoError(t, err)
 	body := strings.Repeat(" ", 1<<20-1)
 	var conns []net.Conn
 	var calls sync.WaitGroup
 	for range n {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.Host)
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", target.Host)
 		require.NoError(t, err)
 		conns = append(conns, conn)
 		calls.Go(func() {
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
 			// The server may close the connection.
-			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at.RequestURI(), len(body)+1)
+			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", target.RequestURI(), len(body)+1)
 			_, _ = io.WriteString(conn, body)
 		})
 	}
@@ -71,11 +71,11 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 
 	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink still works")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink must still work")
 }
 
-// floodNATS opens 1200 connections that never log in, and each anew when it is closed, until end
-// is called. full is closed once the server has refused one.
+// floodNATS opens 1200 connections that never log in, and opens each again when it is closed, until
+// end is called. full is closed once the server has rejected a connection.
 func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -103,7 +103,7 @@ func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	return refused, func() { stop(); all.Wait() }
 }
 
-func TestNATSFloodKeepsNobodyOut(t *testing.T) {
+func TestClientsConnectDuringNATSFlood(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)
@@ -123,9 +123,9 @@ func TestNATSFloodKeepsNobodyOut(t *testing.T) {
 	require.Eventually(t, func() bool {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
 		return err == nil && len(files) < 1024+300
-	}, 10*time.Second, 20*time.Millisecond, "refused connections are closed")
+	}, 10*time.Second, 20*time.Millisecond, "rejected connections must be closed")
 	h.submitSubscribeMessage(t)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "who was connected stays so")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "existing connections must stay open")
 
 	pid := 0
 	_, err := fmt.Sscan(printedOnce(t, p, `start +trigger \(pid (\d+)\)`), &pid)
@@ -140,11 +140,11 @@ func TestNATSFloodKeepsNobodyOut(t *testing.T) {
 		}
 		res.Body.Close()
 		return res.StatusCode == http.StatusOK
-	}, 30*time.Second, 20*time.Millisecond, "a new client finds a place")
+	}, 30*time.Second, 20*time.Millisecond, "a new client must be able to connect")
 	t.Logf("memory +%d MB, connected again after %v", residentMB(t, p.Pid())-before, time.Since(began).Round(time.Millisecond))
 }
 
-// residentMB is the resident memory of a process.
+// residentMB returns the resident memory of a process in MB.
 func residentMB(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -17,39 +17,39 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const startLimit = 30 * time.Second
+const startTimeout = 30 * time.Second
 
 var errEnding = errors.New("the run is ending")
 
 // function is one function of the catalogue, with a process while there are calls
-// for it. One lock protects starting, ending and the number of calls, so no call
-// reaches a process that is being ended: it waits for the next one.
+// for it. One lock protects starting, ending and the number of calls, so that no call
+// reaches a process that is being ended: it waits for the next process.
 type function struct {
-	name      string
-	binary    string
-	env       []string
-	idleLimit time.Duration // a process without calls for that long is ended
-	log       io.Writer
-	out       io.Writer
-	url       string
-	socket    *os.File // the listener, which every process inherits
+	name        string
+	binary      string
+	env         []string
+	idleTimeout time.Duration // a process without calls for this long is ended
+	log         io.Writer
+	out         io.Writer
+	url         string
+	socket      *os.File // the listener, which every process inherits
 
 	mu        sync.Mutex
-	process   *process // nil when none was started or the last one was ended
+	process   *process // nil before the first start and after an end
 	proxy     http.Handler
 	calls     int
 	idleSince time.Time   // since when calls is 0
-	idleTimer *time.Timer // calls endWhenQuiet
+	idleTimer *time.Timer // calls endWhenIdle
 	ending    bool
 }
 
-// listen opens a port of f on the loopback.
+// listen opens a port for f on the loopback address.
 func (f *function) listen() error {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return err
 	}
-	// The copy keeps the socket open.
+	// f.socket is a copy, which keeps the socket open.
 	defer listener.Close()
 	f.url = "http://" + listener.Addr().String()
 	f.socket, err = listener.File()
@@ -68,8 +68,8 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(call, r)
 }
 
-// beginCall counts a call and returns the process that handles it, which it starts if necessary.
-// endCall must follow, unless it returns an error.
+// beginCall counts a call and returns a handler that forwards it to the process, which it starts if
+// necessary. Unless it returns an error, the caller must call endCall.
 func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,19 +97,19 @@ func (f *function) endCall() {
 	}
 	f.idleSince = time.Now()
 	if f.idleTimer == nil {
-		f.idleTimer = time.AfterFunc(f.idleLimit, f.endWhenIdle)
+		f.idleTimer = time.AfterFunc(f.idleTimeout, f.endWhenIdle)
 		return
 	}
-	f.idleTimer.Reset(f.idleLimit)
+	f.idleTimer.Reset(f.idleTimeout)
 }
 
-// start returns once the new process responds; mu is held.
+// start starts a process and waits until it responds; mu is held.
 func (f *function) start() error {
 	p, err := startProcess(f.binary, f.env, f.socket, f.log)
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: p, Timeout: startLimit}
+	client := http.Client{Transport: p, Timeout: startTimeout}
 	res, err := client.Get(f.url + "/healthz")
 	if err != nil {
 		if !hasEnded(p) {
@@ -124,7 +124,7 @@ func (f *function) start() error {
 	return nil
 }
 
-// watch prints that a process has ended by itself; the next call starts another.
+// watch waits until a process ends and prints that, unless f ended it. The next call starts another.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
@@ -150,14 +150,14 @@ func (f *function) forward(p *process) http.Handler {
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = r.In.Host
 			if r.Out.Body != nil {
-				r.Out.Header.Set("Expect", "100-continue") // the function responds before the body arrives if it does not want it
+				r.Out.Header.Set("Expect", "100-continue") // so that the function can reject the call before its body arrives
 			}
-			if from := r.In.Header["X-Forwarded-For"]; from != nil {
-				r.Out.Header["X-Forwarded-For"] = from
+			if forwarded := r.In.Header["X-Forwarded-For"]; forwarded != nil {
+				r.Out.Header["X-Forwarded-For"] = forwarded
 			}
 		},
-		// The outcome of the call is unknown: the caller gets a broken connection, as
-		// from the process itself.
+		// The outcome of the call is unknown. So its connection is closed, as the process
+		// itself would have done by ending.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 }
@@ -165,24 +165,24 @@ func (f *function) forward(p *process) http.Handler {
 func (f *function) endWhenIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.idleSince) < f.idleLimit {
+	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.idleSince) < f.idleTimeout {
 		return
 	}
 	if err := f.end(); err != nil {
 		printStep(f.out, "failed", fmt.Sprintf("%s ended with an error: %v", f.name, err))
 		return
 	}
-	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleLimit))
+	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleTimeout))
 }
 
-// end ends the process; watch does not print it. mu is held.
+// end ends the process, without a message of watch; mu is held.
 func (f *function) end() error {
 	p := f.process
 	f.process = nil
 	return finish(p)
 }
 
-// close ends f. Calls in progress end before it returns.
+// close ends the process after its calls in progress, and closes the socket.
 func (f *function) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,10 +208,10 @@ func busy(w http.ResponseWriter, name string, err error) {
 	respondError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
 }
 
-// respondError is for calls that reach no function.
+// respondError responds to a call that reaches no function.
 func respondError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	// The caller may be gone.
+	// The caller may have closed the connection.
 	_ = json.NewEncoder(w).Encode(api.Envelope{Code: status, Message: message, Error: code})
 }

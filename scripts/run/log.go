@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxLog   = 64 << 20 // bytes of a log file, beyond which it is moved to a file with the suffix .1
+	maxLog   = 64 << 20 // bytes; a longer log file is moved to a file with the suffix .1
 	logCheck = time.Second
 )
 
@@ -21,8 +21,8 @@ func openLog(dir, name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// boundLogs keeps the log files in dir to about maxLog bytes each, and as much in a file with the
-// suffix .1, until ctx is done.
+// boundLogs limits each log file in dir, and the moved one with the suffix .1, to about maxLog bytes,
+// until ctx is done.
 func boundLogs(ctx context.Context, dir string, out io.Writer) {
 	for failed := map[string]bool{}; pause(ctx, logCheck); {
 		names, err := filepath.Glob(filepath.Join(dir, "*.log"))
@@ -39,8 +39,8 @@ func boundLogs(ctx context.Context, dir string, out io.Writer) {
 }
 
 // boundLog copies a log file that is longer than limit to name.1 and empties it. Processes may have
-// it open: they append, so they go on at its new end. What they write while it is being emptied,
-// after the end of the copy, is lost.
+// it open: they append, so they continue at its new end. Lines that they write between the end of the
+// copy and the truncation are lost.
 func boundLog(name string, limit int64) (err error) {
 	log, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func boundLog(name string, limit int64) (err error) {
 		return err
 	}
 	defer log.Close()
-	if state, err := log.Stat(); err != nil || state.Size() <= limit {
+	if info, err := log.Stat(); err != nil || info.Size() <= limit {
 		return err
 	}
 	old, err := os.OpenFile(name+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -59,7 +59,7 @@ func boundLog(name string, limit int64) (err error) {
 	}
 	_, err = io.Copy(old, log)
 	if err = errors.Join(err, old.Close()); err != nil {
-		// A full disk: the log is emptied all the same.
+		// Even if the disk is full, the log is emptied below.
 		err = errors.Join(err, os.Remove(name+".1"))
 	}
 	return errors.Join(err, log.Truncate(0))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLongLogIsMovedAndWritersGoOn(t *testing.T) {
+func TestBoundLogMovesLongLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log, err := openLog(dir, "sendonce.log")
@@ -27,7 +27,7 @@ func TestLongLogIsMovedAndWritersGoOn(t *testing.T) {
 		fmt.Fprint(log, line)
 		require.NoError(t, boundLog(name, 100))
 		require.Empty(t, text(name))
-		require.Equal(t, line, text(name+".1"), "the lines before are lost, the last ones are kept")
+		require.Equal(t, line, text(name+".1"), "only the newest lines are kept")
 		fmt.Fprint(log, "short\n")
 		require.NoError(t, boundLog(name, 100))
 		require.Equal(t, "short\n", text(name))

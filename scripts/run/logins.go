@@ -9,9 +9,27 @@ import (
 	"strings"
 )
 
-// logins returns the environment of the server, which logs in to Postgres as roles
-// with passwords that the first run generates, and what only migrate gets in addition:
-// ownerURL. With an empty SENDONCE_HOT_ROLE the server uses ownerURL, too.
+// processEnv returns the environment of the server and the trigger, and the variables that
+// only migrate gets in addition. The first run generates the secrets that are not set.
+func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, err error) {
+	env = s.serverEnv(databaseURL, natsURL)
+	if !s.hasSecret(encryptionKeys) {
+		file, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
+		if err != nil {
+			return nil, nil, err
+		}
+		env = append(env, encryptionKeys+"_FILE="+file)
+	}
+	if env, owner, err = s.logins(env, databaseURL); err != nil {
+		return nil, nil, err
+	}
+	env, err = s.withTriggerCaller(env)
+	return env, owner, err
+}
+
+// logins returns the environment of the server, which logs in to Postgres as roles with
+// passwords that the first run generates, and the variables that only migrate gets in
+// addition. With an empty SENDONCE_HOT_ROLE the server uses ownerURL, too.
 func (s settings) logins(env []string, ownerURL string) (server, owner []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
@@ -36,9 +54,9 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
 }
 
-// triggerCaller adds the name and the password of the trigger's caller, which migrate
+// withTriggerCaller returns env with the name and the password of the trigger's caller, which migrate
 // creates with the role trigger only. The first run generates the password.
-func (s settings) triggerCaller(env []string) ([]string, error) {
+func (s settings) withTriggerCaller(env []string) ([]string, error) {
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	const password = "SENDONCE_TRIGGER_PASSWORD"
 	if s.hasSecret(password) {

@@ -1,7 +1,7 @@
 // Command run is `make run`. It starts Postgres, NATS, all functions in one server
-// (with PROCS=1 in a process each, which runs while it is called), the trigger, a fake
-// WeChat, a demo sender and a sink that prints webhooks. It keeps its data in
-// SENDONCE_HOME, and stops everything when it ends.
+// process, the trigger, a fake WeChat, a demo sender and a sink that prints webhooks.
+// With PROCS=1 each function has a process of its own, which runs only while it is
+// called. The data is in SENDONCE_HOME. Everything stops when this process ends.
 package main
 
 import (
@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	readyLimit = time.Minute
-	drainLimit = 40 * time.Second // more than the server's own default of 25 s
-	tailLines  = 15
+	readyTimeout = time.Minute
+	drainTimeout = 40 * time.Second // more than the server's own default of 25 s
+	tailLines    = 15
 
-	theServer = "the server" // in messages
+	serverName = "the server" // the name of the server process in messages
 )
 
 // memoryLimit is for the embedded NATS server. Without it, the memory that the server uses to
@@ -54,7 +54,7 @@ func main() {
 }
 
 // run starts everything and prints how to use it. It returns nil once ctx is done and
-// everything has ended, or the reason why it could not go on.
+// everything has ended, or an error if something failed.
 func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	lock, err := lockHome(ctx, s.home)
 	if err != nil {
@@ -79,12 +79,8 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer sink.close()
-	printStep(out, "build", "functions")
-	binary := filepath.Join(s.home, "bin", "sendonce")
-	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
-		return err
-	}
-	if err := sandbox.Compile(ctx, binary, "github.com/sendonce/sendonce/functions/sendonce"); err != nil {
+	binary, err := buildServer(ctx, s.home, out)
+	if err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
 	database, postgres, err := startPostgres(ctx, s, out)
@@ -105,19 +101,8 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
-	env := s.serverEnv(database, nats.url)
-	if !s.hasSecret(encryptionKeys) {
-		name, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
-		if err != nil {
-			return err
-		}
-		env = append(env, encryptionKeys+"_FILE="+name)
-	}
-	env, owner, err := s.logins(env, database)
+	env, owner, err := s.processEnv(database, nats.url)
 	if err != nil {
-		return err
-	}
-	if env, err = s.triggerCaller(env); err != nil {
 		return err
 	}
 	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
@@ -128,10 +113,10 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	bounded, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	go boundLogs(bounded, s.home, out)
-	go showWarnings(bounded, log.Name(), out)
+	logging, stopLogging := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
+	defer stopLogging()
+	go boundLogs(logging, s.home, out)
+	go showWarnings(logging, log.Name(), out)
 	printStep(out, "serve", "logs in "+log.Name())
 	natsEnv, err := nats.runEnv()
 	if err != nil {
@@ -141,11 +126,11 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	trigger, err := startTrigger(ctx, s, binary, nats.as(bus.UserTrigger, env), log, out)
+	trigger, err := startTrigger(ctx, s, binary, nats.login(bus.UserTrigger, env), log, out)
 	if err != nil {
 		return errors.Join(err, drain("server", server, out))
 	}
-	children := map[string]child{theServer: server, "the trigger": trigger}
+	children := map[string]child{serverName: server, "the trigger": trigger}
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
@@ -153,10 +138,20 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if hasEnded(server) {
 		port.refuse()
 	}
-	// The trigger first: its calls need the server.
+	// The trigger ends first, because its calls need the server.
 	err = errors.Join(err, drain("trigger", trigger, out))
 	port.refuse()
 	return errors.Join(err, drain("server", server, out))
+}
+
+// buildServer builds the functions and returns the path of the binary.
+func buildServer(ctx context.Context, home string, out io.Writer) (binary string, err error) {
+	printStep(out, "build", "functions")
+	binary = filepath.Join(home, "bin", "sendonce")
+	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
+		return "", err
+	}
+	return binary, sandbox.Compile(ctx, binary, "github.com/sendonce/sendonce/functions/sendonce")
 }
 
 // migrate runs the command migrate of the binary.
@@ -170,7 +165,7 @@ func migrate(ctx context.Context, binary string, env []string, out io.Writer) er
 	return nil
 }
 
-// child is a process, or something like one, with the methods of sandbox.Process.
+// child is a process, or a group of processes with the same methods as sandbox.Process.
 type child interface {
 	WaitReady(ctx context.Context, url string) error
 	Exited() <-chan struct{}
@@ -180,12 +175,12 @@ type child interface {
 }
 
 // startServer starts one process for all functions, or the activator.
-func startServer(s settings, binary string, env []string, nats broker, at *reservedPort, log *os.File, out io.Writer) (child, error) {
+func startServer(s settings, binary string, env []string, nats broker, port *reservedPort, log *os.File, out io.Writer) (child, error) {
 	if s.procs {
-		return startActivator(s, binary, env, nats, at, log, out)
+		return startActivator(s, binary, env, nats, port, log, out)
 	}
-	env = withOnlySecretsOf(nats.as(bus.UserAll, env), allFunctions()...)
-	return startSendonce(sandbox.Command{Path: binary, Env: env, Listener: at.socket, Log: log})
+	env = withOnlySecretsOf(nats.login(bus.UserAll, env), allFunctions()...)
+	return startSendonce(sandbox.Command{Path: binary, Env: env, Listener: port.socket, Log: log})
 }
 
 // startTrigger starts the trigger under a supervisor, with a port of its own for
@@ -196,14 +191,14 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		return nil, err
 	}
 	defer listener.Close()
-	socket, err := listener.File() // stays open for later processes
+	socket, err := listener.File() // a copy, which stays open for later processes
 	if err != nil {
 		return nil, err
 	}
 	printStep(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
 	env = withoutAdmin(withOnlySecretsOf(env, "trigger"))
-	if s.hasMetricsPort() { // the server has that port
-		env = append(env, metrics+"=open")
+	if s.hasMetricsPort() { // the server uses that port
+		env = append(env, metricsSetting+"=open")
 	}
 	return supervise("trigger", func() (*sandbox.Process, error) {
 		return startSendonce(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Log: log})
@@ -213,9 +208,9 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 // runUntilEnd waits until the server is ready, writes run.env, starts the sink
 // and the demo sender, and returns once ctx is done or a child has ended by itself.
 func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
-	starting, cancel := context.WithTimeout(ctx, readyLimit)
+	starting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
+	if err := children[serverName].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
 	name, err := writePrivate(s.home, "run.env", runEnv)
@@ -239,16 +234,16 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	}
 
 	ctx, stop := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer stop()
 	if s.demoSender {
 		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out, filepath.Join(s.home, "demo-sender.journal")}
-		beside.Go(func() { sender.run(ctx) })
+		background.Go(func() { sender.run(ctx) })
 	}
 	ended := make(chan string, len(children))
 	for name, child := range children {
-		beside.Go(func() {
+		background.Go(func() {
 			select {
 			case <-child.Exited():
 				ended <- name
@@ -265,7 +260,7 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	}
 }
 
-// drain ends a child that has not ended by itself.
+// drain ends a child, unless it has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil
@@ -277,10 +272,10 @@ func drain(name string, child child, out io.Writer) error {
 	return nil
 }
 
-// finish ends a child after its calls in progress. An exit code other than 0 is an
-// error.
+// finish ends a child once its calls in progress have ended. An exit code other than 0
+// is an error.
 func finish(child child) error {
-	code, err := child.Terminate(drainLimit)
+	code, err := child.Terminate(drainTimeout)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("it ended with %d:\n%s", code, tail(child.Output()))
 	}
@@ -296,10 +291,11 @@ func hasEnded(child child) bool {
 	}
 }
 
-// startPostgres returns the URL of the database, and the server to stop.
+// startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the
+// database and the server, which must be stopped.
 func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
 	if s.databaseURL != "" {
-		printStep(out, "postgres", "the one of DATABASE_URL")
+		printStep(out, "postgres", "at DATABASE_URL")
 		return s.databaseURL, &sandbox.Postgres{}, nil
 	}
 	log, err := openLog(s.home, "postgres.log")
@@ -316,12 +312,12 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 }
 
 func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
-	password := "the one of BASIC_AUTH_PASSWORD"
+	password := "the value of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
 		password = "in " + s.passwordFile
 	}
 	if sinkURL != "" {
-		sinkURL = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may name it too\n", sinkURL)
+		sinkURL = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may be this URL, too\n", sinkURL)
 	}
 	fmt.Fprintf(out, `
   console   %[1]s/console
@@ -335,7 +331,7 @@ ready %[1]s
 `, s.url(), s.username, password, netrc, sinkURL)
 }
 
-// nilIfInterrupted returns nil if ctx is done: an interrupt during the start is no failure.
+// nilIfInterrupted returns err, or nil if ctx is done: an interrupt during the start is no error.
 func nilIfInterrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

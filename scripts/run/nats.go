@@ -19,23 +19,23 @@ import (
 // examplePoints is the receiver of `make example`.
 const examplePoints = "points"
 
-// natsLimits bounds what clients without a password can use up: connections that do not log in are
-// closed after 2 s, so that those of the run find a place again in a flood.
+// natsLimits bounds the resources that clients without a password can use. NATS closes connections that
+// do not log in after 2 s, so that the clients of the run can connect even during a flood.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
-// broker is the NATS of the run.
+// broker is the NATS server of the run.
 type broker struct {
-	url    string            // without credentials, unless it is the one of NATS_URL
-	files  map[string]string // path of each user's password; nil = the URL has it
+	url    string            // without credentials, unless it is that of NATS_URL
+	files  map[string]string // path of the password of each user; nil = the URL has the password
 	server interface{ Stop() error }
 }
 
 // startNATS starts a server with the users of a deployment, whose random passwords
-// later runs keep, or returns the one of NATS_URL.
+// later runs use again, or returns the server of NATS_URL.
 func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
-	if at := s.all["NATS_URL"]; at != "" {
-		printStep(out, "nats", "the one of NATS_URL")
-		return broker{url: at, server: externalServer{}}, nil
+	if natsURL := s.all["NATS_URL"]; natsURL != "" {
+		printStep(out, "nats", "at NATS_URL")
+		return broker{url: natsURL, server: externalServer{}}, nil
 	}
 	b := broker{files: map[string]string{}}
 	subjects := strings.FieldsFunc(s.all["NATS_SUBJECTS"], func(c rune) bool { return c == ',' || c == ' ' })
@@ -61,7 +61,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if err != nil {
 		return broker{}, err
 	}
-	// The server opens its port itself.
+	// nats-server opens the port itself.
 	if err := listener.Close(); err != nil {
 		return broker{}, err
 	}
@@ -84,8 +84,8 @@ func names(users []bus.User) []string {
 	return all
 }
 
-// as returns env with the credentials of a user.
-func (b broker) as(user string, env []string) []string {
+// login returns env with the credentials of a user.
+func (b broker) login(user string, env []string) []string {
 	if b.files == nil {
 		return env
 	}
@@ -96,8 +96,8 @@ func (b broker) as(user string, env []string) []string {
 	return append(env, "NATS_USER="+user, "NATS_PASSWORD_FILE="+b.files[user])
 }
 
-// runEnv returns the lines of run.env about NATS: the operator's URL, and that of the
-// receiver of `make example` with the JetStream domain of its consumer.
+// runEnv returns the lines of run.env about NATS: the URL of the operator, and the URL and
+// the JetStream domain of the receiver of `make example`.
 func (b broker) runEnv() (string, error) {
 	if b.files == nil {
 		return "NATS_URL=" + b.url + "\n", nil
@@ -126,7 +126,7 @@ func (b broker) urlOf(user string) (string, error) {
 	return u.String(), nil
 }
 
-// externalServer is a server that was not started here.
+// externalServer is a server that this run did not start, so Stop does nothing.
 type externalServer struct{}
 
 func (externalServer) Stop() error { return nil }

@@ -21,12 +21,11 @@ import (
 
 const maxRefusing = 128 // connections
 
-// killedRunTimeout is how long the processes of a killed run may take to end.
+// killedRunTimeout is how long a new run waits for the processes of a killed run to end.
 const killedRunTimeout = 3 * time.Second
 
-// reservedPort is the port of the API. It is open during the whole run, whether or not a
-// server runs: another program that listened there would receive the passwords of
-// callers.
+// reservedPort is the port of the API. It stays open during the whole run, even without a
+// server: another program that listened there would receive the passwords of callers.
 type reservedPort struct {
 	listener *net.TCPListener
 	socket   *os.File // a copy, for the server process
@@ -38,7 +37,7 @@ type reservedPort struct {
 func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	var listener *net.TCPListener
 	err := error(syscall.EADDRINUSE)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < killedRunTimeout; {
+	for started := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(started) < killedRunTimeout; {
 		if listener, err = listenLocally(ctx, s.port); err != nil {
 			pause(ctx, 50*time.Millisecond)
 		}
@@ -59,20 +58,20 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	return &reservedPort{listener: listener, socket: socket, refuser: refuser}, nil
 }
 
-// lockHome keeps other runs out of home, until the file is closed or this process ends.
+// lockHome prevents other runs in home until the returned file is closed or this process ends.
 func lockHome(ctx context.Context, home string) (*os.File, error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, err
 	}
-	for began := time.Now(); ; {
+	for started := time.Now(); ; {
 		lock, err := sandbox.LockFile(filepath.Join(home, "lock"), "another one")
-		if err == nil || time.Since(began) >= killedRunTimeout || !pause(ctx, 50*time.Millisecond) {
+		if err == nil || time.Since(started) >= killedRunTimeout || !pause(ctx, 50*time.Millisecond) {
 			return lock, err
 		}
 	}
 }
 
-// refuse returns 503 to all further connections; no server accepts them any more.
+// refuse responds to all further calls with 503, once no server accepts them.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.
@@ -90,20 +89,20 @@ func (p *reservedPort) close() {
 	_ = p.refuser.Close()
 }
 
-// listenOnSavedPort listens on the loopback port that earlier runs used under name,
-// else on a free one, and saves it, so that clients find the next run there.
+// listenOnSavedPort listens on the loopback port that earlier runs saved under name, or on
+// a free one, which it saves, so that clients find the next run at the same port.
 func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
-	kept := savedPort(file)
-	listener, err := listenLocally(ctx, kept)
-	if err != nil && kept != 0 {
-		printStep(out, name, fmt.Sprintf("port %d of earlier runs is taken; a new one is used from now on", kept))
+	saved := savedPort(file)
+	listener, err := listenLocally(ctx, saved)
+	if err != nil && saved != 0 {
+		printStep(out, name, fmt.Sprintf("port %d of earlier runs is taken; a new one is used from now on", saved))
 		listener, err = listenLocally(ctx, 0)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if port := portOf(listener); port != kept {
+	if port := portOf(listener); port != saved {
 		if err := os.WriteFile(file, []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
 			listener.Close()
 			return nil, err
@@ -112,9 +111,9 @@ func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*
 	return listener, nil
 }
 
-// savedPort returns 0 if the file does not contain a port.
+// savedPort reads a port from a file. It returns 0 if the file does not contain one.
 func savedPort(file string) int {
-	// A file that cannot be read is replaced.
+	// A file that cannot be read is replaced like one without a port.
 	text, _ := os.ReadFile(file)
 	port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16)
 	if err != nil {
@@ -123,7 +122,7 @@ func savedPort(file string) int {
 	return int(port)
 }
 
-// listenLocally listens on a free port if port is 0.
+// listenLocally listens on a loopback port, a free one if port is 0.
 func listenLocally(ctx context.Context, port int) (*net.TCPListener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", loopback+":"+strconv.Itoa(port))
 	if err != nil {

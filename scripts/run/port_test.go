@@ -31,7 +31,7 @@ func TestListenOnSavedPort(t *testing.T) {
 	require.NotEqual(t, first, second)
 	require.Equal(t, fmt.Sprintf("one       port %d of earlier runs is taken; a new one is used from now on\n", first), out.String())
 	require.NoError(t, taken.Close())
-	require.Equal(t, second, listen("one"), "the new one is kept")
+	require.Equal(t, second, listen("one"), "the new port is saved")
 
 	for _, damaged := range []string{"", "no port", "65536", "-1"} {
 		require.NoError(t, os.WriteFile(filepath.Join(home, "one.port"), []byte(damaged), 0o644))
@@ -43,6 +43,6 @@ func TestListenOnSavedPort(t *testing.T) {
 
 func TestListenOnSavedPortFails(t *testing.T) {
 	t.Parallel()
-	_, err := listenOnSavedPort(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &sandbox.LogBuffer{})
+	_, err := listenOnSavedPort(t.Context(), filepath.Join(t.TempDir(), "none"), "one", &sandbox.LogBuffer{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

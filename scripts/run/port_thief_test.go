@@ -27,57 +27,57 @@ type portThief struct {
 	done    chan struct{}
 }
 
-// watchPort starts a thief after a run has taken its port.
+// watchPort starts a thief once a run has opened its port.
 func (h testRun) watchPort(t *testing.T, p *sandbox.Process) *portThief {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "build "))
-	n := &portThief{done: make(chan struct{})}
+	thief := &portThief{done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(func() { stop(); <-n.done })
+	t.Cleanup(func() { stop(); <-thief.done })
 	go func() {
-		defer close(n.done)
-		n.run(ctx, h.port)
+		defer close(thief.done)
+		thief.run(ctx, h.port)
 	}()
-	return n
+	return thief
 }
 
-func (n *portThief) run(ctx context.Context, port int) {
+func (thief *portThief) run(ctx context.Context, port int) {
 	for pause(ctx, time.Millisecond) {
 		listener, err := listenLocally(ctx, port)
 		if err != nil {
 			continue
 		}
-		n.listens.Store(true)
+		thief.listens.Store(true)
 		context.AfterFunc(ctx, func() { listener.Close() })
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			n.read(conn)
+			thief.read(conn)
 		}
 	}
 }
 
-func (n *portThief) read(conn net.Conn) {
+func (thief *portThief) read(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	call := make([]byte, 4096)
 	length, _ := conn.Read(call)
 	if call = call[:length]; bytes.Contains(call, []byte("Authorization: ")) {
 		text := string(call)
-		n.stolen.CompareAndSwap(nil, &text)
+		thief.stolen.CompareAndSwap(nil, &text)
 	}
 	fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
 }
 
-// serverPid is the process that serves the port of a run without PROCS=1.
+// serverPid returns the id of the server process of a run without PROCS=1.
 func (h testRun) serverPid(t *testing.T) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	for _, file := range all {
-		// A process may have ended by now.
+		// A process may have ended meanwhile.
 		line, _ := os.ReadFile(file)
 		if string(line) == filepath.Join(h.home, "bin", "sendonce")+"\x00" {
 			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
@@ -95,7 +95,7 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	p := h.start(t)
 	thief := h.watchPort(t, p)
 	h.ready(t, p)
-	require.False(t, thief.listens.Load(), "during the start of a run")
+	require.False(t, thief.listens.Load(), "the port was free during the start of the run")
 	h.submit(t, "first", "hello")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
 

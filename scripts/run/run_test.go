@@ -42,7 +42,7 @@ func newTestRun(t *testing.T) testRun {
 	if h.env = sandbox.SharedEnv(); len(h.env) > 0 {
 		return h
 	}
-	// With the binary in place, the run's build has nothing to link.
+	// If the binary exists, the build of the run links nothing.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
 	built, err := os.ReadFile(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce"))
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func newTestRun(t *testing.T) testRun {
 	return h
 }
 
-// newEmptyTestRun is one whose home is empty: it builds the functions and runs initdb.
+// newEmptyTestRun returns a testRun with an empty home: its start builds the functions and runs initdb.
 func newEmptyTestRun(t *testing.T) testRun {
 	t.Helper()
 	home, err := os.MkdirTemp("", "so-run-")
@@ -64,7 +64,7 @@ func newEmptyTestRun(t *testing.T) testRun {
 
 func (h testRun) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
 
-// password is that of the admin, which the first run generates.
+// password returns the password of the admin, which the first run generates.
 func (h testRun) password(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(h.home, "secrets", "basic_auth_password"))
@@ -73,16 +73,16 @@ func (h testRun) password(t *testing.T) string {
 	return string(text)
 }
 
-// start starts `make run`, with the environment that the Go tool needs.
+// start starts `make run` with env and the variables that the Go tool needs.
 func (h testRun) start(t *testing.T, env ...string) *sandbox.Process {
 	t.Helper()
-	whole := []string{"SENDONCE_HOME=" + h.home, fmt.Sprintf("PORT=%d", h.port)}
+	base := []string{"SENDONCE_HOME=" + h.home, fmt.Sprintf("PORT=%d", h.port)}
 	for _, pair := range os.Environ() {
 		if strings.HasPrefix(pair, "GO") {
-			whole = append(whole, pair)
+			base = append(base, pair)
 		}
 	}
-	p := sandbox.StartProcess(t, h.bin, slices.Concat(whole, h.env, env))
+	p := sandbox.StartProcess(t, h.bin, slices.Concat(base, h.env, env))
 	t.Cleanup(func() {
 		// Terminate waits, so that nothing writes into the home while it is removed.
 		_, err := p.Terminate(time.Minute)
@@ -96,7 +96,7 @@ func (h testRun) ready(t *testing.T, p *sandbox.Process) {
 	require.NoError(t, p.WaitFor(within(t, 2*time.Minute), "\nready "+h.url()+"\n"))
 }
 
-// submit submits a message; more is further JSON members, each after a comma.
+// submit submits a message. more are further JSON members, each with a comma before it.
 func (h testRun) submit(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
@@ -123,7 +123,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// closed is whether nothing listens on the port any more.
+// closed reports whether nothing listens on the port.
 func (h testRun) closed() bool {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))
 	if err != nil {
@@ -142,11 +142,11 @@ func (h testRun) requireNATSPasswords(t *testing.T, runEnv string) {
 	nc, err := nats.Connect(operator[1])
 	require.NoError(t, err)
 	nc.Close()
-	at, err := url.Parse(operator[1])
+	wrongLogin, err := url.Parse(operator[1])
 	require.NoError(t, err)
 	for _, user := range []*url.Userinfo{nil, url.UserPassword("operator", "operator"), url.UserPassword("sendonce", h.password(t))} {
-		at.User = user
-		_, err := nats.Connect(at.String())
+		wrongLogin.User = user
+		_, err := nats.Connect(wrongLogin.String())
 		require.ErrorIs(t, err, nats.ErrAuthorization)
 	}
 	files, err := os.ReadDir(filepath.Join(h.home, "secrets"))
@@ -159,8 +159,7 @@ func (h testRun) requireNATSPasswords(t *testing.T, runEnv string) {
 	}
 }
 
-// requireRandomPassword checks that the API accepts no password that is guessable or
-// empty.
+// requireRandomPassword checks that the API rejects guessable passwords and an empty one.
 func (h testRun) requireRandomPassword(t *testing.T) {
 	t.Helper()
 	for _, password := range []string{"sendonce-local", "admin", ""} {
@@ -182,7 +181,7 @@ func printedOnce(t *testing.T, p *sandbox.Process, pattern string) string {
 	return found[0][1]
 }
 
-// runPrintedCommand runs the curl command that the terminal shows.
+// runPrintedCommand runs the curl command that the run prints.
 func (h testRun) runPrintedCommand(t *testing.T, p *sandbox.Process) {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -224,8 +223,8 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 
 	p = h.start(t, "DEMO_SENDER=false")
 	h.ready(t, p)
-	require.Equal(t, addresses, printedAddresses(t, p), "programs that use the run find it again")
-	require.JSONEq(t, idOf(t, first), idOf(t, h.submit(t, "first", "第一条")), "the data was kept")
+	require.Equal(t, addresses, printedAddresses(t, p), "the addresses must stay the same for programs that use the run")
+	require.JSONEq(t, idOf(t, first), idOf(t, h.submit(t, "first", "第一条")), "the data must be kept")
 	second := h.submit(t, "second", "第二条")
 	require.NoError(t, p.Kill())
 
@@ -234,13 +233,13 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 	require.Equal(t, addresses, printedAddresses(t, p))
 	require.JSONEq(t, idOf(t, second), idOf(t, h.submit(t, "second", "第二条")))
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
-	require.NotContains(t, p.Output(), "第一条", "what was sent is not sent again")
+	require.NotContains(t, p.Output(), "第一条", "a sent message must not be sent again")
 
 	h.submit(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "a schedule wakes sweep, which wakes the waiting sender")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "at its time sweep must make it pending and wake the waiting sender")
 }
 
-// printedAddresses are the lines in which a run prints its addresses.
+// printedAddresses returns the lines in which a run prints its addresses.
 func printedAddresses(t *testing.T, p *sandbox.Process) []string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^(?:postgres|nats|trigger|  console|  API|  API docs|  sink) .*$`).FindAllString(p.Output(), -1)
@@ -256,7 +255,7 @@ func idOf(t *testing.T, response string) string {
 	return strings.TrimRight(id, "}\n")
 }
 
-func TestWeChatAppOfOperatorIsUsed(t *testing.T) {
+func TestNoFakeWeChatIfAppIsConfigured(t *testing.T) {
 	t.Parallel()
 	s, wechat, err := startWeChat(t.Context(), settings{all: map[string]string{"WECHAT_APP_ID": "wx1"}}, io.Discard)
 	require.NoError(t, err)
@@ -307,7 +306,7 @@ func TestRunFails(t *testing.T) {
 		require.True(t, h.closed())
 		h.ready(t, h.start(t))
 	})
-	t.Run("a setting that the server refuses", func(t *testing.T) {
+	t.Run("a setting that the server rejects", func(t *testing.T) {
 		t.Parallel()
 		h := newTestRun(t)
 		p := h.start(t, "SENDONCE_MAX_CALLS=many")

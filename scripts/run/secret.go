@@ -24,13 +24,13 @@ func newEncryptionKey() string {
 }
 
 // secretFile returns the path of home/secrets/name, which only its owner may read. The
-// first run writes what fresh returns; later runs keep it.
-func secretFile(home, name string, fresh func() string) (string, error) {
+// first run writes the result of generate; later runs keep it.
+func secretFile(home, name string, generate func() string) (string, error) {
 	path := filepath.Join(home, "secrets", name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	return writeSecret(home, name, fresh())
+	return writeSecret(home, name, generate())
 }
 
 // writeSecret writes text to home/secrets/name and returns the path.
@@ -42,7 +42,7 @@ func writeSecret(home, name, text string) (string, error) {
 	return writePrivate(dir, name, text)
 }
 
-// writePrivate writes a file that only its owner may read, in one step, and returns its
+// writePrivate writes a file atomically, which only its owner may read, and returns its
 // path.
 func writePrivate(dir, name, text string) (string, error) {
 	path := filepath.Join(dir, name)
@@ -57,21 +57,21 @@ func writePrivate(dir, name, text string) (string, error) {
 	return path, os.Rename(file.Name(), path)
 }
 
-// netrcOf returns a file for curl --netrc-file: every user of the machine could see a
-// password among the arguments of a command.
+// netrcOf returns the text of a file for curl --netrc-file: every user of the machine can
+// see a password in the arguments of a command.
 func netrcOf(user, password string) string {
-	word := func(text string) string {
+	quoteIfNeeded := func(text string) string {
 		if !strings.ContainsAny(text, " \t\"\\#") {
-			return text // as versions of curl before 7.84 need it
+			return text // curl before 7.84 does not support quotes
 		}
 		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 	}
-	return fmt.Sprintf("machine %s login %s password %s\n", loopback, word(user), word(password))
+	return fmt.Sprintf("machine %s login %s password %s\n", loopback, quoteIfNeeded(user), quoteIfNeeded(password))
 }
 
-// withPassword returns s with the admin's password. Where BASIC_AUTH_PASSWORD is not
-// set, it comes from the file of BASIC_AUTH_PASSWORD_FILE, else from one in the home
-// that the first run generates.
+// withPassword returns s with the admin's password: that of BASIC_AUTH_PASSWORD, else that in
+// the file of BASIC_AUTH_PASSWORD_FILE, else that in a file in the home, which the first
+// run generates.
 func (s settings) withPassword() (settings, error) {
 	if s.password != "" {
 		return s, nil
@@ -96,14 +96,14 @@ func (s settings) withPassword() (settings, error) {
 	return s, nil
 }
 
-// withOnlySecretsOf returns env without the secrets that none of the readers
-// (functions or commands) needs.
+// withOnlySecretsOf returns env without the secrets that none of the readers (functions
+// or commands) reads.
 func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		known := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or one that all need
-		return len(known) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(known, r) })
+		secretReaders := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or one that all read
+		return len(secretReaders) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(secretReaders, r) })
 	})
 }
 

@@ -12,20 +12,20 @@ import (
 func TestSecretFile(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	made := 0
-	fresh := func() string { made++; return newEncryptionKey() }
-	path, err := secretFile(home, "key", fresh)
+	generated := 0
+	generate := func() string { generated++; return newEncryptionKey() }
+	path, err := secretFile(home, "key", generate)
 	require.NoError(t, err)
 	first, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Len(t, first, 44)
-	again, err := secretFile(home, "key", fresh)
+	again, err := secretFile(home, "key", generate)
 	require.NoError(t, err)
 	require.Equal(t, path, again)
 	second, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, first, second)
-	require.Equal(t, 1, made)
+	require.Equal(t, 1, generated)
 	for _, name := range []string{path, filepath.Dir(path)} {
 		info, err := os.Stat(name)
 		require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestWithPassword(t *testing.T) {
 	require.Len(t, random.password, 26)
 	again, err := settingsOf().withPassword()
 	require.NoError(t, err)
-	require.Equal(t, random.password, again.password, "a later run keeps it")
+	require.Equal(t, random.password, again.password, "a later run must use the same password")
 
 	set, err := settingsOf("BASIC_AUTH_PASSWORD=mine").withPassword()
 	require.NoError(t, err)

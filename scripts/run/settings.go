@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	outgoing = "SENDONCE_OUTGOING_NETWORKS"
-	metrics  = "SENDONCE_METRICS"
-	loopback = "127.0.0.1"
+	outgoingSetting = "SENDONCE_OUTGOING_NETWORKS"
+	metricsSetting  = "SENDONCE_METRICS"
+	loopback        = "127.0.0.1"
 )
 
-// settings are the environment and the file .env.
+// settings are read from the environment and the file .env.
 type settings struct {
 	port         int
 	home         string // absolute; data, logs and the binary
 	username     string
 	password     string // "" until withPassword, unless BASIC_AUTH_PASSWORD is set
-	passwordFile string // absolute; "" = the password is the one of BASIC_AUTH_PASSWORD
+	passwordFile string // absolute; "" = the password is that of BASIC_AUTH_PASSWORD
 	demoSender   bool
 	sink         bool
-	procs        bool              // every function is a process of its own
-	procsIdle    time.Duration     // such a process without calls for that long is ended
+	procs        bool              // each function has its own process
+	procsIdle    time.Duration     // such a process is ended after this time without calls
 	databaseURL  string            // "" = start a private Postgres
 	wechatURL    string            // of the fake WeChat; "" = there is none
 	wechatSecret string            // the password of its ledger
@@ -86,10 +86,10 @@ func parseSettings(all map[string]string) (settings, error) {
 	s.sink = parseBool("SINK", "true", "true or false")
 	s.procs = parseBool("PROCS", "0", "1 or 0")
 	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
-		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, as 15s", all["PROCS_IDLE"]))
+		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, such as 15s", all["PROCS_IDLE"]))
 	}
 	if s.procs && s.hasMetricsPort() {
-		bad = append(bad, fmt.Errorf("%s is %q: with PROCS=1 it must be admin or open, as each function is a process of its own", metrics, all[metrics]))
+		bad = append(bad, fmt.Errorf("%s is %q: with PROCS=1 it must be admin or open, as each function is a process of its own", metricsSetting, all[metricsSetting]))
 	}
 	if strings.ContainsAny(s.username+s.password, "\n\r") {
 		bad = append(bad, errors.New("BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD must be one line each"))
@@ -103,32 +103,32 @@ func parseSettings(all map[string]string) (settings, error) {
 	return s, errors.Join(bad...)
 }
 
-// hasMetricsPort is whether /metrics of the server has a port of its own.
+// hasMetricsPort reports whether /metrics of the server has its own port.
 func (s settings) hasMetricsPort() bool {
-	_, err := strconv.Atoi(s.all[metrics])
+	_, err := strconv.Atoi(s.all[metricsSetting])
 	return err == nil
 }
 
 func (s settings) url() string { return "http://" + loopback + ":" + strconv.Itoa(s.port) }
 
-// callsSink is whether SENDONCE_OUTGOING_NETWORKS lets the server call the sink.
+// callsSink reports whether SENDONCE_OUTGOING_NETWORKS allows the server to call the sink.
 func (s settings) callsSink() bool {
 	var networks config.Networks
-	err := networks.Decode(s.all[outgoing]) // the server reports a bad network
-	return s.all[outgoing] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))
+	err := networks.Decode(s.all[outgoingSetting]) // the server reports an invalid network
+	return s.all[outgoingSetting] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))
 }
 
-// hasSecret is whether a secret is set, or the file that contains it.
+// hasSecret reports whether a secret is set, or a file that contains it.
 func (s settings) hasSecret(name string) bool { return s.all[name] != "" || s.all[name+"_FILE"] != "" }
 
-// runEnv is what programs that use the run need, a NAME=value on each line.
+// runEnv returns the settings of programs that use the run, as lines of NAME=value.
 func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv is the environment of the server and the trigger: all settings,
-// overridden by those that `make run` decides.
+// serverEnv returns the environment of the server and the trigger: all settings,
+// overridden by those that `make run` sets itself.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")
@@ -136,11 +136,11 @@ func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all["NATS_URL"] = natsURL
 	all["SENDONCE_FUNCTIONS_URL"] = s.url()
 	all["APP_HOST"] = loopback
-	if all[outgoing] == "" {
-		all[outgoing] = loopback
+	if all[outgoingSetting] == "" {
+		all[outgoingSetting] = loopback
 	}
-	if all[metrics] == "" {
-		all[metrics] = "open"
+	if all[metricsSetting] == "" {
+		all[metricsSetting] = "open"
 	}
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username

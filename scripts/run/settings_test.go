@@ -35,7 +35,7 @@ func TestEnvironmentOverridesDotEnv(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2222, s.port)
 	require.False(t, s.demoSender)
-	require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "MAX_RETRY_COUNT=7", "the server gets the rest of the file")
+	require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "MAX_RETRY_COUNT=7", "the server gets the other settings of the file")
 }
 
 func TestReadSettingsFails(t *testing.T) {
@@ -52,7 +52,7 @@ func TestParseSettingsNamesAllErrors(t *testing.T) {
 DEMO_SENDER is "maybe": it must be true or false
 SINK is "often": it must be true or false
 PROCS is "seven": it must be 1 or 0
-PROCS_IDLE is "0s": it must be a duration above 0, as 15s
+PROCS_IDLE is "0s": it must be a duration above 0, such as 15s
 BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
 	for _, port := range []string{"0", "-1", "65536"} {
 		_, err := parseSettings(map[string]string{"PORT": port})
@@ -76,14 +76,14 @@ func TestServerEnv(t *testing.T) {
 
 func TestLoginsHideOwnerPassword(t *testing.T) {
 	t.Parallel()
-	const owners = "postgres://owner:s3cr3t@localhost:5432/shop?sslmode=disable"
+	const ownerURL = "postgres://owner:s3cr3t@localhost:5432/shop?sslmode=disable"
 	for name, c := range map[string]struct {
-		set         map[string]string
-		want, never string
+		set             map[string]string
+		want, forbidden string
 	}{
-		"by itself":               {nil, "SENDONCE_RETENTION_PASSWORD_FILE=", "SENDONCE_HOT_PASSWORD="},
-		"with a password of ours": {map[string]string{"SENDONCE_HOT_PASSWORD": "mine"}, "SENDONCE_HOT_PASSWORD=mine", "SENDONCE_HOT_PASSWORD_FILE"},
-		"with one user for all":   {map[string]string{"SENDONCE_HOT_ROLE": ""}, "DATABASE_URL=" + owners, "PASSWORD_FILE"},
+		"generated passwords":    {nil, "SENDONCE_RETENTION_PASSWORD_FILE=", "SENDONCE_HOT_PASSWORD="},
+		"a password that is set": {map[string]string{"SENDONCE_HOT_PASSWORD": "mine"}, "SENDONCE_HOT_PASSWORD=mine", "SENDONCE_HOT_PASSWORD_FILE"},
+		"one user for all":       {map[string]string{"SENDONCE_HOT_ROLE": ""}, "DATABASE_URL=" + ownerURL, "PASSWORD_FILE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,16 +91,16 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 			maps.Copy(set, c.set)
 			s, err := parseSettings(set)
 			require.NoError(t, err)
-			env, owner, err := s.logins(s.serverEnv(owners, "nats://y"), owners)
+			env, owner, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			all := strings.Join(env, "\n")
 			require.Contains(t, all, c.want)
-			require.NotContains(t, all, c.never)
-			require.Equal(t, name == "with one user for all", owner == nil)
+			require.NotContains(t, all, c.forbidden)
+			require.Equal(t, name == "one user for all", owner == nil)
 			require.Equal(t, owner == nil, strings.Contains(all, "s3cr3t"))
-			again, _, err := s.logins(s.serverEnv(owners, "nats://y"), owners)
+			again, _, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
-			require.Equal(t, env, again, "a later run has the same passwords")
+			require.Equal(t, env, again, "a later run must use the same passwords")
 		})
 	}
 }

@@ -20,17 +20,17 @@ import (
 
 const (
 	sinkName        = "the sink of make run" // the description of its endpoint, by which a later run finds it
-	sinkLimit       = 80 << 10               // bytes of a webhook: 64 KiB of data and its envelope
+	sinkLimit       = 80 << 10               // bytes of a webhook: 64 KiB of data and the envelope
 	registerTimeout = 10 * time.Second
 	closeTimeout    = 2 * time.Second
 
-	// They bound the memory of a flood of calls to about 12 MB.
+	// These limit the memory that a flood of calls uses to about 12 MB.
 	sinkConnections = 128
 	sinkHeader      = 16 << 10 // bytes
 )
 
-// sink receives webhooks and prints them. It is an endpoint of the built-in admin,
-// whose tasks and messages may name its URL, too.
+// sink receives webhooks and prints them. It is an endpoint of the built-in admin, whose
+// tasks and messages may have its URL, too.
 type sink struct {
 	client   *api.Client
 	out      io.Writer
@@ -38,15 +38,15 @@ type sink struct {
 	url      string
 	opened   bool
 	server   http.Server
-	served   chan struct{}        // closed once the port is
-	endpoint string               // its id
-	secret   string               // signs webhooks of the endpoint
-	signing  string               // signs webhooks to a URL that a task or a message names
+	served   chan struct{}        // closed once the server has stopped
+	endpoint string               // the id of the endpoint
+	secret   string               // verifies webhooks of the endpoint
+	signing  string               // verifies callbacks of tasks and messages
 	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by their status
 }
 
-// listenForSink opens the port of the sink until close, so that no other program can
-// receive the webhooks. It returns nil if the settings have no sink.
+// listenForSink opens the port of the sink, which stays open until close, so that no other
+// program can receive the webhooks. It returns nil if the setting SINK is false.
 func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error) {
 	if !s.sink {
 		return nil, nil
@@ -55,7 +55,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	if !s.callsSink() {
 		return k, nil
 	}
-	// The port after that of the API, so that examples can name it.
+	// The port after that of the API, so that examples can use it.
 	listener, err := listenLocally(ctx, s.port+1)
 	if err != nil {
 		listener, err = listenOnSavedPort(ctx, s.home, "sink", out)
@@ -67,11 +67,11 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers the endpoint at a server that is ready, and then accepts calls:
-// earlier ones wait until the secrets are known. An error closes the port.
+// open registers the endpoint at a server that is ready, and then accepts calls: earlier
+// ones wait until the sink has the secrets. On an error it closes the port.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
-		return fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
+		return fmt.Errorf("the server would not call it: %s does not have %s", outgoingSetting, loopback)
 	}
 	if err := k.register(ctx); err != nil {
 		return errors.Join(err, k.listener.Close())
@@ -94,7 +94,7 @@ func (k *sink) register(ctx context.Context) error {
 		return fmt.Errorf("read the signing secret: %w", err)
 	}
 	var admin api.ID
-	// A caller has no more endpoints than one page holds.
+	// One page contains all endpoints that a caller can have.
 	page, err := k.client.Endpoints(ctx, api.EndpointsRequest{CallerID: &admin})
 	if err != nil {
 		return fmt.Errorf("list the endpoints: %w", err)
@@ -131,7 +131,7 @@ func (k *sink) serve(listener net.Listener) {
 	}
 }
 
-// removeEndpoint deletes the endpoint, if the server still responds.
+// removeEndpoint deletes the endpoint. If the server does not respond, the next run deletes it.
 func (k *sink) removeEndpoint() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -163,11 +163,11 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		k.refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	as, err := k.verify(r.Header, body)
+	origin, err := k.verify(r.Header, body)
 	verified := err == nil
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
-		// Another endpoint that was registered with this port: its secret is not known here.
-		as, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
+		// Another endpoint with this port, whose secret is not known here.
+		origin, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
 	}
 	if err != nil {
 		k.refuse(w, http.StatusUnauthorized, err)
@@ -178,9 +178,9 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		k.refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	what := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
+	eventType := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
 	defer w.WriteHeader(http.StatusNoContent) // once the line is printed
-	line := fmt.Sprintf("received %s %s (%s)", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
+	line := fmt.Sprintf("received %s %s (%s)", printable(eventType), printable(cmp.Or(event.Subject, event.ID)), origin)
 	if !verified {
 		k.printLimited(http.StatusNoContent, line)
 		return
@@ -188,7 +188,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(k.out, line)
 }
 
-// verify returns which of the secrets has signed the body.
+// verify returns a text that says which of the secrets signed the body.
 func (k *sink) verify(h http.Header, body []byte) (string, error) {
 	now := time.Now()
 	err := api.VerifyWebhook(h, body, now, k.secret)
@@ -206,8 +206,8 @@ func (k *sink) refuse(w http.ResponseWriter, status int, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// printLimited prints one line a minute for each status: anybody on this machine can make calls
-// that are not verified.
+// printLimited prints one line a minute for each status, because any program on this machine can make
+// calls that are not verified.
 func (k *sink) printLimited(status int, line string) {
 	unprinted, print := k.printed.Next(status)
 	if !print {

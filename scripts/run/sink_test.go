@@ -21,7 +21,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// registry is a fake of the server that has the endpoints of the admin.
+// registry is a fake server that stores the endpoints of the admin.
 type registry struct {
 	mu        sync.Mutex
 	endpoints []api.EndpointResponse
@@ -41,7 +41,7 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "endpoints" && r.Method == http.MethodGet && r.URL.RawQuery == "caller_id=0":
 		response.Data = api.Page[api.EndpointResponse]{Items: g.endpoints}
 	case path == "endpoints" && r.Method == http.MethodPost:
-		e := api.EndpointResponse{ID: "made", Secret: api.NewWebhookSecret()}
+		e := api.EndpointResponse{ID: "new", Secret: api.NewWebhookSecret()}
 		if json.NewDecoder(r.Body).Decode(&e) != nil {
 			response = api.Envelope{Code: http.StatusBadRequest, Message: "no", Error: "invalid_request"}
 			break
@@ -66,18 +66,18 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// known returns the endpoints by id.
-func (g *registry) known() map[string]api.EndpointResponse {
+// byID returns the endpoints by id.
+func (g *registry) byID() map[string]api.EndpointResponse {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := map[string]api.EndpointResponse{}
+	all := map[string]api.EndpointResponse{}
 	for _, e := range g.endpoints {
-		known[e.ID] = e
+		all[e.ID] = e
 	}
-	return known
+	return all
 }
 
-// settingsFor is `make run` at server, in a home of its own.
+// settingsFor returns settings of `make run` with a new home, whose API is server.
 func settingsFor(t *testing.T, server *httptest.Server) settings {
 	t.Helper()
 	at, err := url.Parse(server.URL)
@@ -87,7 +87,7 @@ func settingsFor(t *testing.T, server *httptest.Server) settings {
 	return s
 }
 
-// openSink is a sink that registered at the server of s.
+// openSink returns a sink that is registered at the server of s.
 func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, error) {
 	k, err := listenForSink(ctx, s, out)
 	if err != nil {
@@ -96,13 +96,13 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 	return k, k.open(ctx, logs)
 }
 
-// newSink is a sink that registered at a server of its own, and what it prints.
+// newSink returns a fake server, a sink that is registered there, and the output of the sink.
 func newSink(t *testing.T) (*registry, *sink, *sandbox.LogBuffer) {
 	t.Helper()
 	server, out := &registry{signing: api.NewWebhookSecret()}, &sandbox.LogBuffer{}
-	listening := httptest.NewServer(server)
-	t.Cleanup(listening.Close)
-	k, err := openSink(t.Context(), settingsFor(t, listening), out, out)
+	httpServer := httptest.NewServer(server)
+	t.Cleanup(httpServer.Close)
+	k, err := openSink(t.Context(), settingsFor(t, httpServer), out, out)
 	require.NoError(t, err)
 	t.Cleanup(k.close)
 	return server, k, out
@@ -127,9 +127,9 @@ func postWebhook(t *testing.T, to, body string, at time.Time, secret string) int
 func TestSinkPrintsVerifiedWebhooks(t *testing.T) {
 	t.Parallel()
 	server, k, out := newSink(t)
-	endpoint := server.known()["made"]
+	endpoint := server.byID()["new"]
 	require.Equal(t, k.url, endpoint.URL)
-	require.Empty(t, endpoint.Events, "it receives every event")
+	require.Empty(t, endpoint.Events, "an empty list means all events")
 
 	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
 	now := time.Now()
@@ -167,8 +167,8 @@ func TestSinkPrintsOtherEndpoints(t *testing.T) {
 		"sink: refused a call with 401: "+api.ErrWebhookHeaders.Error()), out.String())
 }
 
-// Anybody on this machine can call the sink, and must not fill the terminal.
-func TestSinkSumsUpUnverifiedCalls(t *testing.T) {
+// Any program on this machine can call the sink; it must not be able to fill the terminal.
+func TestSinkLimitsLinesOfUnverifiedCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out := &sandbox.LogBuffer{}
@@ -205,7 +205,7 @@ func TestSinkSumsUpUnverifiedCalls(t *testing.T) {
 // Not parallel: a process that another test starts inherits our ports until its exec.
 func TestSinkRemovesItsEndpoint(t *testing.T) {
 	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
-		{ID: "killed", Description: sinkName}, {ID: "another's", Description: "mine"}, {ID: "killed too", Description: sinkName},
+		{ID: "killed", Description: sinkName}, {ID: "of another program", Description: "mine"}, {ID: "killed too", Description: sinkName},
 	}}
 	listening := httptest.NewServer(server)
 	defer listening.Close()
@@ -213,24 +213,24 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 	s := settingsFor(t, listening)
 	k, err := openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
-	known := server.known()
-	require.Len(t, known, 2)
-	require.Contains(t, known, "made")
-	require.Contains(t, known, "another's")
+	endpoints := server.byID()
+	require.Len(t, endpoints, 2)
+	require.Contains(t, endpoints, "new")
+	require.Contains(t, endpoints, "of another program")
 	before := k.url
 	k.removeEndpoint()
 	k.close()
-	require.Len(t, server.known(), 1)
-	require.Contains(t, server.known(), "another's")
+	require.Len(t, server.byID(), 1)
+	require.Contains(t, server.byID(), "of another program")
 
 	k, err = openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
-	require.Equal(t, before, k.url, "its URL is that of the run before")
+	require.Equal(t, before, k.url, "the URL must be that of the previous run")
 	require.Empty(t, out.String())
 	listening.Close()
 	k.removeEndpoint()
 	k.close()
-	require.Contains(t, out.String(), "sink: delete endpoint made: ")
+	require.Contains(t, out.String(), "sink: delete endpoint new: ")
 	require.Contains(t, out.String(), "; the next run deletes it\n")
 }
 
@@ -242,7 +242,7 @@ func TestSinkRegistrationFails(t *testing.T) {
 	_, err := openSink(t.Context(), s, io.Discard, io.Discard)
 	require.EqualError(t, err, "read the signing secret: 404: Not Found")
 	listener, err := listenLocally(t.Context(), savedPort(s.home+"/sink.port"))
-	require.NoError(t, err, "its port is closed")
+	require.NoError(t, err, "the port of the sink must be closed")
 	require.NoError(t, listener.Close())
 
 	s.all["SENDONCE_OUTGOING_NETWORKS"] = "10.0.0.0/8"
@@ -255,29 +255,29 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	h := newTestRun(t)
 	p := h.start(t)
 	h.ready(t, p)
-	at := printedOnce(t, p, `sink +(http\S+) .*`)
+	sinkURL := printedOnce(t, p, `sink +(http\S+) .*`)
 	received := func(p *sandbox.Process, key, more, by string) {
 		t.Helper()
 		id := strings.Trim(idOf(t, h.submit(t, key, "hello", more)), `"`)
 		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "+id+" ("+by+" verified)\n"))
 	}
 	received(p, "first", "", "webhook")
-	received(p, "second", `,"callback_url":"`+at+`"`, "callback")
-	require.Equal(t, []string{at}, h.endpoints(t))
+	received(p, "second", `,"callback_url":"`+sinkURL+`"`, "callback")
+	require.Equal(t, []string{sinkURL}, h.endpoints(t))
 	require.NoError(t, p.Kill())
 
 	p = h.start(t, "PROCS=1")
 	h.ready(t, p)
 	received(p, "third", "", "webhook")
-	require.Equal(t, []string{at}, h.endpoints(t), "that of the killed run is gone")
+	require.Equal(t, []string{sinkURL}, h.endpoints(t), "the endpoint of the killed run must be deleted")
 
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	dead := fmt.Sprintf("127.0.0.1:%d", port)
-	added, err := api.NewClient(h.url(), "admin", h.password(t)).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + dead})
+	closedHost := fmt.Sprintf("127.0.0.1:%d", port)
+	added, err := api.NewClient(h.url(), "admin", h.password(t)).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + closedHost})
 	require.NoError(t, err)
 	h.submit(t, "fourth", "hello")
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+dead+" fails: connection refused; endpoint "+added.ID+"\n"))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+closedHost+" fails: connection refused; endpoint "+added.ID+"\n"))
 	require.NoError(t, api.NewClient(h.url(), "admin", h.password(t)).DeleteEndpoint(t.Context(), added.ID))
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	require.Contains(t, p.Output(), "sink      none: the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1\n")
 }
 
-// endpoints returns the URLs that are registered.
+// endpoints returns the URLs of all registered endpoints.
 func (h testRun) endpoints(t *testing.T) []string {
 	t.Helper()
 	page, err := api.NewClient(h.url(), "admin", h.password(t)).Endpoints(t.Context(), api.EndpointsRequest{})

@@ -40,14 +40,14 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	first := open(nil)
 	exchange(first, "c-1")
 	pid := started(t, p, "stream", 1)
-	require.Never(t, func() bool { return isGone(pid) }, 2*time.Second, 50*time.Millisecond, "a socket keeps its process")
+	require.Never(t, func() bool { return hasExited(pid) }, 2*time.Second, 50*time.Millisecond, "a process must not end while a socket is open")
 
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	_, err := first.Next(within(t, 10*time.Second))
 	require.Error(t, err)
-	require.NotErrorIs(t, err, context.DeadlineExceeded, "a socket of a killed process hangs")
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "the socket must end with its process")
 
-	// Until `make run` sees the end, a call may still go to the killed process.
+	// Until `make run` detects the end, a call may still go to the killed process.
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), fmt.Sprintf("ended     stream (pid %d) unexpectedly", pid)))
 	second := open(first.After())
 	exchange(second, "c-2")

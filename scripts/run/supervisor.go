@@ -18,10 +18,10 @@ const (
 	longestPause = 30 * time.Second
 	stableAfter  = time.Minute
 
-	exitBadSettings = 2 // exit code of a process that would fail again
+	exitBadSettings = 2 // exit code of a process whose settings are wrong: a restart would fail, too
 )
 
-// supervisor is a child that restarts its process when that ends by itself.
+// supervisor is a child that restarts its process when the process ends by itself.
 type supervisor struct {
 	name  string
 	start func() (*sandbox.Process, error)
@@ -32,103 +32,103 @@ type supervisor struct {
 	process   *sandbox.Process
 	startedAt time.Time // of process
 
-	ending context.Context // done when nothing may be started any more
+	ending context.Context // done when the process must not be restarted
 	end    context.CancelFunc
-	done   chan struct{} // closed once nothing runs or will be started
+	done   chan struct{} // closed once no process runs or will be started
 	err    error         // of the last start; read it after done
 }
 
-// supervise starts a process, and again each time it ends by itself.
+// supervise starts a process and restarts it each time it ends by itself.
 func supervise(name string, start func() (*sandbox.Process, error), out io.Writer, pause time.Duration) (*supervisor, error) {
-	k := &supervisor{name: name, start: start, out: out, pause: pause, done: make(chan struct{})}
-	k.ending, k.end = context.WithCancel(context.Background())
-	if err := k.startNext(); err != nil {
-		k.end()
+	s := &supervisor{name: name, start: start, out: out, pause: pause, done: make(chan struct{})}
+	s.ending, s.end = context.WithCancel(context.Background())
+	if err := s.startNext(); err != nil {
+		s.end()
 		return nil, err
 	}
-	go k.watch()
-	return k, nil
+	go s.watch()
+	return s, nil
 }
 
 // startNext starts a process unless the supervisor is ending.
-func (k *supervisor) startNext() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.ending.Err() != nil {
+func (s *supervisor) startNext() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending.Err() != nil {
 		return nil
 	}
-	p, err := k.start()
+	p, err := s.start()
 	if err != nil {
 		return err
 	}
-	k.process, k.startedAt = p, time.Now()
-	printStep(k.out, "start", fmt.Sprintf("%s (pid %d)", k.name, p.Pid()))
+	s.process, s.startedAt = p, time.Now()
+	printStep(s.out, "start", fmt.Sprintf("%s (pid %d)", s.name, p.Pid()))
 	return nil
 }
 
 // watch restarts the process until the supervisor ends.
-func (k *supervisor) watch() {
-	defer close(k.done)
-	for pauses := k.pause; ; pauses = min(2*pauses, longestPause) {
-		p := k.current()
+func (s *supervisor) watch() {
+	defer close(s.done)
+	for delay := s.pause; ; delay = min(2*delay, longestPause) {
+		p := s.current()
 		<-p.Exited()
-		if k.ending.Err() != nil || p.ExitCode() == exitBadSettings {
+		if s.ending.Err() != nil || p.ExitCode() == exitBadSettings {
 			return
 		}
-		if time.Since(k.startedAt) >= stableAfter {
-			pauses = k.pause
+		if time.Since(s.startedAt) >= stableAfter {
+			delay = s.pause
 		}
-		printStep(k.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s; restarting in %s", k.name, p.Pid(), p.Ending(), pauses))
-		if !pause(k.ending, pauses) {
+		printStep(s.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s; restarting in %s", s.name, p.Pid(), p.Ending(), delay))
+		if !pause(s.ending, delay) {
 			return
 		}
-		if k.err = k.startNext(); k.err != nil {
+		if s.err = s.startNext(); s.err != nil {
 			return
 		}
 	}
 }
 
-func (k *supervisor) current() *sandbox.Process {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.process
+func (s *supervisor) current() *sandbox.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
 }
 
-// WaitReady waits until a GET of url gets its response with 200, by the current process.
-func (k *supervisor) WaitReady(ctx context.Context, url string) error {
-	return k.current().WaitReady(ctx, url)
+// WaitReady waits until a GET of url returns 200, while the current process runs.
+func (s *supervisor) WaitReady(ctx context.Context, url string) error {
+	return s.current().WaitReady(ctx, url)
 }
 
-// Exited is closed once nothing runs or will be started.
-func (k *supervisor) Exited() <-chan struct{} { return k.done }
+// Exited is closed once no process runs or will be started.
+func (s *supervisor) Exited() <-chan struct{} { return s.done }
 
 // ExitCode waits for Exited and returns the exit code of the last process.
-func (k *supervisor) ExitCode() int {
-	<-k.done
-	return k.current().ExitCode()
+func (s *supervisor) ExitCode() int {
+	<-s.done
+	return s.current().ExitCode()
 }
 
-// Output is what the current or last process has written, and why it was not
-// restarted.
-func (k *supervisor) Output() string {
-	text := k.current().Output()
-	if hasEnded(k) && k.err != nil {
-		text += "\n" + k.err.Error()
+// Output returns the output of the current or last process, and the error that prevented
+// a restart.
+func (s *supervisor) Output() string {
+	text := s.current().Output()
+	if hasEnded(s) && s.err != nil {
+		text += "\n" + s.err.Error()
 	}
 	return text
 }
 
 // Terminate ends the process without a restart. The code is 0 if none was running.
-func (k *supervisor) Terminate(grace time.Duration) (code int, err error) {
-	k.mu.Lock()
-	k.end()
-	p := k.process
-	k.mu.Unlock()
+func (s *supervisor) Terminate(grace time.Duration) (code int, err error) {
+	s.mu.Lock()
+	s.end()
+	p := s.process
+	s.mu.Unlock()
 	select {
-	case <-p.Exited(): // it is waiting for a restart
+	case <-p.Exited(): // watch waits before a restart
 	default:
 		code, err = p.Terminate(grace)
 	}
-	<-k.done
-	return code, errors.Join(err, k.err)
+	<-s.done
+	return code, errors.Join(err, s.err)
 }

@@ -30,7 +30,7 @@ func TestSupervisorBacksOff(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 1.024s") }, 20*time.Second, 10*time.Millisecond)
 	code, err := s.Terminate(time.Second)
 	require.NoError(t, err)
-	require.Zero(t, code, "no child runs in a pause; this one is long enough to end in")
+	require.Zero(t, code, "no process runs during a pause, and this pause lasts until Terminate")
 	pauses := regexp.MustCompile(`unexpectedly: exit status 1; restarting in (\S+)\n`).FindAllStringSubmatch(out.String(), 6)
 	require.Len(t, pauses, 6)
 	for i, pause := range pauses {
@@ -66,7 +66,7 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	h := newTestRun(t)
 	metrics, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // metrics port of the server, not of the trigger
+	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // the metrics port of the server, not of the trigger
 	h.ready(t, p)
 	address, pid := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	maxLine      = 64 << 10 // of the log, in bytes; the rest of a longer line is not read
+	maxLine      = 64 << 10 // bytes of a log line; the rest of a longer line is ignored
 	warningCheck = 200 * time.Millisecond
 )
 
-// showWarnings prints what is added to a log file about webhook endpoints, until ctx is done.
+// showWarnings prints new lines of a log file that are about webhook endpoints, until ctx is done.
 func showWarnings(ctx context.Context, name string, out io.Writer) {
 	log, err := os.Open(name)
 	if err != nil {
@@ -25,26 +25,26 @@ func showWarnings(ctx context.Context, name string, out io.Writer) {
 		return
 	}
 	defer log.Close()
-	read, err := log.Seek(0, io.SeekEnd)
+	offset, err := log.Seek(0, io.SeekEnd)
 	shown := &warnings{out: out}
 	for err == nil && pause(ctx, warningCheck) {
-		state, statErr := log.Stat()
-		if statErr == nil && state.Size() < read { // it was emptied
-			read, statErr = log.Seek(0, io.SeekStart)
+		info, statErr := log.Stat()
+		if statErr == nil && info.Size() < offset { // boundLog emptied it
+			offset, statErr = log.Seek(0, io.SeekStart)
 		}
 		added, copyErr := io.Copy(shown, log)
-		read, err = read+added, errors.Join(statErr, copyErr)
+		offset, err = offset+added, errors.Join(statErr, copyErr)
 	}
 	if err != nil {
 		fmt.Fprintf(out, "the warnings in %s are no longer shown: %v\n", name, err)
 	}
 }
 
-// warnings prints when a webhook endpoint fails, is disabled or has recovered, from the log of a
-// function.
+// warnings is a writer for the log of a function. It prints when a webhook endpoint fails, is
+// disabled or has recovered.
 type warnings struct {
 	out  io.Writer
-	line []byte // not complete yet
+	line []byte // the incomplete last line
 }
 
 func (w *warnings) Write(b []byte) (int, error) {
@@ -73,11 +73,11 @@ func (w *warnings) show(line []byte) {
 	if !bytes.Contains(line, []byte("webhook endpoint ")) || json.Unmarshal(line, &entry) != nil {
 		return
 	}
-	what, found := strings.CutPrefix(entry.Msg, "webhook endpoint ")
+	change, found := strings.CutPrefix(entry.Msg, "webhook endpoint ")
 	if !found {
 		return
 	}
-	text := printable(entry.Host) + " " + what
+	text := printable(entry.Host) + " " + change
 	if entry.Reason != "" {
 		text += " (" + entry.Reason + ")"
 	}

@@ -33,7 +33,7 @@ webhook   shop.test recovered; endpoint 0199
 `, out.String())
 }
 
-func TestWarningsFollowAnEmptiedLog(t *testing.T) {
+func TestWarningsContinueAfterLogIsEmptied(t *testing.T) {
 	t.Parallel()
 	log, err := openLog(t.TempDir(), "sendonce.log")
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestWarningsFollowAnEmptiedLog(t *testing.T) {
 	}
 	go func() { defer close(ended); showWarnings(ctx, log.Name(), out) }()
 	require.Eventually(t, func() bool {
-		fails("a-long-name.one.test") // until it follows the file
+		fails("a-long-name.one.test") // until showWarnings reads the file
 		return shown("one.test fails")()
 	}, 10*time.Second, 50*time.Millisecond)
 	require.NoError(t, log.Truncate(0))

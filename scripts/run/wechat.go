@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The one user of the fake WeChat who has consented to messages, and their template.
+// The only user of the fake WeChat who has consented to messages, and the template of the messages.
 const (
 	wechatTemplate   = "tmpl-1"
 	wechatUser       = "oABC123"
@@ -20,10 +20,10 @@ const (
 )
 
 // startWeChat starts a fake WeChat that prints messages instead of sending them, and
-// returns settings that use it. With WECHAT_APP_ID set it starts nothing.
+// returns settings that use it. If WECHAT_APP_ID is set it starts nothing.
 func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, interface{ Stop() error }, error) {
 	if s.all["WECHAT_APP_ID"] != "" {
-		printStep(out, "wechat", "the one of WECHAT_APP_ID")
+		printStep(out, "wechat", "the app of WECHAT_APP_ID")
 		return s, externalServer{}, nil
 	}
 	secret := rand.Text()
@@ -31,7 +31,7 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, inte
 	if err != nil {
 		return s, nil, err
 	}
-	// A new app id: the access token of an earlier run is not valid here.
+	// A new app id in each run, since the access token of an earlier run is not valid.
 	o := sandbox.WeChatOptions{AppID: "wx-" + rand.Text(), Secret: secret, Templates: []string{wechatTemplate}, OneTime: true, Keep: wechatLedgerSize,
 		Log: func(format string, args ...any) {
 			fmt.Fprintln(out, "wechat:", strings.TrimSpace(printable(fmt.Sprintf(format, args...))))
