@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-func TestEveryBaseImageIsMade(t *testing.T) {
+func TestImportImagesKnowsEveryBaseImage(t *testing.T) {
 	t.Parallel()
 	names, err := baseImages("../..")
 	require.NoError(t, err)
@@ -42,8 +42,9 @@ func TestLedger(t *testing.T) {
 	t.Parallel()
 	const data, key, task = "hello", "key", "task"
 	message := load.Message{Sender: "ann", N: 1}
-	// filled has one of each, done once, as the statistics have.
-	filled := func(t *testing.T) (*ledger, api.StatisticsResponse, map[string]int) {
+	// newFilled returns a ledger with one task, message and subscribe message, each done once, and the
+	// statistics and deliveries that match it.
+	newFilled := func(t *testing.T) (*ledger, api.StatisticsResponse, map[string]int) {
 		l := newLedger()
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
 		l.Claimed(task, "1")
@@ -59,9 +60,9 @@ func TestLedger(t *testing.T) {
 	}
 	t.Run("accepts what was done once", func(t *testing.T) {
 		t.Parallel()
-		l, now, delivered := filled(t)
-		require.NoError(t, l.done(api.StatisticsResponse{}, now, false))
-		require.NoError(t, l.once(delivered, false))
+		l, now, delivered := newFilled(t)
+		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, false))
+		require.NoError(t, l.checkOnce(delivered, false))
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
 	})
 	for name, change := range map[string]func(l *ledger, now *api.StatisticsResponse, delivered map[string]int){
@@ -85,32 +86,32 @@ func TestLedger(t *testing.T) {
 			now.Subscribe.SucceededTasks, now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 0, 1, 1
 		},
 	} {
-		t.Run("finds "+name, func(t *testing.T) {
+		t.Run("rejects "+name, func(t *testing.T) {
 			t.Parallel()
-			l, now, delivered := filled(t)
+			l, now, delivered := newFilled(t)
 			change(l, &now, delivered)
-			done, once := l.done(api.StatisticsResponse{}, now, false), l.once(delivered, false)
-			require.False(t, done == nil && once == nil)
+			doneErr, onceErr := l.checkDone(api.StatisticsResponse{}, now, false), l.checkOnce(delivered, false)
+			require.False(t, doneErr == nil && onceErr == nil)
 		})
 	}
 	t.Run("accepts a held subscribe message of an earlier kill", func(t *testing.T) {
 		t.Parallel()
-		l, now, _ := filled(t)
+		l, now, _ := newFilled(t)
 		before := api.StatisticsResponse{}
 		before.Subscribe.ProcessingTasks = 1
 		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 1, 1
-		require.NoError(t, l.done(before, now, false))
+		require.NoError(t, l.checkDone(before, now, false))
 		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 2, 2
-		require.Error(t, l.done(before, now, false))
+		require.Error(t, l.checkDone(before, now, false))
 	})
 	t.Run("accepts a held subscribe message after kills", func(t *testing.T) {
 		t.Parallel()
-		l, now, delivered := filled(t)
+		l, now, delivered := newFilled(t)
 		now.Subscribe.SucceededTasks, now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 0, 1, 1
 		delete(delivered, data)
-		require.NoError(t, l.done(api.StatisticsResponse{}, now, true))
-		require.NoError(t, l.once(delivered, true))
+		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, true))
+		require.NoError(t, l.checkOnce(delivered, true))
 		delivered[data] = 2
-		require.Error(t, l.once(delivered, true), "it is never sent twice")
+		require.Error(t, l.checkOnce(delivered, true), "two deliveries are an error even after kills")
 	})
 }

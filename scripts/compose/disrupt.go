@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// replaceUnderLoad replaces each of the services as a new version does.
+// replaceUnderLoad replaces the container of each service, as an upgrade does.
 func (s *stack) replaceUnderLoad(ctx context.Context, services []string, rounds int) error {
 	return s.underLoad(ctx, slices.Repeat(services, rounds), "replaced", s.replace)
 }
 
-// replace ends a service and starts a new container of it. One that ends with an
-// error, or has to be killed, fails.
+// replace stops a service and starts it in a new container. It is an error if the old
+// container had to be killed or ended with an error.
 func (s *stack) replace(ctx context.Context, name string) (string, error) {
-	begun := time.Now()
+	startedAt := time.Now()
 	if _, err := s.compose(ctx, "stop", name); err != nil {
 		return "", err
 	}
-	took := time.Since(begun)
+	took := time.Since(startedAt)
 	ended, err := s.inspect(ctx, name)
 	if err == nil && ended.State.ExitCode != 0 {
-		err = fmt.Errorf("it ended with exit code %d, 137 if it was killed", ended.State.ExitCode)
+		err = fmt.Errorf("it ended with exit code %d (137: it was killed)", ended.State.ExitCode)
 	}
 	if err != nil {
 		return "", err
@@ -35,7 +35,7 @@ func (s *stack) replace(ctx context.Context, name string) (string, error) {
 	return fmt.Sprintf("ended in %4d ms, ", took.Milliseconds()), err
 }
 
-// killUnderLoad kills each of the services; the engine starts it again.
+// killUnderLoad kills each service and waits until podman has restarted it.
 func (s *stack) killUnderLoad(ctx context.Context, services []string) error {
 	return s.underLoad(ctx, services, "killed", s.kill)
 }
@@ -48,18 +48,18 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 	if err := syscall.Kill(before.State.Pid, syscall.SIGKILL); err != nil {
 		return "", err
 	}
-	return "", until(ctx, waitLimit, func(ctx context.Context) error {
+	return "", retryUntil(ctx, waitTimeout, func(ctx context.Context) error {
 		now, err := s.inspect(ctx, name)
 		if err == nil && (now.State.Pid == 0 || now.State.Pid == before.State.Pid || now.State.Health.Status != "healthy") {
-			err = fmt.Errorf("process %d after %d, %s", now.State.Pid, before.State.Pid, now.State.Health.Status)
+			err = fmt.Errorf("it has process %d (%d before the kill) and is %s", now.State.Pid, before.State.Pid, now.State.Health.Status)
 		}
 		return err
 	})
 }
 
 // underLoad disrupts one service after another during traffic, and compares the responses
-// with what the service did. Calls of every function must succeed before
-// the first and after each.
+// with the statistics and the deliveries. Calls of every function must succeed before the
+// first disruption and after each.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)
@@ -69,7 +69,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	l := s.receivers.newTraffic(s.client)
 	restarts := map[string]int{}
 	for name := range s.services {
-		if name == "migrate" { // which has ended
+		if name == "migrate" { // it has ended
 			continue
 		}
 		c, err := s.inspect(ctx, name)
@@ -80,25 +80,25 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	}
 	disruptAll := func(ctx context.Context) error {
 		for _, name := range services {
-			begun := time.Now()
-			refused, broken, repeated := l.sums()
+			startedAt := time.Now()
+			counted := l.sums()
 			detail, err := disrupt(ctx, name)
-			back := time.Since(begun)
+			recovery := time.Since(startedAt)
 			if err == nil {
-				err = l.goesOn(ctx)
+				err = l.waitForCalls(ctx)
 			}
 			if err != nil {
 				return fmt.Errorf("%s was %s: %w", name, verb, err)
 			}
-			refused2, broken2, repeated2 := l.sums()
+			now := l.sums()
 			log.Printf("     %s %-9s %sback after %5d ms: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
-				verb, name, detail, back.Milliseconds(), refused2-refused, broken2-broken, repeated2-repeated)
+				verb, name, detail, recovery.Milliseconds(), now.refused-counted.refused, now.broken-counted.broken, now.repeated-counted.repeated)
 			if kills {
 				restarts[name]++
 			} else {
 				restarts[name] = 0
 			}
-			if err := s.noOtherEnded(ctx, restarts); err != nil {
+			if err := s.checkRestarts(ctx, restarts); err != nil {
 				return fmt.Errorf("after %s was %s: %w", name, verb, err)
 			}
 		}
@@ -107,7 +107,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	err = l.around(ctx, disruptAll, func(ctx context.Context) error {
 		now, err := s.client.Statistics(ctx)
 		if err == nil {
-			err = l.done(before, now, kills)
+			err = l.checkDone(before, now, kills)
 		}
 		return err
 	})
@@ -115,11 +115,11 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		return err
 	}
 	log.Printf("     %s", strings.Join(l.summary(), "\n              "))
-	return errors.Join(l.resubmit(ctx, s.client), l.once(s.receivers.delivered(), kills), l.failed(), s.noViolations(ctx))
+	return errors.Join(l.resubmit(ctx, s.client), l.checkOnce(s.receivers.delivered(), kills), l.failed(), s.checkViolations(ctx))
 }
 
-// noOtherEnded fails if a service was started again that was not killed.
-func (s *stack) noOtherEnded(ctx context.Context, restarts map[string]int) error {
+// checkRestarts returns an error if a service has ended, or has another number of restarts than expected.
+func (s *stack) checkRestarts(ctx context.Context, restarts map[string]int) error {
 	for name, want := range restarts {
 		c, err := s.inspect(ctx, name)
 		if err == nil && (c.State.Pid == 0 || c.RestartCount != want) {
@@ -132,8 +132,8 @@ func (s *stack) noOtherEnded(ctx context.Context, restarts map[string]int) error
 	return nil
 }
 
-// noViolations fails if a service violated the permissions of its NATS user.
-func (s *stack) noViolations(ctx context.Context) error {
+// checkViolations returns an error if a service violated the permissions of its NATS user.
+func (s *stack) checkViolations(ctx context.Context) error {
 	out, err := s.command(ctx, "podman", "logs", s.project+"-nats-1").CombinedOutput()
 	if err != nil {
 		return err

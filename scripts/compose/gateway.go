@@ -11,15 +11,15 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// checkGateway checks what the traffic does not call: a WebSocket, and that the gateway
-// blocks what must not be reached from outside. Another name makes other keys.
+// checkGateway checks what the traffic does not cover: a WebSocket, and that the gateway
+// blocks internal paths. Each name has its own user, so that keys do not repeat.
 func checkGateway(ctx context.Context, c *api.Client, name string) error {
-	return errors.Join(checkSocket(ctx, c, "bob-"+name), checkClosed(ctx, c.BaseURL))
+	return errors.Join(checkSocket(ctx, c, "bob-"+name), checkBlocked(ctx, c.BaseURL))
 }
 
 // checkSocket sends a message from a user to itself over a WebSocket.
 func checkSocket(ctx context.Context, c *api.Client, user string) error {
-	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	socket, err := c.Socket(ctx, user, api.StreamRequest{})
 	if err != nil {
@@ -35,7 +35,7 @@ func checkSocket(ctx context.Context, c *api.Client, user string) error {
 		case err != nil:
 			return fmt.Errorf("the socket of %s: %w", user, err)
 		case f.Event == api.SocketError:
-			return fmt.Errorf("the socket refused a message: %s", f.Data)
+			return fmt.Errorf("the socket rejected a message: %s", f.Data)
 		case f.Event == api.StreamAck && f.ID == nil:
 			acked = true
 		case strings.Contains(string(f.Data), "再见"):
@@ -45,8 +45,8 @@ func checkSocket(ctx context.Context, c *api.Client, user string) error {
 	return nil
 }
 
-// checkClosed checks that the gateway blocks what is not for the outside.
-func checkClosed(ctx context.Context, url string) error {
+// checkBlocked checks that the gateway blocks internal paths.
+func checkBlocked(ctx context.Context, url string) error {
 	for _, path := range []string{"/metrics", "/events/sweep"} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)
 		if err != nil {

@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// image lists what an image is made of. Programs and paths are those of this machine, and have
-// the same paths in the image.
+// image lists the contents of an image. Programs and paths are copied from this machine to the same
+// paths in the image.
 type image struct {
-	programs []string                // with the libraries that they are linked to
+	programs []string                // copied with the libraries that they are linked to
 	paths    []string                // further files and folders
-	files    func(root string) error // writes files that are not on this machine; nil = none
+	files    func(root string) error // writes further files below root; nil = none
 	changes  []string                // instructions of a Dockerfile, for podman import
 }
 
@@ -41,7 +41,7 @@ func baseImages(repository string) (map[string]string, error) {
 	return names, nil
 }
 
-// makeImages makes the images that a registry would have, from programs of this machine.
+// makeImages makes the images that are otherwise pulled from a registry, from programs of this machine.
 func (s *stack) makeImages(ctx context.Context) error {
 	names, err := baseImages(s.repository)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	if err != nil {
 		return err
 	}
-	// Links are replaced by their targets; broken ones are left out.
+	// Symbolic links are replaced by their targets; broken ones are left out.
 	args := append([]string{"-C", "/", "--dereference", "--ignore-failed-read", "-cf", archive}, slices.Concat(i.paths, files)...)
 	if _, err := s.output(ctx, "tar", args...); err != nil {
 		return err
@@ -124,8 +124,8 @@ func linkedTo(ctx context.Context, program string) (libraries []string, err erro
 	return libraries, nil
 }
 
-// goImage has the Go of this machine. The build uses the module and build caches of this
-// machine.
+// goImage describes an image with the Go of this machine. Builds in it use the module and build
+// caches of this machine.
 func goImage(ctx context.Context) (image, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	root := strings.TrimSpace(string(out))
@@ -146,7 +146,7 @@ func caddyImage(ctx context.Context) (image, error) {
 	}, err
 }
 
-// natsImage has the server of the module that the tests use.
+// natsImage describes an image with the nats-server of the module that the tests use.
 func natsImage(ctx context.Context) (image, error) {
 	return image{
 		programs: []string{"wget"},
@@ -163,7 +163,7 @@ func natsImage(ctx context.Context) (image, error) {
 	}, nil
 }
 
-// startPostgres does what compose.yaml needs of the official image's entry point.
+// startPostgres replaces the entry point of the official image, as far as compose.yaml needs it.
 const startPostgres = `#!/bin/sh
 set -eu
 data=${PGDATA:-/var/lib/postgresql/data}
@@ -177,7 +177,7 @@ exec "$@" -D $data -c listen_addresses='*' -c unix_socket_directories=/tmp
 
 const postgresUser = 999
 
-// postgresImage has the newest Postgres of this machine.
+// postgresImage describes an image with the newest Postgres of this machine.
 func postgresImage(context.Context) (image, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {

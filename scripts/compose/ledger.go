@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger is load.Ledger with what only this run has: webhooks, subscribe messages, and
-// the submissions themselves, which are repeated at the end.
+// ledger extends load.Ledger by webhooks, subscribe messages and the submissions, which
+// are repeated at the end.
 type ledger struct {
 	*load.Ledger
 
@@ -22,7 +22,7 @@ type ledger struct {
 	failures  []error                    // calls that failed after all repeats, and wrong responses
 	requests  map[string]api.SendRequest // submissions by idempotency key
 	subscribe map[string]bool            // subscribe messages by data
-	events    map[string]int             // webhooks by task
+	events    map[string]int             // number of webhooks by task
 }
 
 func newLedger() *ledger {
@@ -35,7 +35,7 @@ func (l *ledger) fail(err error) {
 	l.failures = append(l.failures, err)
 }
 
-// failed joins the first failures.
+// failed joins the first ten failures.
 func (l *ledger) failed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,10 +79,10 @@ func living(s api.TaskStatistics) int64 {
 	return s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks - s.HeldTasks
 }
 
-// done returns what has not arrived yet. A subscribe message whose sender was killed
-// is held once its lease has ended, as it is unknown whether WeChat delivered it: it may be
-// missing. The lease may end during the next load, so as many may be held as were live before.
-func (l *ledger) done(before, now api.StatisticsResponse, kills bool) error {
+// checkDone returns an error until everything is done. A subscribe message whose sender was killed
+// is held when its lease ends, because it is unknown whether WeChat delivered it. The lease may end
+// during the next traffic: so as many messages may become held as were live before it.
+func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tasks, subscribe := since(before.TaskStatistics, now.TaskStatistics), since(before.Subscribe, now.Subscribe)
@@ -113,7 +113,7 @@ func (l *ledger) done(before, now api.StatisticsResponse, kills bool) error {
 	return l.CheckReceived()
 }
 
-// resubmit repeats every submission: each key must still name its task.
+// resubmit repeats every submission: each key must still return its task.
 func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	ids := l.TaskIDs()
 	for batch := range slices.Chunk(slices.Collect(maps.Values(l.requests)), 500) {
@@ -123,16 +123,16 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 		}
 		for i, r := range results {
 			if key := batch[i].IdempotencyKey; r.Err != nil || !r.Replayed || r.Data.TaskID != ids[key] {
-				return fmt.Errorf("%s returned %s first and now %q, a replay: %v (%v)", key, ids[key], r.Data.TaskID, r.Replayed, r.Err)
+				return fmt.Errorf("%s returned %s first and now %q, replayed: %v (%v)", key, ids[key], r.Data.TaskID, r.Replayed, r.Err)
 			}
 		}
 	}
 	return nil
 }
 
-// once returns what was claimed, reported, received or delivered twice.
-// delivered counts what WeChat has delivered, by data.
-func (l *ledger) once(delivered map[string]int, kills bool) error {
+// checkOnce returns an error for all that was claimed, reported, received or delivered twice.
+// delivered counts the deliveries of WeChat by data.
+func (l *ledger) checkOnce(delivered map[string]int, kills bool) error {
 	wrong := []error{l.CheckTasksDone(), l.CheckReceivedOnce()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *ledger) once(delivered map[string]int, kills bool) error {
 	}
 	tasks, _, _ := l.Tasks()
 	messages, _, _ := l.Messages()
-	log.Printf("     %d tasks, each claimed and reported once; %d messages, each received once; %d subscribe messages, none delivered twice, %d not delivered; %d ends by webhook, %d of them again",
+	log.Printf("     %d tasks, each claimed and reported once; %d messages, each received once; %d subscribe messages, none delivered twice, %d not delivered; %d tasks with a webhook, %d webhooks repeated",
 		tasks, messages, len(l.subscribe), missing, len(l.events), repeated)
 	return errors.Join(wrong[:min(len(wrong), 10)]...)
 }

@@ -1,11 +1,11 @@
-// Command compose runs deploy/compose as it stands, with the Docker Compose CLI
-// on podman, on a plain Debian machine and without a registry.
+// Command compose tests deploy/compose unchanged, with the Docker Compose CLI on podman,
+// on a plain Debian machine and without a registry.
 //
 //	make compose-test
 //
 // starts the stack, checks the gateway, replaces and then kills every service under
-// load, changes to the profile compact on the same volumes, does the same there, and
-// removes everything.
+// load, changes to the profile compact with the same volumes, repeats the checks there,
+// and removes everything.
 //
 //	make rolling
 //
@@ -30,8 +30,8 @@ import (
 
 func main() {
 	log.SetFlags(log.Ltime)
-	limit := flag.Duration("limit", 15*time.Minute, "for the whole run")
-	keep := flag.Bool("keep", false, "leave the containers running and the folder in place")
+	limit := flag.Duration("limit", 15*time.Minute, "time limit of the whole run")
+	keep := flag.Bool("keep", false, "keep the containers running and do not remove the folder")
 	rolling := flag.Bool("rolling", false, "only replace services under load: no kills, no change to the profile compact")
 	rounds := flag.Int("rounds", 1, "how often each service is replaced")
 	only := flag.String("only", "", "replace and kill only these services, separated by commas; in the profile split")
@@ -63,7 +63,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 		}
 		err = errors.Join(err, s.remove())
 	}()
-	some := func(more ...string) []string {
+	selected := func(more ...string) []string {
 		return slices.DeleteFunc(append(s.functions(), more...), func(name string) bool {
 			return only != "" && !slices.Contains(strings.Split(only, ","), name)
 		})
@@ -74,22 +74,22 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 		{"build the image and start everything", s.up},
 		{"check the gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "split") }},
 		{"replace services under load", func(ctx context.Context) error {
-			return s.replaceUnderLoad(ctx, some("trigger", "gateway"), rounds)
+			return s.replaceUnderLoad(ctx, selected("trigger", "gateway"), rounds)
 		}},
 	}
 	if !rolling {
 		steps = append(steps,
 			step{"kill services under load", func(ctx context.Context) error {
-				return s.killUnderLoad(ctx, some("nats", "postgres", "trigger", "gateway"))
+				return s.killUnderLoad(ctx, selected("nats", "postgres", "trigger", "gateway"))
 			}},
-			step{"change over to one container for all functions, with the same data", s.compact},
+			step{"change to one container for all functions, with the same data", s.compact},
 			step{"check its gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "compact") }},
 			step{"replace it under load", func(ctx context.Context) error { return s.replaceUnderLoad(ctx, s.functions(), 1) }},
 			step{"kill it under load", func(ctx context.Context) error { return s.killUnderLoad(ctx, s.functions()) }},
 		)
 	}
 	for _, step := range append(steps, step{"remove everything", s.down}) {
-		begun := time.Now()
+		startedAt := time.Now()
 		err := step.do(ctx)
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return fmt.Errorf("%s: interrupted", step.name)
@@ -97,15 +97,15 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 		if err != nil {
 			return fmt.Errorf("%s: %w\n%s", step.name, err, s.logs())
 		}
-		log.Printf("ok   %s (%.1fs)", step.name, time.Since(begun).Seconds())
+		log.Printf("ok   %s (%.1fs)", step.name, time.Since(startedAt).Seconds())
 	}
 	return nil
 }
 
-const waitLimit = time.Minute // for what must happen by itself
+const waitTimeout = time.Minute // for the stack to reach an expected state
 
-// until repeats check until it returns no error.
-func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+// retryUntil repeats check until it returns no error.
+func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
@@ -116,7 +116,7 @@ func until(ctx context.Context, limit time.Duration, check func(context.Context)
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", limit, err)
+			return fmt.Errorf("after %v still: %w", limit, err)
 		}
 	}
 }

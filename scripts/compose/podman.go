@@ -17,22 +17,22 @@ import (
 	"time"
 )
 
-// The Docker Compose CLI, whose module no package manager of Debian 12 has. Its
-// go.sum, which is part of what cliSum stands for, fixes everything it is built of.
+// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum covers
+// its go.sum, which fixes all its dependencies.
 const (
 	cliModule  = "github.com/docker/compose/v2"
 	cliVersion = "v2.40.3"
 	cliSum     = "h1:XeYkQu1svDtyfZPv5nTwFryQ25ZJMkIlc4pz9HalMPI="
 )
 
-// cliPath is where the CLI is kept from run to run.
+// cliPath returns the path at which the CLI is cached between runs.
 func cliPath() (string, error) {
 	cache, err := os.UserCacheDir()
 	return filepath.Join(cache, "sendonce", "docker-compose-"+cliVersion), err
 }
 
-// buildCLI builds the Docker Compose CLI into the user's cache, if it is not there.
-// It takes some minutes.
+// buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is
+// there. This takes some minutes.
 func (s *stack) buildCLI(ctx context.Context) error {
 	path, err := cliPath()
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *stack) buildCLI(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// Built in another directory first, so that an interrupted build leaves nothing there.
+	// Built under another name first, so that an interrupted build leaves no file at path.
 	build := exec.CommandContext(ctx, "go", "build", "-C", module.Dir, "-trimpath",
 		"-ldflags=-s -w -X "+cliModule+"/internal.Version="+cliVersion, "-o", path+".new", "./cmd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -67,9 +67,9 @@ func (s *stack) buildCLI(ctx context.Context) error {
 	return os.Rename(path+".new", path)
 }
 
-// configurePodman gives podman a store of its own, so that nothing else of podman
-// on this machine is touched. It works without systemd, and with the storage driver
-// that works everywhere.
+// configurePodman gives podman its own store, so that other containers and images of this
+// machine are not touched. It needs no systemd, and uses vfs, the storage driver that
+// works everywhere.
 func (s *stack) configurePodman() error {
 	conf := fmt.Sprintf("[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n"+
 		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\ntmp_dir = %q\n"+
@@ -104,12 +104,12 @@ func (s *stack) startPodman() error {
 	return nil
 }
 
-// checkHealth runs the health check of each container that has not passed one since
-// its start. Podman leaves that to timers of systemd.
+// checkHealth runs the health check of each container that is not healthy. Podman itself
+// needs timers of systemd for that.
 func (s *stack) checkHealth(ctx context.Context) {
 	filters := url.QueryEscape(`{"health": ["starting", "unhealthy"]}`)
 	for ctx.Err() == nil {
-		// An error here is a podman or a container that is not up yet, or no longer there.
+		// Errors are ignored: podman or the container may be starting or ending.
 		var containers []struct{ ID string }
 		_ = s.podman(ctx, "containers/json?filters="+filters, &containers)
 		for _, c := range containers {
@@ -122,9 +122,9 @@ func (s *stack) checkHealth(ctx context.Context) {
 	}
 }
 
-// container is the state of one.
+// container is the state of a container.
 type container struct {
-	RestartCount int // by the engine, since the container was made
+	RestartCount int // by podman, since the container was created
 	State        struct {
 		Pid, ExitCode int
 		Health        struct{ Status string }
@@ -136,7 +136,7 @@ func (s *stack) inspect(ctx context.Context, service string) (c container, err e
 	return c, err
 }
 
-// podman reads from podman's API, which costs less than to start the program.
+// podman reads from podman's API, which is cheaper than starting the program.
 func (s *stack) podman(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podman/v4.0.0/libpod/"+path, nil)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *stack) podman(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(body, into)
 }
 
-// command is a program in the folder of compose.yaml that uses our podman.
+// command returns a command that runs in the folder of compose.yaml and uses our podman.
 func (s *stack) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = s.composeDir()
@@ -165,13 +165,13 @@ func (s *stack) command(ctx context.Context, name string, args ...string) *exec.
 		"CONTAINERS_CONF="+s.path("containers.conf"), "CONTAINERS_STORAGE_CONF="+s.path("storage.conf"),
 		"DOCKER_HOST=unix://"+s.path("podman.sock"), "DOCKER_BUILDKIT=0", "COMPOSE_PROJECT_NAME="+s.project,
 		"COMPOSE="+s.path("compose"), "COMMIT=compose-test", "TMPDIR="+s.path("scratch"))
-	// SIGTERM lets a program finish what it does.
+	// SIGTERM lets a program finish its work.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	return cmd
 }
 
-// output runs a program and returns what it prints.
+// output runs a program and returns its output.
 func (s *stack) output(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := s.command(ctx, name, args...).Output()
 	if err != nil {

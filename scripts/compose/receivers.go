@@ -14,16 +14,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// receivers are what the functions call: a fake WeChat, and a receiver of webhooks,
-// which enters them in the ledger of the current traffic.
+// receivers are the servers that the functions call: a fake WeChat, and a receiver of
+// webhooks, which records them in the ledger of the current traffic.
 type receivers struct {
 	wechat  *sandbox.WeChat
 	number  int // of the current traffic
 	current atomic.Pointer[traffic]
 }
 
-// startReceivers listens until the end of this process. The network of the
-// containers has to be there.
+// startReceivers starts servers that run until the end of this process. The network of the
+// containers must exist already.
 func startReceivers(ctx context.Context) (*receivers, error) {
 	wechat, err := sandbox.StartWeChat(ctx, sandbox.WeChatOptions{})
 	if err != nil {
@@ -37,12 +37,12 @@ func startReceivers(ctx context.Context) (*receivers, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/webhook", r.webhook)
 	mux.Handle("/", httputil.NewSingleHostReverseProxy(target))
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", receiverAddress)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", receiverAddress)
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: waitLimit}
-	go func() { _ = server.Serve(l) }()
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: waitTimeout}
+	go func() { _ = server.Serve(listener) }()
 	return r, nil
 }
 
@@ -54,14 +54,14 @@ func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
 
 func (r *receivers) newTraffic(client *api.Client) *traffic {
 	r.number++
-	l := newTraffic(client, r.number)
-	r.current.Store(l)
-	return l
+	t := newTraffic(client, r.number)
+	r.current.Store(t)
+	return t
 }
 
 func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
-	l := r.current.Load()
-	if l == nil {
+	t := r.current.Load()
+	if t == nil {
 		return // there is no traffic yet
 	}
 	var event struct {
@@ -70,10 +70,10 @@ func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
 		} `json:"data"`
 	}
 	if err := json.NewDecoder(req.Body).Decode(&event); err != nil || event.Data.TaskID == "" {
-		l.fail(fmt.Errorf("a webhook without a task: %v", err))
+		t.fail(fmt.Errorf("a webhook without a task: %v", err))
 		return
 	}
-	l.eventReceived(event.Data.TaskID)
+	t.eventReceived(event.Data.TaskID)
 }
 
 // delivered counts the subscribe messages that WeChat has delivered, by their data.

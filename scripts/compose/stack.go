@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,14 +19,14 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// packages is what has to be installed.
+// packages is the command that installs the required packages.
 const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql wget"
 
-// stack is a copy of deploy/compose with everything that it is run with.
+// stack is a running copy of deploy/compose, with its podman, client and receivers.
 type stack struct {
-	repository string // the root of it
-	dir        string // of this run; made by newStack
-	project    string // the name for Compose
+	repository string // its root
+	dir        string // temporary, created by newStack
+	project    string // the project name for Compose
 	port       string // of the gateway
 	services   map[string]service
 	client     *api.Client // of the gateway, as the admin
@@ -68,8 +67,8 @@ func (s *stack) path(parts ...string) string {
 
 func (s *stack) composeDir() string { return s.path("deploy") }
 
-// outgoing is a network for what calls webhooks and WeChat in which the address of
-// this machine is known beforehand.
+// outgoing is the network of the services that call webhooks and WeChat. It is fixed, so that
+// the address of this machine in it is known in advance.
 const (
 	outgoing        = "10.77.1.0/24"
 	receiverAddress = "10.77.1.1:9000"
@@ -91,13 +90,13 @@ func (s *stack) copyCompose() error {
 	)
 }
 
-// choose writes .env for a profile and reads which services that has.
+// choose writes .env for a profile and reads the services of the profile.
 func (s *stack) choose(ctx context.Context, profile string) error {
 	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
 	if err != nil {
 		return err
 	}
-	// What an operator would set: the second phase, and who may be called.
+	// Settings of an operator: the two-phase acknowledgement, and the addresses that may be called.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profile, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
@@ -115,7 +114,7 @@ func (s *stack) choose(ctx context.Context, profile string) error {
 	return err
 }
 
-// functions names the services that response calls: those that have a profile.
+// functions returns the names of the services that have a profile: those that serve calls.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {
@@ -127,12 +126,13 @@ func (s *stack) functions() []string {
 	return names
 }
 
-// up is `deploy/compose/up`.
+// up starts everything with `deploy/compose/up`.
 func (s *stack) up(ctx context.Context) error {
-	var err error
-	if s.port, err = freePort(ctx); err != nil {
+	port, err := sandbox.FreePort()
+	if err != nil {
 		return err
 	}
+	s.port = strconv.Itoa(port)
 	if err := errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split")); err != nil {
 		return err
 	}
@@ -150,11 +150,11 @@ func (s *stack) up(ctx context.Context) error {
 	return errors.Join(s.inspectImage(ctx), s.receivers.subscribe(ctx, s.client))
 }
 
-// ourImage is how Compose's name for it is understood by podman.
+// ourImage is podman's name of the image that compose.yaml calls sendonce:local.
 const ourImage = "docker.io/library/sendonce:local"
 
-// writeComposeCommand makes the `compose` that `up` calls. BuildKit is not there, so
-// podman builds the image, with the caches of this machine instead of empty ones.
+// writeComposeCommand writes the command `compose`, which `up` calls. There is no BuildKit: podman
+// builds the image, with the Go caches of this machine instead of empty ones.
 func (s *stack) writeComposeCommand(ctx context.Context) error {
 	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
 	if err != nil {
@@ -173,7 +173,7 @@ exec %s "$@"
 	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
 }
 
-// imageLimit is more than a static binary with certificates and time zones needs.
+// imageLimit is enough for a static binary with certificates and time zones.
 const imageLimit = 25_000_000
 
 func (s *stack) inspectImage(ctx context.Context) error {
@@ -193,17 +193,8 @@ func (s *stack) inspectImage(ctx context.Context) error {
 	return nil
 }
 
-func freePort(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
-}
-
-// compact replaces one container for each function by one for all. The volumes and
-// the image stay.
+// compact replaces the containers of the functions by one for all. The volumes and the
+// image stay.
 func (s *stack) compact(ctx context.Context) error {
 	if _, err := s.compose(ctx, "down"); err != nil {
 		return err
@@ -215,7 +206,7 @@ func (s *stack) compact(ctx context.Context) error {
 	return err
 }
 
-// down fails when something is left over.
+// down removes containers and volumes. It is an error if some are left.
 func (s *stack) down(ctx context.Context) error {
 	if _, err := s.compose(ctx, "down", "-v"); err != nil {
 		return err
@@ -228,7 +219,7 @@ func (s *stack) down(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-// remove ends what is still there, in our own store only.
+// remove removes everything that is left in our own store of podman, and the folder.
 func (s *stack) remove() error {
 	s.stopPodman()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -237,7 +228,7 @@ func (s *stack) remove() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// logs is the end of what each container wrote, for a failure.
+// logs returns the last log lines of each container, without calls that succeeded.
 func (s *stack) logs() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -252,5 +243,5 @@ func (s *stack) logs() string {
 	return b.String()
 }
 
-// isSuccess finds the log lines of calls that succeeded.
+// isSuccess reports whether a log line is that of a call that succeeded.
 func isSuccess(line string) bool { return strings.Contains(line, `"status":2`) }

