@@ -21,13 +21,13 @@ values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint),
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// Baseline is measured in turn with a phase.
+// Baseline is a rate with which a phase is compared. It is measured just before the phase.
 type Baseline struct {
 	Name string
 	Rate func(context.Context) (float64, error) // rows per second; 0 = it could not be measured here
 }
 
-// Pgbench is the baseline that PgbenchRate measures.
+// Pgbench returns the baseline that PgbenchRate measures.
 func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
 	return Baseline{"pgbench", func(ctx context.Context) (float64, error) { return m.PgbenchRate(ctx, connections, d) }}
 }

@@ -1,7 +1,7 @@
-// Package bench is what the programs in its folders share: a private durable
-// Postgres, processes of the real binary, calls over the loopback, a baseline for each
-// figure that is measured in turn with it, and the table. A machine's speed changes
-// from minute to minute; the ratio to the baseline changes less.
+// Package bench is shared by the programs in its folders: a private durable Postgres,
+// processes of the real binary, calls over the loopback, baselines, and the table of
+// results. The speed of a machine changes from minute to minute, so a baseline is measured
+// just before each measurement: the ratio of the two changes less.
 package bench
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Main runs a benchmark and prints its report. The process ends with code 1 if it
-// failed, or if something was lost or done twice.
+// Main runs a benchmark and prints its report. The process exits with code 1 if the
+// benchmark failed, or if something was lost or done twice.
 func Main(name string, run func(ctx context.Context, progress io.Writer) (report string, err error)) {
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -55,12 +55,12 @@ func ConnectionsFlag(connections *[]int) {
 	})
 }
 
-// Database is the migrated database.
+// Database is the name of the migrated database.
 const Database = "bench"
 
 const baselineDatabase = "baseline" // a copy of Database
 
-// Machine is what every benchmark needs.
+// Machine has the binary and the private Postgres of a benchmark.
 type Machine struct {
 	Binary   string // of Sendonce
 	Postgres *sandbox.Postgres
@@ -70,10 +70,10 @@ type Machine struct {
 	pgbench                            string
 	postgres, fsync, synchronousCommit string
 	maxConnections                     int
-	memory                             bool // the data is in memory, where fsync costs nothing
+	memory                             bool // the data is on a tmpfs, where fsync costs nothing
 }
 
-// Prepare builds the binary, starts Postgres, runs measure and ends Postgres.
+// Prepare builds the binary, starts Postgres, runs measure and stops Postgres.
 func Prepare(ctx context.Context, progress io.Writer, measure func(*Machine) error) (err error) {
 	if os.Getenv("DATABASE_URL") != "" {
 		return errors.New("DATABASE_URL is set, but a private Postgres is measured: unset it")
@@ -126,7 +126,7 @@ func (m *Machine) migrate(ctx context.Context) error {
 	return nil
 }
 
-// URL is that of the migrated database.
+// URL returns the URL of the migrated database.
 func (m *Machine) URL() string { return m.Postgres.URL(Database) }
 
 func settings(database string) []string {
@@ -154,7 +154,7 @@ func (m *Machine) readSettings(ctx context.Context) error {
 	return nil
 }
 
-// String is what the figures were measured on.
+// String describes the machine and Postgres, for the report.
 func (m *Machine) String() string {
 	disk, missing := "", ""
 	if m.memory {

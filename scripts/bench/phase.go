@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxFailures in a row end a connection.
+// maxFailures is the number of consecutive failures after which a connection makes no more calls.
 const maxFailures = 10
 
-// NoLimit is the Rows of a phase that only its duration ends.
+// NoLimit is the value of Rows for a phase that ends only after its duration.
 const NoLimit = math.MaxInt64
 
 // Phase is one kind of call, made over a number of connections at once until the
@@ -22,14 +22,14 @@ const NoLimit = math.MaxInt64
 type Phase struct {
 	Name        string
 	Connections int
-	Warmup      time.Duration // calls that end in it are not counted
+	Warmup      time.Duration // calls that end in this time are not counted
 	Duration    time.Duration // after the warm-up
 	Rows        int           // of all calls together
 	Batch       int           // rows of a call; 0 = 1
-	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each begins when the one before has ended
-	Baselines   []Baseline    // of Measure
+	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each call begins when the previous one has ended
+	Baselines   []Baseline    // for Measure
 
-	// Wait is called before each call and is no part of it; false ends the connection. nil = no wait.
+	// Wait is called before each call, outside of the measured time; false ends the calls of the connection. nil = no wait.
 	Wait func(context.Context) bool
 	Call func(c *Client, n int) (rows int, err error) // n is at most Batch
 }
@@ -52,7 +52,7 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 
 // Run returns the rate of rows and the latencies of the calls. The connections go to the addresses in turn, and all are
 // open before the clock starts. With Offered, the latency of a call counts from its fixed time,
-// so that a call that had to wait for a free connection is as slow as it was to its sender.
+// so that it includes the wait for a free connection.
 func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	clients := make([]*Client, p.Connections)
 	for i := range clients {
@@ -64,8 +64,8 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 		clients[i] = c
 	}
 	arrivals := p.arrivals()
-	used, begun := cpuTime(), time.Now()
-	run := phaseRun{Phase: p, begun: begun, measured: begun.Add(p.Warmup), arrivals: arrivals}
+	cpuBefore, startedAt := cpuTime(), time.Now()
+	run := phaseRun{Phase: p, startedAt: startedAt, measured: startedAt.Add(p.Warmup), arrivals: arrivals}
 	run.left.Store(int64(p.Rows))
 	until, cancel := context.WithDeadline(ctx, run.measured.Add(p.Duration))
 	defer cancel()
@@ -76,12 +76,12 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	}
 	connections.Wait()
 	r := newResult(calls, time.Since(run.measured))
-	r.Name, r.Connections, r.Cores = p.Name, p.Connections, (cpuTime()-used).Seconds()/time.Since(begun).Seconds()
+	r.Name, r.Connections, r.Cores = p.Name, p.Connections, (cpuTime()-cpuBefore).Seconds()/time.Since(startedAt).Seconds()
 	return r, ctx.Err()
 }
 
-// arrivals are the times at which calls begin, from the first on: those of senders that do not know of
-// each other (a Poisson process), the same in each run. It is empty without Offered.
+// arrivals returns the times at which calls begin, counted from the first: a Poisson process, as of
+// independent senders, with the same times in each run. It returns nil without Offered.
 func (p Phase) arrivals() (times []time.Duration) {
 	if p.Offered == 0 {
 		return nil
@@ -93,16 +93,17 @@ func (p Phase) arrivals() (times []time.Duration) {
 	return times
 }
 
+// phaseRun is one run of a phase.
 type phaseRun struct {
 	Phase
-	begun    time.Time
-	measured time.Time // when the warm-up is over
-	arrivals []time.Duration
-	arrived  atomic.Int64
-	left     atomic.Int64
+	startedAt time.Time
+	measured  time.Time // when the warm-up is over
+	arrivals  []time.Duration
+	arrived   atomic.Int64
+	left      atomic.Int64
 }
 
-// next waits for the time of the next call and returns it, or false after the last one.
+// next waits until the next call must begin and returns that time, or false after the last call.
 func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
 	if r.Offered == 0 {
 		more := until.Err() == nil && (r.Wait == nil || r.Wait(until))
@@ -112,7 +113,7 @@ func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
 	if i >= len(r.arrivals) || ctx.Err() != nil {
 		return time.Time{}, false
 	}
-	at := r.begun.Add(r.arrivals[i])
+	at := r.startedAt.Add(r.arrivals[i])
 	time.Sleep(time.Until(at))
 	return at, true
 }
@@ -120,7 +121,7 @@ func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
 // connection makes one call after another, and returns those that ended after the warm-up.
 func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []call) {
 	for failures := 0; failures < maxFailures; {
-		begun, more := r.next(ctx, until)
+		startedAt, more := r.next(ctx, until)
 		if !more {
 			return calls
 		}
@@ -134,29 +135,29 @@ func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []ca
 			failures = 0
 		}
 		if ended := time.Since(r.measured); err != nil || ended >= 0 {
-			calls = append(calls, call{ended: max(ended, 0), took: time.Since(begun), rows: rows, err: err})
+			calls = append(calls, call{ended: max(ended, 0), took: time.Since(startedAt), rows: rows, err: err})
 		}
 	}
 	return calls
 }
 
-// take takes up to n rows from those that are left.
+// take subtracts up to n rows from those that are left, and returns how many.
 func take(left *atomic.Int64, n int) int {
 	for {
-		have := left.Load()
-		got := min(have, int64(n))
-		if got <= 0 {
+		rows := left.Load()
+		taken := min(rows, int64(n))
+		if taken <= 0 {
 			return 0
 		}
-		if left.CompareAndSwap(have, have-got) {
-			return int(got)
+		if left.CompareAndSwap(rows, rows-taken) {
+			return int(taken)
 		}
 	}
 }
 
-// cpuTime is what this process has used of all cores.
+// cpuTime returns the CPU time that this process has used on all cores.
 func cpuTime() time.Duration {
 	var used syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // which cannot fail with these arguments
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // cannot fail with these arguments
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -17,7 +17,7 @@ func newServer(t *testing.T) (address string) {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestFixedTimesCountWaitingForConnection(t *testing.T) {
+func TestLatencyIncludesWaitForConnection(t *testing.T) {
 	t.Parallel()
 	const stall = 200 * time.Millisecond
 	var once sync.Once
@@ -30,8 +30,8 @@ func TestFixedTimesCountWaitingForConnection(t *testing.T) {
 	}
 	r, err := p.Run(t.Context(), newServer(t))
 	require.NoError(t, err)
-	require.Len(t, r.Took, len(p.arrivals()), "every call is made")
-	require.Greater(t, r.Latency(0.9), stall/2, "half of the calls were due during the stall")
+	require.Len(t, r.Took, len(p.arrivals()), "every call must be made")
+	require.Greater(t, r.Latency(0.9), stall/2, "half of the calls should have begun during the stall")
 }
 
 func TestWarmupIsNotCounted(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// SVG plots the rates over time and the latencies of the measurements with these names. Of several
-// numbers of connections it takes the last one.
+// SVG plots the rates over time and the latencies of the measurements with these names. If one was made
+// with several numbers of connections, the last is plotted.
 func (t *Table) SVG(names ...string) string {
 	rows := t.named(names)
 	var b strings.Builder
@@ -43,7 +43,7 @@ const (
 	bottom      = 55
 )
 
-// colors can be told apart by color-blind people (the palette of Okabe and Ito).
+// colors are distinguishable for color-blind people (the palette of Okabe and Ito).
 var colors = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 type panel struct {
@@ -52,8 +52,7 @@ type panel struct {
 	lines                 []line
 }
 
-// axis goes from the value min to max. A value is where it is drawn, so a logarithm on a
-// logarithmic axis.
+// axis goes from min to max. On a logarithmic axis, these and all positions are logarithms.
 type axis struct {
 	min, max float64
 	ticks    []tick
@@ -66,15 +65,15 @@ type tick struct {
 
 type line struct {
 	name  string
-	parts [][]point // which are not joined
+	parts [][]point // not joined with each other
 }
 
 type point struct{ x, y float64 }
 
-// maxPoints is how many points a line of rates has, at most.
+// maxPoints is the most points of a line of rates.
 const maxPoints = 400
 
-// ratePanel shows the rounds one after another.
+// ratePanel plots the rates over time, one round after another.
 func ratePanel(rows [][]Result) panel {
 	p := panel{title: "Rate over time", xLabel: "seconds of the measurement, one round after another", yLabel: "rows/s"}
 	rounds, longest := 1, 1
@@ -84,7 +83,7 @@ func ratePanel(rows [][]Result) panel {
 			longest = max(longest, len(r.Series))
 		}
 	}
-	group := max(2, (rounds*longest+maxPoints-1)/maxPoints) // steps of one point
+	group := max(2, (rounds*longest+maxPoints-1)/maxPoints) // steps of Series in one point
 	step := float64(group) * seriesStep.Seconds()
 	length := float64(longest) * seriesStep.Seconds()
 	most := 1.0
@@ -110,7 +109,8 @@ func ratePanel(rows [][]Result) panel {
 	return p
 }
 
-// latencyPanel shows the median of the rounds at each percentile, as far as a round has calls enough.
+// latencyPanel plots the median of the rounds at each percentile, up to the last percentile for which every
+// round has enough calls.
 func latencyPanel(rows [][]Result) panel {
 	p := panel{title: "Latency of calls, median of the rounds", xLabel: "percentile of the calls", yLabel: "ms"}
 	lowest, highest := math.Inf(1), math.Inf(-1)
@@ -142,7 +142,7 @@ func latencyPanel(rows [][]Result) panel {
 
 func (r Result) label() string { return fmt.Sprintf("%s (%d)", r.Name, r.Connections) }
 
-// linear is an axis from 0 with about six ticks.
+// linear returns an axis from 0 to most with about six ticks.
 func linear(most float64) axis {
 	step := math.Pow(10, math.Floor(math.Log10(most/4)))
 	for _, factor := range []float64{5, 2} {
@@ -158,7 +158,7 @@ func linear(most float64) axis {
 	return a
 }
 
-// logarithmic is an axis with ticks at 1, 2 and 5 times the powers of ten.
+// logarithmic returns an axis with ticks at 1, 2 and 5 times the powers of ten.
 func logarithmic(lowest, highest float64) axis {
 	if lowest > highest { // no line has a point
 		lowest, highest = 0, 1

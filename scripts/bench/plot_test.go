@@ -35,7 +35,7 @@ func TestSVG(t *testing.T) {
 		require.NotContains(t, plot, "Inf")
 	}
 	plot := newTable().SVG("submit")
-	require.Equal(t, 3+1, strings.Count(plot, "<polyline"), "a line for the rate of each round, one for the latency")
+	require.Equal(t, 3+1, strings.Count(plot, "<polyline"), "one line for the rate of each round, and one for the latency")
 	require.Contains(t, plot, "submit (64)")
 	require.NotContains(t, plot, "submit (1)")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Prototype is a process of scripts/bench/prototype, which saves messages without any of the guarantees
+// Prototype is a process of scripts/bench/prototype: a server that saves messages without the guarantees
 // of Sendonce.
 type Prototype struct {
 	process *sandbox.Process
@@ -19,32 +19,36 @@ type Prototype struct {
 	number  atomic.Int64 // of the last message
 }
 
-const addressLine = "}\n" // the end of the JSON line with the address that the prototype listens on
+// startPeer starts a program that prints a JSON line with the address at which it listens, and waits for
+// the line.
+func (m *Machine) startPeer(ctx context.Context, binary, databaseURL string) (p *sandbox.Process, address string, err error) {
+	p, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + databaseURL}})
+	if err != nil {
+		return nil, "", err
+	}
+	ready, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := p.WaitFor(ready, "}\n"); err != nil {
+		return nil, "", errors.Join(err, terminate(p))
+	}
+	return p, Text([]byte(p.Output()), "address"), nil
+}
 
-// StartPrototype builds the prototype and starts it on the database in which pgbench inserts.
+// StartPrototype builds the prototype and starts it on the database into which pgbench inserts.
 func (m *Machine) StartPrototype(ctx context.Context) (p *Prototype, err error) {
 	binary := filepath.Join(m.dir, "prototype")
 	if err := sandbox.Compile(ctx, binary, "github.com/sendonce/sendonce/scripts/bench/prototype"); err != nil {
 		return nil, err
 	}
 	p = &Prototype{}
-	p.process, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + m.Postgres.URL(baselineDatabase)}})
-	if err != nil {
-		return nil, err
-	}
-	ready, cancel := context.WithTimeout(ctx, readyLimit)
-	defer cancel()
-	if err := p.process.WaitFor(ready, addressLine); err != nil {
-		return nil, errors.Join(err, p.Stop())
-	}
-	p.address = Text([]byte(p.process.Output()), "address")
-	return p, nil
+	p.process, p.address, err = m.startPeer(ctx, binary, m.Postgres.URL(baselineDatabase))
+	return p, err
 }
 
 // Stop ends the process.
 func (p *Prototype) Stop() error { return terminate(p.process) }
 
-// Submit is the baseline of messages submitted one by one.
+// Submit returns the baseline of messages that are submitted one by one.
 func (p *Prototype) Submit(connections int, d time.Duration) Baseline {
 	return Baseline{"prototype", func(ctx context.Context) (float64, error) {
 		r, err := Phase{Name: "prototype", Connections: connections, Rows: NoLimit, Duration: d, Call: p.submit}.Run(ctx, p.address)

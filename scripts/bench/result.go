@@ -16,7 +16,7 @@ type Result struct {
 	Name        string          `json:"name"`
 	Connections int             `json:"connections"`
 	Rate        float64         `json:"rows_per_second,omitempty"` // 0 = not measured
-	Took        []time.Duration `json:"-"`                         // by each call that succeeded, ascending; may be empty
+	Took        []time.Duration `json:"-"`                         // durations of the calls that succeeded, ascending; may be empty
 	Series      []int           `json:"rows_per_100ms,omitempty"`
 	Cores       float64         `json:"generator_cores,omitempty"` // used by this program; 0 = not known
 	Failures    map[string]int  `json:"failures,omitempty"`
@@ -32,14 +32,14 @@ type Ratio struct {
 	Ratio    float64 `json:"ratio,omitempty"`           // of the rates, or of the durations if Result.Rate is 0; 0 = not known
 }
 
-// call is what became of a call. Its end counts from the end of the warm-up.
+// call is the result of one call.
 type call struct {
-	ended, took time.Duration
+	ended, took time.Duration // ended counts from the end of the warm-up
 	rows        int
 	err         error
 }
 
-// newResult adds up the calls of all connections.
+// newResult combines the calls of all connections.
 func newResult(connections [][]call, lasted time.Duration) Result {
 	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}
 	rows := 0
@@ -59,11 +59,11 @@ func newResult(connections [][]call, lasted time.Duration) Result {
 	return r
 }
 
-// Latency is the duration that the part q (0 to 1) of the calls did not exceed.
+// Latency returns the quantile q (0 to 1) of the durations.
 func (r Result) Latency(q float64) time.Duration { return load.Quantile(r.Took, q) }
 
-// Compare adds the ratio of r.Rate to the rate of a baseline. With rate 0, not measured, the ratio
-// is 0.
+// Compare adds the ratio of r.Rate to the rate of a baseline. If that is 0, because it was not
+// measured, the ratio is 0.
 func (r *Result) Compare(baseline string, rate float64) {
 	ratio := Ratio{Baseline: baseline, Rate: rate}
 	if rate > 0 {
@@ -72,19 +72,19 @@ func (r *Result) Compare(baseline string, rate float64) {
 	r.Ratios = append(r.Ratios, ratio)
 }
 
-// Err lists the calls that failed, by kind; nil if none did.
+// Err lists the calls that failed, by kind. It returns nil if none failed.
 func (r Result) Err() error {
 	var errs []error
-	for _, what := range slices.Sorted(maps.Keys(r.Failures)) {
-		errs = append(errs, fmt.Errorf("%s, %d connections: %d x %s", r.Name, r.Connections, r.Failures[what], what))
+	for _, failure := range slices.Sorted(maps.Keys(r.Failures)) {
+		errs = append(errs, fmt.Errorf("%s, %d connections: %d x %s", r.Name, r.Connections, r.Failures[failure], failure))
 	}
 	return errors.Join(errs...)
 }
 
-// Sample makes one measurement after another for d, at least 30 ms apart: wake-ups
-// that follow each other within 20 ms are sent as one. Each measurement returns its own duration
-// and that of its baseline; the ratio is that of the medians.
-func Sample(ctx context.Context, d time.Duration, baseline string, one func() (took, baseline time.Duration, err error)) (r Result, err error) {
+// Sample repeats a measurement for d, at least 30 ms apart, because wake-ups within 20 ms
+// are sent as one. measure returns its own duration and that of its baseline; the ratio is
+// that of the medians.
+func Sample(ctx context.Context, d time.Duration, baseline string, measure func() (took, baseline time.Duration, err error)) (r Result, err error) {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()
 	var baselines []time.Duration
@@ -94,7 +94,7 @@ func Sample(ctx context.Context, d time.Duration, baseline string, one func() (t
 		case <-ctx.Done():
 			return r, ctx.Err()
 		}
-		took, compared, err := one()
+		took, compared, err := measure()
 		if err != nil {
 			return r, err
 		}

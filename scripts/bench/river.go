@@ -25,11 +25,11 @@ type River struct {
 	process *sandbox.Process
 	address string
 	conn    *pgx.Conn
-	jobs    int // that it inserted
+	jobs    int // number of inserted jobs
 }
 
-// StartRiver builds River and starts it on a database of its own. It returns nil if the modules of
-// River are not on this machine and cannot be downloaded.
+// StartRiver builds River and starts it with its own database. It returns nil if the modules of River
+// are not on this machine and cannot be downloaded.
 func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River, err error) {
 	fmt.Fprintln(progress, "building River")
 	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/sendonce/sendonce/scripts/bench")
@@ -38,7 +38,7 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 		return nil, fmt.Errorf("find the module of River: %w", err)
 	}
 	source := filepath.Join(strings.TrimSpace(string(dir)), "river")
-	limited, cancel := context.WithTimeout(ctx, readyLimit)
+	limited, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if out, err := exec.CommandContext(limited, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
 		fmt.Fprintf(progress, "River is left out: %v\n%s", err, out)
@@ -63,17 +63,8 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	if r.conn, err = pgx.Connect(ctx, url); err != nil {
 		return r, err
 	}
-	r.process, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + url}})
-	if err != nil {
-		return r, err
-	}
-	ready, cancel := context.WithTimeout(ctx, readyLimit)
-	defer cancel()
-	if err := r.process.WaitFor(ready, "}\n"); err != nil {
-		return r, err
-	}
-	r.address = Text([]byte(r.process.Output()), "address")
-	return r, nil
+	r.process, r.address, err = m.startPeer(ctx, binary, url)
+	return r, err
 }
 
 // Stop ends the process.
@@ -88,38 +79,38 @@ func (r *River) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Insert is jobs inserted by 32 goroutines, each in a statement of its own.
+// Insert returns the baseline of jobs that 32 goroutines insert, each job with its own statement.
 func (r *River) Insert(d time.Duration) []Baseline { return r.baseline("River, insert", "insert", d) }
 
-// InsertMany is jobs inserted by 4 goroutines, 500 in each COPY.
+// InsertMany returns the baseline of jobs that 4 goroutines insert, 500 in each COPY.
 func (r *River) InsertMany(d time.Duration) []Baseline {
 	return r.baseline("River, insert 500", "insert-many", d)
 }
 
-// Work is jobs worked until none is left.
+// Work returns the baseline of jobs that are worked until none is left.
 func (r *River) Work() []Baseline { return r.baseline("River, work", "work", 0) }
 
-// baseline is empty if r is nil.
-func (r *River) baseline(name, what string, d time.Duration) []Baseline {
+// baseline returns nil if r is nil.
+func (r *River) baseline(name, path string, d time.Duration) []Baseline {
 	if r == nil {
 		return nil
 	}
 	return []Baseline{{name, func(ctx context.Context) (float64, error) {
-		rows, seconds, err := r.measure(ctx, what, d)
+		rows, seconds, err := r.measure(ctx, path, d)
 		if err != nil || rows == 0 {
 			return 0, err
 		}
-		if what != "work" {
+		if path != "work" {
 			r.jobs += rows
 		}
 		return float64(rows) / seconds, nil
 	}}}
 }
 
-func (r *River) measure(ctx context.Context, what string, d time.Duration) (rows int, seconds float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d+waitLimit)
+func (r *River) measure(ctx context.Context, path string, d time.Duration) (rows int, seconds float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d+backlogTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s/%s?for=%s", r.address, what, d), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s/%s?for=%s", r.address, path, d), nil)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -143,8 +134,8 @@ func (r *River) measure(ctx context.Context, what string, d time.Duration) (rows
 	return reply.Rows, reply.Seconds, err
 }
 
-// Check compares the jobs that were inserted and worked with the database of River, and returns
-// what it found.
+// Check compares the inserted and worked jobs with the database of River. It returns a line for
+// the report.
 func (r *River) Check(ctx context.Context) (string, error) {
 	const sql = `select count(*), count(*) filter (where state = 'completed' and attempt = 1) from river_job`
 	var jobs, worked int

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	readyLimit = time.Minute
-	drainLimit = 40 * time.Second // more than the server's own default of 25 s
-	waitLimit  = 5 * time.Minute  // for a backlog
+	readyTimeout   = time.Minute
+	drainTimeout   = 40 * time.Second // more than the server's own default of 25 s
+	backlogTimeout = 5 * time.Minute
 )
 
-// Stack is processes of Sendonce on one database and, in this process, one NATS
-// server.
+// Stack manages processes of Sendonce with one database, and one NATS server, which runs in
+// this process.
 type Stack struct {
 	Machine   *Machine
 	Env       []string
-	Conn      *pgx.Conn // to their database
+	Conn      *pgx.Conn // to the database of the processes
 	JS        jetstream.JetStream
 	processes []*sandbox.Process
 	close     []func() error
@@ -60,7 +60,7 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 	return s, err
 }
 
-// Close ends everything, the last that was started first.
+// Close ends everything in the reverse order of its start.
 func (s *Stack) Close() error {
 	err := s.Drain()
 	for _, c := range slices.Backward(s.close) {
@@ -69,14 +69,14 @@ func (s *Stack) Close() error {
 	return err
 }
 
-// Start starts a function ("" for all of them) and returns the address of a server
-// that is ready. More settings override those of the stack.
+// Start starts a function ("" for all of them), waits until it is ready and returns its
+// address. The settings in more override those of the stack.
 func (s *Stack) Start(ctx context.Context, function string, more ...string) (string, error) {
 	p, err := s.run(slices.Concat(s.Env, more, []string{"FUNCTION_TARGET=" + function}))
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := p.WaitFor(ctx, `"msg":"listening"`); err != nil {
 		return "", err
@@ -94,8 +94,8 @@ func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
 	return Dial(address)
 }
 
-// StartTrigger starts a trigger that sends events to the functions at an address.
-// stop ends it, so that work piles up again.
+// StartTrigger starts a trigger that sends events to the functions at an address. stop
+// ends it; from then on work waits.
 func (s *Stack) StartTrigger(address string, more ...string) (stop func() error, err error) {
 	p, err := s.run(slices.Concat(s.Env, more, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *Stack) StartTrigger(address string, more ...string) (stop func() error,
 	}, nil
 }
 
-// run starts a process that writes its log to a file, as a container does: copying the log here would take time
-// from what is measured.
+// run starts a process that writes its log to a file, as in a container: copying the log in this process would
+// use CPU time during the measurement.
 func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	log, err := os.CreateTemp(s.Machine.dir, "*.log")
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	return p, err
 }
 
-// Drain ends all processes. One that has to be killed is an error.
+// Drain ends all processes. It is an error if one has to be killed.
 func (s *Stack) Drain() error {
 	var errs []error
 	for _, p := range slices.Backward(s.processes) {
@@ -133,7 +133,7 @@ func (s *Stack) Drain() error {
 }
 
 func terminate(p *sandbox.Process) error {
-	code, err := p.Terminate(drainLimit)
+	code, err := p.Terminate(drainTimeout)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("a process ended with %d", code)
 	}
@@ -142,20 +142,20 @@ func terminate(p *sandbox.Process) error {
 
 // Wait waits until a condition on the database is true.
 func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
-	return WaitUntil(ctx, 500*time.Microsecond, strings.TrimSpace(condition), func() (holds bool, err error) {
-		err = s.Conn.QueryRow(ctx, condition, args...).Scan(&holds)
-		return holds, err
+	return WaitUntil(ctx, 500*time.Microsecond, strings.TrimSpace(condition), func() (isTrue bool, err error) {
+		err = s.Conn.QueryRow(ctx, condition, args...).Scan(&isTrue)
+		return isTrue, err
 	})
 }
 
 // WaitUntil calls check at intervals until it returns true or an error.
 func WaitUntil(ctx context.Context, interval time.Duration, what string, check func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	ctx, cancel := context.WithTimeout(ctx, backlogTimeout)
 	defer cancel()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		if holds, err := check(); err != nil || holds {
+		if done, err := check(); err != nil || done {
 			return err
 		}
 		select {

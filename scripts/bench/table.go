@@ -15,7 +15,7 @@ import (
 // Table collects the results of all rounds.
 type Table struct {
 	Progress io.Writer
-	rows     [][]Result // of one name and number of connections each
+	rows     [][]Result // each has the rounds of one name and number of connections
 }
 
 // Add adds a result and prints it.
@@ -38,7 +38,7 @@ func (t *Table) Add(r Result) {
 	}
 }
 
-// Rounds calls round once with a table that is thrown away, then n times.
+// Rounds calls round once with a table that is discarded, then n times with t.
 func (t *Table) Rounds(n int, round func(*Table) error) error {
 	if err := round(&Table{Progress: io.Discard}); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (t *Table) Rounds(n int, round func(*Table) error) error {
 	return nil
 }
 
-// Err is not nil if a call failed, or nothing was measured.
+// Err returns an error if a call failed or nothing was measured.
 func (t *Table) Err() error {
 	if len(t.rows) == 0 {
 		return errors.New("nothing was measured")
@@ -69,8 +69,8 @@ const tableHead = `| call | connections | rows/s | p50 ms | p95 ms | p99 ms | p9
 |---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|
 `
 
-// String is the table in Markdown: the medians of the rounds, and the range of the
-// ratios. A second baseline of a measurement has a line of its own.
+// String returns the table in Markdown: the medians of the rounds, and the range of the
+// ratios. Each further baseline of a measurement has its own line.
 func (t *Table) String() string {
 	var b strings.Builder
 	b.WriteString(tableHead)
@@ -99,7 +99,7 @@ func (t *Table) String() string {
 
 var percentiles = []float64{10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100}
 
-// JSON is every measurement of every round, and what they were made on.
+// JSON returns every measurement of every round, and a description of the machine.
 func (t *Table) JSON(m *Machine) ([]byte, error) {
 	type result struct {
 		Round int `json:"round"`
@@ -126,7 +126,7 @@ func median(row []Result, value func(Result) float64) float64 {
 	return load.Quantile(Sorted(row, value), 0.50)
 }
 
-// medianLatency is in milliseconds.
+// medianLatency returns milliseconds.
 func medianLatency(row []Result, q float64) float64 {
 	return median(row, func(r Result) float64 { return ms(r.Latency(q)) })
 }
@@ -141,6 +141,7 @@ func Sorted[R any](results []R, value func(R) float64) []float64 {
 	return values
 }
 
+// known formats a value, or returns "-" for 0, which means not known.
 func known(format string, value float64) string {
 	if value == 0 {
 		return "-"

@@ -11,16 +11,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// Tasks makes the calls of a task's life for phases, and enters the responses in Ledger.
+// Tasks makes the calls of phases that submit, claim and report tasks, and records the responses in Ledger.
 type Tasks struct {
 	Ledger *load.Ledger
 	number atomic.Int64 // of the newest submission
 
 	mu      sync.Mutex
-	claimed []Claimed // and not reported yet
+	claimed []Claimed // tasks that are claimed and not yet reported
 }
 
-// NewTasks numbers its submissions from first on. Those of one database need different numbers.
+// NewTasks returns a Tasks that numbers its submissions from first. Numbers must not repeat in one database.
 func NewTasks(first int64) *Tasks {
 	t := &Tasks{Ledger: load.NewLedger()}
 	t.number.Store(first - 1)
@@ -30,20 +30,20 @@ func NewTasks(first int64) *Tasks {
 // Claimed is a task as a claim returned it.
 type Claimed struct{ ID, ClaimID string }
 
-// Waiting is how many tasks were accepted and not claimed.
+// Waiting returns how many tasks were submitted and not claimed.
 func (t *Tasks) Waiting() int {
 	submitted, claimed, _ := t.Ledger.Tasks()
 	return submitted - claimed
 }
 
-// Unreported is how many tasks were claimed and not reported.
+// Unreported returns how many tasks were claimed and not reported.
 func (t *Tasks) Unreported() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.claimed)
 }
 
-// Submit sends one message, with an idempotency key of its own if keyed.
+// Submit returns a call that submits one message, with an idempotency key if keyed.
 func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
 	return func(c *Client, _ int) (int, error) {
 		_, err := t.SubmitOne(c, keyed)
@@ -54,7 +54,7 @@ func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
 	}
 }
 
-// SubmitOne sends one message and returns the id of its task.
+// SubmitOne submits one message and returns the id of its task.
 func (t *Tasks) SubmitOne(c *Client, keyed bool) (id string, err error) {
 	number := t.number.Add(1)
 	var header []byte
@@ -71,7 +71,7 @@ func (t *Tasks) SubmitOne(c *Client, keyed bool) (id string, err error) {
 	return id, t.Ledger.Submitted(string(appendKey(nil, number)), id)
 }
 
-// SubmitBatch sends n messages, each with an idempotency key of its own, in one call.
+// SubmitBatch submits n messages in one call, each with an idempotency key.
 func (t *Tasks) SubmitBatch(c *Client, n int) (int, error) {
 	last := t.number.Add(int64(n))
 	first := last - int64(n) + 1
@@ -86,7 +86,7 @@ func (t *Tasks) SubmitBatch(c *Client, n int) (int, error) {
 		return 0, err
 	}
 	if accepted := bytes.Count(response, []byte(`"task_id":"`)); accepted != n {
-		return 0, fmt.Errorf("%d of %d submissions in a batch were refused", n-accepted, n)
+		return 0, fmt.Errorf("%d of %d submissions in a batch were rejected", n-accepted, n)
 	}
 	for number := first; number <= last; number++ {
 		_, response, _ = bytes.Cut(response, []byte(`"task_id":"`))
@@ -108,34 +108,34 @@ func appendMessage(body []byte, number int64) []byte {
 	return append(body, `","content":"Your verification code is 285713"`...)
 }
 
-// Claim claims up to n tasks. An empty response is no failure: other claims may have locked
-// the rest.
+// Claim claims up to n tasks. An empty response is no error: concurrent claims may have locked
+// all waiting tasks.
 func (t *Tasks) Claim(c *Client, n int) (int, error) {
 	response, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
 	if err != nil {
 		return 0, err
 	}
-	got := ClaimedIn(response)
-	for _, one := range got {
+	claimed := ParseClaimed(response)
+	for _, one := range claimed {
 		t.Ledger.Claimed(one.ID, one.ClaimID)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.claimed = append(t.claimed, got...)
-	return len(got), nil
+	t.claimed = append(t.claimed, claimed...)
+	return len(claimed), nil
 }
 
-// ClaimedIn returns the tasks in the response to a claim.
-func ClaimedIn(response []byte) (got []Claimed) {
+// ParseClaimed returns the tasks in the response to a claim.
+func ParseClaimed(response []byte) (claimed []Claimed) {
 	for part := range bytes.SplitSeq(response, []byte(`{"task_id"`)) {
 		if _, _, found := bytes.Cut(part, []byte(`"claim_id":`)); found {
-			got = append(got, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")})
+			claimed = append(claimed, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")})
 		}
 	}
-	return got
+	return claimed
 }
 
-// Report reports the success of one task, if one is claimed.
+// Report reports the success of one claimed task, if there is one.
 func (t *Tasks) Report(c *Client, _ int) (int, error) {
 	batch := t.take(1)
 	if len(batch) == 0 {
@@ -167,8 +167,8 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 		t.putBack(batch)
 		return 0, err
 	}
-	if good := bytes.Count(response, []byte(`{"code":200,`)) - 1; good != n {
-		return 0, fmt.Errorf("%d of %d reports in a batch were refused", n-good, n)
+	if accepted := bytes.Count(response, []byte(`{"code":200,`)) - 1; accepted != n { // the response itself has a code, too
+		return 0, fmt.Errorf("%d of %d reports in a batch were rejected", n-accepted, n)
 	}
 	for _, one := range batch {
 		t.Ledger.Reported(one.ID)
@@ -176,13 +176,13 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 	return n, nil
 }
 
-// ClaimAndReport claims up to n tasks and reports the success of as many.
+// ClaimAndReport claims up to n tasks and reports the success of as many claimed ones.
 func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
-	got, err := t.Claim(c, n)
-	if err != nil || got == 0 {
+	claimed, err := t.Claim(c, n)
+	if err != nil || claimed == 0 {
 		return 0, err
 	}
-	return t.ReportBatch(c, got)
+	return t.ReportBatch(c, claimed)
 }
 
 func appendReport(body []byte, one Claimed) []byte {
@@ -191,7 +191,7 @@ func appendReport(body []byte, one Claimed) []byte {
 	return append(body, `","status":2}`...)
 }
 
-// take takes up to n claimed tasks.
+// take removes up to n tasks from the claimed ones and returns them.
 func (t *Tasks) take(n int) []Claimed {
 	t.mu.Lock()
 	defer t.mu.Unlock()

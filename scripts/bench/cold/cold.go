@@ -23,27 +23,27 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Memory is at rest when so many readings in a row are equal.
+// The memory of a process is settled when settledReadings consecutive readings are equal.
 const (
-	restInterval = 50 * time.Millisecond
-	restReadings = 4
-	restLimit    = 10 * time.Second
+	readingInterval = 50 * time.Millisecond
+	settledReadings = 4
+	settleTimeout   = 10 * time.Second
 )
 
-// coldStarts starts functions, one process each.
+// coldStarts measures the starts of functions, each in its own process.
 type coldStarts struct {
 	binary   string
 	baseline string // the binary of ./baseline
 	env      []string
-	pooled   []string // env with PgBouncer in front of Postgres; nil where there is none
-	admin    string   // Authorization of a caller that may call everything but event functions
-	events   string   // Authorization of a caller that may call event functions
+	pooled   []string // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
+	admin    string   // Authorization header of a caller that may call everything but event functions
+	events   string   // Authorization header of a caller that may call event functions
 	tasks    []api.ClaimedTask
 }
 
-// unpacked copies a binary as container engines unpack one from an image. A file that
-// a linker has written is cached in single pages, and a process starts from it more
-// slowly than from a deployed one.
+// unpacked copies a binary in the way in which container engines unpack it from an image.
+// The kernel caches a file that a linker has written in single pages, from which a process
+// starts more slowly than from a deployed file.
 func unpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {
@@ -56,12 +56,12 @@ func unpacked(binary string) (_ string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	// Files of their own type would be copied by the kernel, in pieces of its choice.
+	// The structs hide the type *os.File, so that io copies in writes of 32 KiB and not in the kernel.
 	_, err = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
 	return path, err
 }
 
-// measure starts every function, or the named ones, by itself, again and again.
+// measure measures the starts of every function, or only of the named ones.
 func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, progress io.Writer) (rows []row, err error) {
 	baseline := stack.Machine.Binary + "-baseline"
 	if err := sandbox.Compile(ctx, baseline, "github.com/sendonce/sendonce/scripts/bench/cold/baseline"); err != nil {
@@ -71,18 +71,18 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 		return nil, err
 	}
 	c := &coldStarts{binary: stack.Machine.Binary, baseline: baseline, env: stack.Env}
-	bouncer, missing := sandbox.StartPgBouncer(ctx, stack.Machine.URL())
+	bouncer, bouncerErr := sandbox.StartPgBouncer(ctx, stack.Machine.URL())
 	switch {
-	case errors.Is(missing, sandbox.ErrNoPgBouncer):
-		fmt.Fprintln(progress, missing)
-	case missing != nil:
-		return nil, missing
+	case errors.Is(bouncerErr, sandbox.ErrNoPgBouncer):
+		fmt.Fprintln(progress, bouncerErr)
+	case bouncerErr != nil:
+		return nil, bouncerErr
 	default:
 		defer func() { err = errors.Join(err, bouncer.Stop()) }()
 		c.pooled = append(slices.Clone(c.env), "DATABASE_URL="+bouncer.URL(bench.Database), "SENDONCE_DATABASE_POOLER=true")
 	}
 	if err := c.prepare(ctx, stack, 2*runs); err != nil { // directly and through PgBouncer
-		return nil, fmt.Errorf("before the first start: %w", err)
+		return nil, fmt.Errorf("prepare the starts: %w", err)
 	}
 	for _, f := range functions.Catalogue() {
 		if len(only) > 0 && !slices.Contains(only, f.Name) {
@@ -98,8 +98,8 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 	return rows, nil
 }
 
-// prepare makes what the first calls need: two callers, the streams, and n claimed
-// tasks for reports.
+// prepare creates what the first calls need: two callers, the streams, and n claimed
+// tasks to report.
 func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (err error) {
 	defer func() { err = errors.Join(err, stack.Drain()) }()
 	address, err := stack.Start(ctx, "")
@@ -119,18 +119,18 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	if err != nil {
 		return err
 	}
-	builtin, err := bench.Dial(address)
+	builtinAdmin, err := bench.Dial(address)
 	if err != nil {
 		return err
 	}
-	defer builtin.Close()
+	defer builtinAdmin.Close()
 	tokens := map[string]string{}
 	for role, header := range map[string]*string{"admin": &c.admin, "trigger": &c.events} {
-		made, err := builtin.Post("/api/v1/admin/callers", nil, fmt.Appendf(nil, `{"name":"cold-%s","roles":[%q]}`, role, role))
+		created, err := builtinAdmin.Post("/api/v1/admin/callers", nil, fmt.Appendf(nil, `{"name":"cold-%s","roles":[%q]}`, role, role))
 		if err != nil {
 			return err
 		}
-		tokens[role] = bench.Text(made, "token")
+		tokens[role] = bench.Text(created, "token")
 		request := http.Request{Header: http.Header{}}
 		request.SetBasicAuth("cold-"+role, tokens[role])
 		*header = request.Header.Get("Authorization")
@@ -142,13 +142,13 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	}
 	c.tasks, err = client.Claim(ctx, api.ClaimRequest{AppID: "cold", Limit: &n, LeaseSeconds: new(3600)})
 	if err == nil && len(c.tasks) != n {
-		err = fmt.Errorf("%d tasks were claimed of %d", len(c.tasks), n)
+		err = fmt.Errorf("only %d of %d tasks were claimed", len(c.tasks), n)
 	}
 	return err
 }
 
-// firstCall is a call of the function that gets a 2xx only after a query: at
-// least the one that reads the caller.
+// firstCall returns a call of the function that gets a 2xx only after a query, at least
+// that of the caller.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
 	switch function {
@@ -189,7 +189,7 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measure starts one function so many times, each time followed by a start of the baseline.
+// measure starts one function runs times, each time followed by a start of the baseline.
 func (c *coldStarts) measure(ctx context.Context, function string, runs int) (row, error) {
 	result := row{function: function}
 	for run := range runs {
@@ -226,9 +226,9 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (ro
 	return result, nil
 }
 
-// start returns the time from before the fork until the first call gets its response, and
-// the memory once the process is at rest. The call waits on a listener that the
-// process inherits, so no time passes between its being ready and the call.
+// start returns the time from before the fork until the response of the first call, and
+// the resident memory once it is settled. The call waits at a listener that the process
+// inherits, so that the process serves it as soon as it is ready.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -244,13 +244,13 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 	process := exec.CommandContext(ctx, binary)
 	process.Env = append(slices.Clone(env), "FUNCTION_TARGET="+function, "LISTEN_FDS=1")
 	process.ExtraFiles, process.Stderr = []*os.File{file}, &log
-	begun := time.Now()
+	startedAt := time.Now()
 	if err := process.Start(); err != nil {
 		return 0, 0, err
 	}
 	defer func() {
-		_ = process.Process.Kill() // it may have ended
-		_ = process.Wait()         // it was killed
+		_ = process.Process.Kill() // fails if it has ended
+		_ = process.Wait()         // always fails, because it was killed
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, log.String())
 		}
@@ -260,14 +260,14 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 		return 0, 0, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(begun.Add(bench.CallTimeout)); err != nil {
+	if err := conn.SetDeadline(startedAt.Add(bench.CallTimeout)); err != nil {
 		return 0, 0, err
 	}
 	if err := r.Write(conn); err != nil {
 		return 0, 0, err
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), r)
-	took = time.Since(begun)
+	took = time.Since(startedAt)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -275,39 +275,40 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 		body, _ := io.ReadAll(response.Body) // for the error only
 		return 0, 0, fmt.Errorf("%s %s: %s %s", r.Method, r.URL.Path, response.Status, body)
 	}
-	resident, err = atRest(ctx, process.Process.Pid)
+	resident, err = settledMemory(ctx, process.Process.Pid)
 	return took, resident, err
 }
 
-// atRest waits until the resident memory of a process no longer changes, and returns
-// it in bytes.
-func atRest(ctx context.Context, pid int) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, restLimit)
+// settledMemory waits until the resident memory of a process is settled, and returns it in
+// bytes.
+func settledMemory(ctx context.Context, pid int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	tick := time.NewTicker(restInterval)
+	tick := time.NewTicker(readingInterval)
 	defer tick.Stop()
 	var before int64
-	for same := 0; ; {
-		now, err := resident(pid)
+	for equal := 0; ; {
+		now, err := residentMemory(pid)
 		if err != nil {
 			return 0, err
 		}
-		if same++; now != before {
-			same = 1
+		if equal++; now != before {
+			equal = 1
 		}
-		if same == restReadings {
+		if equal == settledReadings {
 			return now, nil
 		}
 		before = now
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("its memory goes on changing: %w", ctx.Err())
+			return 0, fmt.Errorf("its memory does not settle: %w", ctx.Err())
 		}
 	}
 }
 
-func resident(pid int) (int64, error) {
+// residentMemory returns the resident memory of a process in bytes.
+func residentMemory(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("resident memory is read from Linux's /proc: %w", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// It does not run beside other tests: it measures a Postgres of its own, whatever
-// DATABASE_URL is. How long a start takes while other tests run is not checked.
+// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
+// The durations are not checked, since other tests run at the same time.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer

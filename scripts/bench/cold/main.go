@@ -1,6 +1,6 @@
-// Command cold is `make bench-cold`: how long each function takes from its start to
-// its first response, with a login to Postgres and a query, and how much memory it
-// keeps. Each start is followed by one of the baseline: net/http and pgx alone.
+// Command cold is `make bench-cold`. It measures the time from the start of each function
+// to its first response, which needs a login to Postgres and a query, and the memory that
+// it then uses. Each start is followed by one of the baseline: net/http and pgx alone.
 package main
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// What a start may take, and what memory a function may keep.
+// The limits of a start and of the memory of a function.
 const (
-	ratioLimit    = 2.5        // of its baseline, the median
+	ratioLimit    = 2.5        // median of the ratios to the baseline
 	residentLimit = 25_000_000 // bytes
 )
 
@@ -32,7 +32,7 @@ func main() {
 	})
 }
 
-// run starts the named functions, or all.
+// run measures the named functions, or all if there are none.
 func run(ctx context.Context, runs int, functions []string, progress io.Writer) (rows []row, report string, err error) {
 	if runs < 1 || runs > 500 {
 		return nil, "", errors.New("-runs must be from 1 to 500")
@@ -45,7 +45,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 		if m.Binary, err = unpacked(m.Binary); err != nil {
 			return err
 		}
-		// WeChat is not called while there is nothing to send.
+		// The function wechat needs an app. It does not call WeChat, since there is nothing to send.
 		stack, err := bench.NewStack(ctx, m, "WECHAT_APP_ID=cold", "WECHAT_APP_SECRET=cold")
 		if err != nil {
 			return err
@@ -58,19 +58,19 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 	return rows, report, err
 }
 
-const text = `Each function by itself, %d starts: from before the fork until its first call gets a 2xx, which takes a login to Postgres
-and at least one query. The baseline, started in turn with it, is what net/http and pgx take for a login and one query; the ratio is of
-each start to the baseline's next one. Through PgBouncer, as in the production overlay, a start finds open connections: the median of as many, in turn too.
-Memory is VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of the binary, which instances on
-one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.
+const text = `Each function alone, %d starts: the time from before the fork until its first call gets a 2xx, which needs a login to Postgres and at
+least one query. The baseline is a program that needs only net/http and pgx for a login and one query; it is started after each start of the
+function, and the ratio is that of the two. Through PgBouncer, as in the production overlay, a start uses open connections: the median of as
+many starts. Memory is the VmRSS after the first call, once it is stable, the maximum of all starts; a part of it is pages of the binary, which
+instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.
 `
 
-// row is the starts of one function, in time order.
+// row has the starts of one function, in time order.
 type row struct {
 	function string
 	took     []time.Duration
 	baseline []time.Duration // of the baseline, after each start
-	pooled   []time.Duration // through PgBouncer; nil where there is none
+	pooled   []time.Duration // through PgBouncer; nil = PgBouncer is not installed
 	resident int64           // bytes, the most of all starts
 }
 
@@ -104,7 +104,7 @@ func table(rows []row) string {
 	return b.String()
 }
 
-// check names the functions above a limit.
+// check returns an error for each function above a limit.
 func check(rows []row) error {
 	if len(rows) == 0 {
 		return errors.New("no function was measured")

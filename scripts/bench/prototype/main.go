@@ -1,6 +1,6 @@
-// Command prototype is a baseline of `make bench`: the least that a server can do to save messages
-// that it gets over HTTP. It has no keys, callers, limits or logs. Messages that arrive during a
-// commit share the next one.
+// Command prototype is a baseline of `make bench`: a minimal server that saves messages that it
+// receives over HTTP. It has no keys, callers, limits or logs. Messages that arrive during a
+// commit share the next commit.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Two commits of at most flushRows messages each are under way at once, as in the function submit.
+// Up to two commits of at most flushRows messages each run concurrently, as in the function submit.
 const (
 	flushers  = 2
 	flushRows = 500
@@ -84,7 +84,7 @@ func submit(waiting chan<- *message) http.HandlerFunc {
 	}
 }
 
-// insertSQL inserts the rows that pgbench inserts one by one.
+// insertSQL inserts the same rows that pgbench inserts one by one.
 const insertSQL = `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 select id, 0, 'default', 5, 3, 0, phone_number, content from unnest($1::uuid[], $2::text[], $3::text[]) as t (id, phone_number, content)`

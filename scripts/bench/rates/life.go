@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// inFlight is how many tasks are submitted and not reported at once, at most: with fewer a sender
-// would often find less than a batch, with more a task would only wait longer.
+// inFlight is the maximum number of tasks that are submitted and not reported. With fewer, claims would
+// often return less than a batch; with more, a task would only wait longer.
 const inFlight = 2000
 
 // life submits tasks one by one and, at the same time, claims and reports them in batches.
@@ -17,11 +17,11 @@ type life struct {
 	tasks
 	slots     chan struct{} // a submission takes one, a report frees it
 	batches   chan struct{} // one for each batchRows tasks that can be claimed
-	claimable atomic.Int64  // tasks that were ever added
+	claimable atomic.Int64  // number of tasks that addClaimable has added in total
 }
 
-// measureLife measures a steady state: nothing waits but what is in flight. The rate is that of reported
-// tasks, the durations are those of submissions.
+// measureLife measures a steady state with a limited number of tasks in flight. The rate is that of
+// reported tasks, the durations are those of submissions.
 func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
 	submissions := bench.Phase{
@@ -30,7 +30,7 @@ func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, add
 	}
 	sends := submissions
 	sends.Connections, sends.Batch, sends.Wait, sends.Call = senders, batchRows, l.takeBatch, l.send
-	baseline := m.Pgbench(min(submissions.Connections, pgbenchMost), o.duration/2)
+	baseline := m.Pgbench(min(submissions.Connections, maxPgbenchConnections), o.duration/2)
 	rate, err := baseline.Rate(ctx)
 	if err != nil {
 		return bench.Result{}, err
@@ -71,7 +71,7 @@ func (l *life) submit(c *bench.Client, _ int) (int, error) {
 	return 1, nil
 }
 
-// addClaimable counts tasks that can be claimed.
+// addClaimable adds tasks that can be claimed, and a batch for each batchRows of them.
 func (l *life) addClaimable(n int) {
 	after := int(l.claimable.Add(int64(n)))
 	for range after/batchRows - (after-n)/batchRows {
@@ -88,7 +88,8 @@ func (l *life) takeBatch(ctx context.Context) bool {
 	}
 }
 
-// send claims and reports a batch. What other claims had locked can be claimed again.
+// send claims and reports a batch. Tasks that it did not get, because other claims had locked them, are
+// added again.
 func (l *life) send(c *bench.Client, n int) (int, error) {
 	sent, err := l.ClaimAndReport(c, n)
 	for range sent {

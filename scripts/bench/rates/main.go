@@ -1,8 +1,8 @@
-// Command rates is `make bench`: the rates and latencies of submissions, claims and reports of
-// one server over HTTP, beside those of pgbench, of a server that does only the least, and of
-// another job queue, and how long a wake-up through NATS takes from one process to another. Each
-// measurement follows that of its baseline, in rounds; a first round is not counted. In the end the
-// database must have what the responses say, once.
+// Command rates is `make bench`. It measures the rates and latencies of submissions, claims and
+// reports of one server over HTTP, and how long a wake-up through NATS takes from one process to
+// another. The baselines are pgbench, a minimal server and another job queue. Each measurement
+// follows that of its baseline, in rounds; a first round is not counted. At the end the database
+// must match the responses: each task once.
 package main
 
 import (
@@ -24,14 +24,14 @@ type options struct {
 	duration    time.Duration // of each phase, at most
 	connections []int         // of the submit phases
 	life        time.Duration // of the phase of whole lives
-	rate        float64       // of submissions at fixed times; 0 = half of what was measured
-	messages    int           // that wait for the relay in each round
+	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
+	messages    int           // number that waits for the relay in each round
 	json, svg   string        // files; "" = none
 }
 
 func main() {
 	o := options{connections: []int{1, 64, 256}}
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, after a first one that is not counted")
 	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts")
 	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
 	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
@@ -62,7 +62,7 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 	return report, err
 }
 
-// write writes the files that were asked for.
+// write writes the files that the flags name.
 func write(o options, table *bench.Table, m *bench.Machine) error {
 	if o.json != "" {
 		rounds, err := table.JSON(m)
@@ -79,20 +79,20 @@ func write(o options, table *bench.Table, m *bench.Machine) error {
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections, at most 64. The prototype is the least that saves a message that comes over HTTP: it inserts the row
-of pgbench, many in one commit, and knows no keys, callers, limits or logs. River is a job queue that is called in its own process, without HTTP and without keys, with
-the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked
-until none is left. Submissions at fixed times come at half of the rate of the same round, at random times that are fixed before; their
-durations count from these times, whether or not a connection was free, and a warm-up is left out. A whole life: tasks are submitted one by
-one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported
-tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs
-in the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its
-response; the baseline is the response to the submission. A message is sent: from the response that it is saved until the relay has marked it as
-sent, in an otherwise idle system; the baseline is one publication to a stream, acknowledged. The relay's baseline is as many such
-publications, all at once.
+socket, over as many connections, at most 64. The prototype is a minimal server that saves messages over HTTP: it inserts the same row as
+pgbench, many in one commit, and has no keys, callers, limits or logs. River is a job queue that is called in its own process, without HTTP
+and without keys, with the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do
+nothing are worked until none is left. Submissions at fixed times: half of the rate of the same round, at random times that are fixed in
+advance; their durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are
+submitted one by one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is
+that of reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process,
+and NATS runs in the load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the duration is from
+before the submission until the response of the claim; the baseline is the response to the submission. Send a message: from the response that
+it is saved until the relay has marked it as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The
+baseline of the relay is as many such publications, all at once.
 `
 
-// measure makes every measurement in rounds and returns what was checked.
+// measure makes every measurement in rounds and returns lines about the checks.
 func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (checked string, err error) {
 	var lines []string
 	for _, part := range []func(context.Context, options, *bench.Stack, *bench.Table) (string, error){measureTasks, measureWake, measureMessages} {
@@ -125,11 +125,11 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 		return "", err
 	}
 	p := peers{s.Machine, prototype, river}
-	t, now := tasks{bench.NewTasks(1)}, o
-	now.life = min(o.life, o.duration) // in the round that is not counted
+	t, roundOptions := tasks{bench.NewTasks(1)}, o
+	roundOptions.life = min(o.life, o.duration) // in the first round, which is not counted
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		err := t.round(ctx, now, p, address, table)
-		now.life = o.life
+		err := t.round(ctx, roundOptions, p, address, table)
+		roundOptions.life = o.life
 		return err
 	})
 	if err != nil {
@@ -148,9 +148,9 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 }
 
 // round makes each measurement of tasks once.
-func (t tasks) round(ctx context.Context, o options, than peers, address string, table *bench.Table) error {
-	var submitted float64 // rate with a key and the most connections
-	for _, phase := range t.phases(o, than) {
+func (t tasks) round(ctx context.Context, o options, compared peers, address string, table *bench.Table) error {
+	var submitted float64 // rate with a key and the largest number of connections
+	for _, phase := range t.phases(o, compared) {
 		p := phase()
 		p.Duration = o.duration
 		r, err := p.Measure(ctx, address)
@@ -172,7 +172,7 @@ func (t tasks) round(ctx context.Context, o options, than peers, address string,
 	}
 	r.Compare(submitKeyed, submitted)
 	table.Add(r)
-	if r, err = t.measureLife(ctx, o, than.machine, address); err != nil {
+	if r, err = t.measureLife(ctx, o, compared.machine, address); err != nil {
 		return err
 	}
 	table.Add(r)

@@ -19,7 +19,7 @@ const (
 	baselineSubject = "baseline"
 )
 
-// messages saves messages that are final when they are sent.
+// messages saves messages that need no confirmation, so that they are final when they are sent.
 type messages struct {
 	ledger *load.Ledger
 	number atomic.Int64
@@ -39,29 +39,29 @@ func (m *messages) save(c *bench.Client) (id string, err error) {
 	return id, nil
 }
 
-// relayedSQL is the messages per second from the first batch since a time to the
-// last. finished_at is the beginning of a batch's transaction.
+// relayedSQL returns the messages per second from the first batch since a time to the last.
+// finished_at is the start of the transaction of the batch.
 const relayedSQL = `
 with done as (select finished_at from message_done where finished_at >= $1),
 ends as (select min(finished_at) as oldest, max(finished_at) as newest from done)
 select count(*) filter (where finished_at < newest) / extract(epoch from newest - oldest)::float8
 from done, ends group by newest, oldest`
 
-// measureMessages measures how fast messages are saved, how fast the relay
-// publishes those that wait, and how long a single one takes.
+// measureMessages measures how fast messages are saved, how fast the relay publishes a
+// backlog, and how long a single message takes.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	if _, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{baselineSubject}}); err != nil {
 		return "", err
 	}
-	asleep, err := s.Start(ctx, "messages", "NATS_URL=") // wakes no relay
+	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay
 	if err != nil {
 		return "", err
 	}
-	awake, err := s.Connect(ctx, "messages")
+	withNATS, err := s.Connect(ctx, "messages")
 	if err != nil {
 		return "", err
 	}
-	defer awake.Close()
+	defer withNATS.Close()
 	relay, err := s.Start(ctx, "relay")
 	if err != nil {
 		return "", err
@@ -76,7 +76,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			return 1, nil
 		}
 		p.Baselines = []bench.Baseline{s.Machine.Pgbench(savers, o.duration/2)}
-		saved, err := p.Measure(ctx, asleep)
+		saved, err := p.Measure(ctx, withoutNATS)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
+		startedAt := time.Now()
 		stop, err := s.StartTrigger(relay)
 		if err != nil {
 			return err
@@ -96,25 +96,25 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 		if err := s.Wait(ctx, `select not exists (select from message_live)`); err != nil {
 			return err
 		}
-		if err := s.Conn.QueryRow(ctx, relayedSQL, begun).Scan(&backlog.Rate); err != nil {
+		if err := s.Conn.QueryRow(ctx, relayedSQL, startedAt).Scan(&backlog.Rate); err != nil {
 			return fmt.Errorf("relay a backlog: %w", err)
 		}
 		backlog.Compare(publishBaseline, baseline)
 		table.Add(backlog)
 
 		single, err := bench.Sample(ctx, o.duration, publishBaseline, func() (took, baseline time.Duration, err error) {
-			begun := time.Now()
+			startedAt := time.Now()
 			if _, err := s.JS.Publish(ctx, baselineSubject, make([]byte, 64)); err != nil {
 				return 0, 0, err
 			}
-			baseline = time.Since(begun)
-			id, err := m.save(awake)
+			baseline = time.Since(startedAt)
+			id, err := m.save(withNATS)
 			if err != nil {
 				return 0, 0, err
 			}
-			begun = time.Now()
+			startedAt = time.Now()
 			err = s.Wait(ctx, `select exists (select from message_done where id = $1)`, id)
-			return time.Since(begun), baseline, err
+			return time.Since(startedAt), baseline, err
 		})
 		single.Name, single.Connections = "send a message", 1
 		table.Add(single)
@@ -126,10 +126,10 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 	return m.check(ctx, s)
 }
 
-// publishAll publishes n messages at once and returns how many were acknowledged per
-// second.
+// publishAll publishes n messages without waiting in between, and returns how many were
+// acknowledged per second.
 func publishAll(js jetstream.JetStream, n int) (float64, error) {
-	begun := time.Now()
+	startedAt := time.Now()
 	for range n {
 		if _, err := js.PublishAsync(baselineSubject, make([]byte, 64)); err != nil {
 			return 0, err
@@ -137,21 +137,21 @@ func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	}
 	select {
 	case <-js.PublishAsyncComplete():
-		return float64(n) / time.Since(begun).Seconds(), nil
+		return float64(n) / time.Since(startedAt).Seconds(), nil
 	case <-time.After(bench.CallTimeout):
 		return 0, errors.New("publications to the baseline's stream were not acknowledged")
 	}
 }
 
-// check compares the messages with the database and with the stream, which must have
-// each once.
+// check compares the messages with the database and with the stream. Both must have each
+// message once.
 func (m *messages) check(ctx context.Context, s *bench.Stack) (string, error) {
 	if err := m.ledger.CheckMessages(ctx, s.Conn); err != nil {
 		return "", err
 	}
-	var sent, again int
+	var sent, repeated int
 	const sql = `select count(*), count(*) filter (where send_no <> 1) from message_done where status = 1`
-	if err := s.Conn.QueryRow(ctx, sql).Scan(&sent, &again); err != nil {
+	if err := s.Conn.QueryRow(ctx, sql).Scan(&sent, &repeated); err != nil {
 		return "", fmt.Errorf("count messages: %w", err)
 	}
 	stream, err := s.JS.Stream(ctx, "MESSAGES")
@@ -159,8 +159,8 @@ func (m *messages) check(ctx context.Context, s *bench.Stack) (string, error) {
 		return "", err
 	}
 	saved, _, _ := m.ledger.Messages()
-	if published := int(stream.CachedInfo().State.Msgs); sent != saved || again != 0 || published != saved {
-		return "", fmt.Errorf("%d messages were saved, but %d are sent, %d of them more than once, and the stream has %d", saved, sent, again, published)
+	if published := int(stream.CachedInfo().State.Msgs); sent != saved || repeated != 0 || published != saved {
+		return "", fmt.Errorf("%d messages were saved, but %d are sent, %d of them more than once, and the stream has %d", saved, sent, repeated, published)
 	}
 	return fmt.Sprintf("Checked: %d messages saved, each sent once and once in the stream.", saved), nil
 }

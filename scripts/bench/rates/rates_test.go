@@ -14,8 +14,7 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// It does not run beside other tests: it measures a Postgres of its own, whatever
-// DATABASE_URL is.
+// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
@@ -42,6 +41,6 @@ func TestShortRun(t *testing.T) {
 	for _, name := range []string{"River, insert", "River, insert 500", "River, work"} {
 		require.Regexp(t, `\| `+name+` \| \d+ \| \d`, report)
 	}
-	require.Equal(t, 14+2+2, strings.Count(report, "|\n"), "a row each, two more for the second and third baseline of one, below a head of two lines")
+	require.Equal(t, 14+2+2, strings.Count(report, "|\n"), "14 rows, two for the second and third baseline of one of them, and two lines of head")
 	require.Equal(t, 4, strings.Count(report, "Checked: "))
 }

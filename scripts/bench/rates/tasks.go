@@ -9,21 +9,21 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// tasks is what is measured of tasks.
+// tasks makes the measurements of tasks.
 type tasks struct{ *bench.Tasks }
 
 // The connections of senders, and the rows of a batch.
 const (
-	senders     = 4
-	reporters   = 64
-	batchRows   = 100
-	submitRows  = 500
-	finishLimit = time.Minute
+	senders       = 4
+	reporters     = 64
+	batchRows     = 100
+	submitRows    = 500
+	finishTimeout = time.Minute
 )
 
-// pgbenchMost is the most connections of pgbench. On two cores it inserted 10,210 rows/s with 64 and
-// 4,660 with 256.
-const pgbenchMost = 64
+// maxPgbenchConnections is the most connections of pgbench, which gets slower with more: on two cores
+// it inserted 10,210 rows/s with 64 connections and 4,660 with 256.
+const maxPgbenchConnections = 64
 
 // The measurements that are plotted.
 const (
@@ -34,25 +34,25 @@ const (
 	wholeLife      = "whole life"
 )
 
-// peers are what tasks are compared with. River is nil if it could not be downloaded.
+// peers are compared with Sendonce. river is nil if it could not be downloaded.
 type peers struct {
-	machine   *bench.Machine // of pgbench
+	machine   *bench.Machine // for pgbench
 	prototype *bench.Prototype
 	river     *bench.River
 }
 
-// phases submits, claims and reports tasks. Each is made when its turn comes, as its rows
-// depend on the phases before.
-func (t tasks) phases(o options, than peers) (list []func() bench.Phase) {
+// phases returns the phases that submit, claim and report tasks. Each is created just before it
+// runs, because its rows depend on the previous phases.
+func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline {
-		return []bench.Baseline{than.machine.Pgbench(min(connections, pgbenchMost), o.duration/2)}
+		return []bench.Baseline{compared.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
 	}
 	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, Rows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
 			if n == most {
-				p.Baselines = append(append(p.Baselines, than.prototype.Submit(n, o.duration/2)), than.river.Insert(o.duration/2)...)
+				p.Baselines = append(append(p.Baselines, compared.prototype.Submit(n, o.duration/2)), compared.river.Insert(o.duration/2)...)
 			}
 			return p
 		})
@@ -63,7 +63,7 @@ func (t tasks) phases(o options, than peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
-				Baselines: than.river.InsertMany(o.duration / 2)}
+				Baselines: compared.river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: "claim 100", Connections: senders, Rows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
@@ -76,11 +76,11 @@ func (t tasks) phases(o options, than peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
-				Baselines: than.river.Work()}
+				Baselines: compared.river.Work()}
 		})
 }
 
-// finish claims and reports the rest, which is not measured, so that the next round
+// finish claims and reports the remaining tasks, without measuring, so that the next round
 // begins with an empty queue.
 func (t tasks) finish(ctx context.Context, address string) error {
 	for _, phase := range []func() bench.Phase{
@@ -88,14 +88,14 @@ func (t tasks) finish(ctx context.Context, address string) error {
 		func() bench.Phase { return bench.Phase{Rows: t.Unreported(), Call: t.ReportBatch} },
 	} {
 		p := phase()
-		p.Name, p.Connections, p.Duration, p.Batch = "finish a round", senders, finishLimit, batchRows
+		p.Name, p.Connections, p.Duration, p.Batch = "finish a round", senders, finishTimeout, batchRows
 		r, err := p.Run(ctx, address)
 		if err := errors.Join(err, r.Err()); err != nil {
 			return err
 		}
 	}
 	if n := t.Waiting() + t.Unreported(); n > 0 {
-		return fmt.Errorf("%d tasks were not claimed and reported within %v", n, finishLimit)
+		return fmt.Errorf("%d tasks were not claimed and reported within %v", n, finishTimeout)
 	}
 	return nil
 }

@@ -14,13 +14,13 @@ const (
 	pollWait = 25 // seconds; less than bench.CallTimeout
 )
 
-// idleSQL is whether the functions have queried this database, but not within the
-// last 300 ms.
+// idleSQL returns whether the functions have sent queries to this database, but none within
+// the last 300 ms.
 const idleSQL = `
 select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
 from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
 
-// measureWake measures how long a submission takes to reach one of many claims that
+// measureWake measures the time from a submission to the response of one of many claims that
 // wait in another process.
 func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	claims, err := poll(ctx, s)
@@ -35,12 +35,12 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	if err := s.Wait(ctx, idleSQL); err != nil {
 		return "", err
 	}
-	t, woken := tasks{bench.NewTasks(1 << 32)}, 0 // no key of measureTasks
+	t, woken := tasks{bench.NewTasks(1 << 32)}, 0 // other keys than those of measureTasks
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		r, err := bench.Sample(ctx, o.duration, "submit", func() (took, baseline time.Duration, err error) {
-			begun := time.Now()
+			startedAt := time.Now()
 			id, err := t.SubmitOne(submit, true)
-			baseline = time.Since(begun)
+			baseline = time.Since(startedAt)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -50,7 +50,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 					c.err = fmt.Errorf("task %s was claimed where %s was submitted", c.id, id)
 				}
 				woken++
-				return time.Since(begun), baseline, c.err
+				return time.Since(startedAt), baseline, c.err
 			case <-time.After(bench.CallTimeout):
 				return 0, 0, errors.New("no waiting claim got a response")
 			}
@@ -62,13 +62,13 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	return fmt.Sprintf("Checked: %d waiting claims returned the one task that was submitted.", woken), err
 }
 
-// pollResult is a task that a poll returned, or why it ended.
+// pollResult is a task that a poll returned, or the error that ended the poll.
 type pollResult struct {
 	id  string
 	err error
 }
 
-// poll keeps claims waiting in a process of their own until it is ended.
+// poll starts a process of the function claim and keeps claims waiting there until the process ends.
 func poll(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 	address, err := s.Start(ctx, "claim")
 	if err != nil {
@@ -89,7 +89,7 @@ func poll(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 					claims <- pollResult{err: err}
 					return
 				}
-				for _, task := range bench.ClaimedIn(response) {
+				for _, task := range bench.ParseClaimed(response) {
 					claims <- pollResult{id: task.ID}
 				}
 			}

@@ -1,7 +1,7 @@
-// Command river is the peer in `make bench`: River's jobs in the same Postgres. It is a module of
-// its own so that Sendonce does not depend on River. It migrates the database at DATABASE_URL,
-// writes the address at which it listens, and makes one measurement for each request:
-// /insert, /insert-many or /work.
+// Command river measures the job queue River in the same Postgres, for `make bench`. It has its own
+// module so that Sendonce does not depend on River. It migrates the database at DATABASE_URL, prints
+// the address at which it listens, and makes one measurement for each request to /insert,
+// /insert-many or /work.
 package main
 
 import (
@@ -31,10 +31,10 @@ const (
 	inserters     = 32 // goroutines, each with a connection
 	manyInserters = 4
 	manyRows      = 500
-	workLimit     = time.Minute
+	workTimeout   = time.Minute
 )
 
-// sms has the columns of a submission that the benchmark makes.
+// sms has the fields of the submissions of the benchmark.
 type sms struct {
 	PhoneNumber string `json:"phone_number"`
 	Content     string `json:"content"`
@@ -49,8 +49,8 @@ func (*worker) Work(context.Context, *river.Job[sms]) error { return nil }
 // peer makes one measurement at a time.
 type peer struct {
 	driver  *riverpgxv5.Driver
-	client  *river.Client[pgx.Tx] // only inserts
-	waiting int64                 // jobs that were inserted and not worked
+	client  *river.Client[pgx.Tx] // inserts only; work creates its own
+	waiting int64                 // jobs that are inserted and not worked
 }
 
 func main() {
@@ -103,8 +103,8 @@ func run(ctx context.Context) error {
 
 var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-// serve returns the number of rows and how long they took. The parameter "for" is the duration
-// of a measurement.
+// serve returns a handler that makes a measurement and responds with the number of rows and their
+// duration. The query parameter "for" is how long to measure.
 func (p *peer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("for"), "0s"))
@@ -149,10 +149,10 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 	var rows atomic.Int64
 	var failed atomic.Pointer[error]
 	var inserts sync.WaitGroup
-	begun := time.Now()
+	startedAt := time.Now()
 	for range n {
 		inserts.Go(func() {
-			for time.Since(begun) < d && failed.Load() == nil {
+			for time.Since(startedAt) < d && failed.Load() == nil {
 				inserted, err := insert()
 				if err != nil {
 					failed.Store(&err)
@@ -163,7 +163,7 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 		})
 	}
 	inserts.Wait()
-	took := time.Since(begun)
+	took := time.Since(startedAt)
 	p.waiting += rows.Load()
 	if err := failed.Load(); err != nil {
 		return 0, 0, *err
@@ -171,8 +171,8 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 	return rows.Load(), took, nil
 }
 
-// work works all jobs that wait. A job counts when its completion is in the database. The three
-// settings are those of River's own benchmark, which works more jobs with them than with the defaults.
+// work works all waiting jobs. A job is counted when its completion is in the database. The three
+// settings are those of River's own benchmark and faster than the defaults.
 func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time.Duration, err error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{})
@@ -188,20 +188,20 @@ func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time
 		ChanSize: int(p.waiting) + 1, Kinds: []river.EventKind{river.EventKindJobCompleted},
 	})
 	defer unsubscribe()
-	begun := time.Now()
+	startedAt := time.Now()
 	if err := client.Start(ctx); err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, client.Stop(ctx)) }()
-	limit := time.After(workLimit)
+	limit := time.After(workTimeout)
 	for ; rows < p.waiting; rows++ {
 		select {
 		case <-completed:
 		case <-limit:
-			return 0, 0, fmt.Errorf("%d of %d jobs were worked within %v", rows, p.waiting, workLimit)
+			return 0, 0, fmt.Errorf("%d of %d jobs were worked within %v", rows, p.waiting, workTimeout)
 		}
 	}
-	took = time.Since(begun)
+	took = time.Since(startedAt)
 	p.waiting = 0
 	return rows, took, nil
 }

@@ -20,10 +20,10 @@ const (
 	batchRows   = 20 // of a claim, on average
 	maxRows     = 100
 	warmupPart  = 5                      // the first 1/warmupPart of a measurement is not counted
-	changeEvery = 200 * time.Millisecond // of partitions
+	changeEvery = 200 * time.Millisecond // interval of the changes of partitions
 )
 
-// claims measures the durations of claims while tasks are submitted, claimed and reported at a fixed rate.
+// claims measures the latency of claims while tasks are submitted, claimed and reported at a fixed rate.
 type claims struct {
 	options
 	*bench.Tasks
@@ -33,8 +33,8 @@ type claims struct {
 	progress io.Writer
 }
 
-// measureClaims measures claims in small tables, in large ones, beside an old transaction, and while
-// partitions change. It returns a table and what was checked.
+// measureClaims measures claims with small tables, with large ones, while partitions change, and while an
+// old transaction is open. It returns a table and a line about the checks.
 func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.Writer) (table, checked string, err error) {
 	address, err := s.Start(ctx, "")
 	if err != nil {
@@ -71,7 +71,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	return c.table.String(), fmt.Sprintf("Checked: %d tasks accepted, claimed once, and reported.", reported), nil
 }
 
-// checkTasks compares the responses with the tables, without the tasks that load.FillTasks made.
+// checkTasks compares the responses with the tables, except the tasks that load.FillTasks inserted.
 func (c *claims) checkTasks(ctx context.Context) error {
 	for _, sql := range []string{
 		"create schema measured",
@@ -89,13 +89,13 @@ func (c *claims) checkTasks(ctx context.Context) error {
 
 // measurePinned measures claims while an old transaction prevents vacuum from removing dead rows.
 func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
-	pinned, err := pgx.Connect(ctx, c.stack.Machine.URL())
+	oldTx, err := pgx.Connect(ctx, c.stack.Machine.URL())
 	if err != nil {
 		return err
 	}
-	defer pinned.Close(context.WithoutCancel(ctx))
+	defer oldTx.Close(context.WithoutCancel(ctx))
 	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
-		if _, err := pinned.Exec(ctx, sql); err != nil {
+		if _, err := oldTx.Exec(ctx, sql); err != nil {
 			return err
 		}
 	}
@@ -103,7 +103,7 @@ func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
 	return err
 }
 
-// measureWhile is measure while work is repeated.
+// measureWhile measures while work is repeated.
 func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, before bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error)
@@ -128,7 +128,7 @@ func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration,
 	return r, errors.Join(err, <-ended)
 }
 
-// changePartitions makes a partition of each log for another month, and drops one that is old, as sweep does.
+// changePartitions creates a partition of each log for another month, and drops an old one, as sweep does.
 func (c *claims) changePartitions(ctx context.Context, n int) error {
 	if n < 20 {
 		if _, err := c.stack.Conn.Exec(ctx, "select make_log_partitions($1)", n+4); err != nil {
@@ -151,7 +151,7 @@ func (c *claims) changePartitions(ctx context.Context, n int) error {
 	return nil
 }
 
-// measure runs the load for a time and adds the claims to the table.
+// measure runs the load for d and adds a row about the claims to the table.
 func (c *claims) measure(ctx context.Context, name string, d time.Duration, before bench.Result) (bench.Result, error) {
 	phase := func(name string, connections int, rows int, call func(*bench.Client, int) (int, error)) bench.Phase {
 		return bench.Phase{
@@ -176,10 +176,10 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 	for range phases {
 		err = errors.Join(err, <-errs)
 	}
-	r := results[1] // of the claims
+	r := results[1] // that of the claims
 	p99, ratio := r.Latency(0.99), "-"
-	if last := before.Latency(0.99); last > 0 {
-		ratio = fmt.Sprintf("%.2f", p99.Seconds()/last.Seconds())
+	if beforeP99 := before.Latency(0.99); beforeP99 > 0 {
+		ratio = fmt.Sprintf("%.2f", p99.Seconds()/beforeP99.Seconds())
 	}
 	fmt.Fprintf(&c.table, "| %s | %.0f | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Rate, ms(r.Latency(0.5)), ms(r.Latency(0.95)), ms(p99), ms(r.Latency(1)), ratio)
 	fmt.Fprintf(c.progress, "claims %s: p50 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", name, ms(r.Latency(0.5)), ms(p99), ms(r.Latency(1)))
@@ -188,7 +188,7 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// finish claims and reports what is left.
+// finish claims and reports the remaining tasks.
 func (c *claims) finish(ctx context.Context) error {
 	rest := bench.Phase{Name: "claim the rest", Connections: senders, Duration: time.Minute, Batch: maxRows, Rows: c.Waiting(), Call: c.Claim}
 	claimed, err := rest.Run(ctx, c.address)

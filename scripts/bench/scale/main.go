@@ -1,6 +1,6 @@
-// Command scale is `make bench-scale`: what becomes of the rates and latencies when there are more
-// processes, millions of finished tasks, a transaction that keeps old rows from being removed, and log
-// partitions that are made and dropped.
+// Command scale is `make bench-scale`. It measures how the rates and latencies change with more
+// processes, with millions of finished tasks, with a transaction that keeps vacuum from removing old
+// rows, and while log partitions are created and dropped.
 package main
 
 import (
@@ -26,12 +26,12 @@ type options struct {
 
 func main() {
 	var o options
-	flag.IntVar(&o.connections, "connections", 256, "that submit, over all processes")
+	flag.IntVar(&o.connections, "connections", 256, "number of connections that submit, over all processes")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each number of processes is measured")
 	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long one measurement lasts")
 	flag.Float64Var(&o.rate, "rate", 1000, "tasks per second that are submitted, claimed and reported while claims are measured")
-	flag.IntVar(&o.rows, "rows", 10_000_000, "finished tasks that are in the tables before claims are measured again")
-	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long a transaction stays open that keeps old rows from being removed")
+	flag.IntVar(&o.rows, "rows", 10_000_000, "number of finished tasks in the tables when claims are measured again")
+	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long a transaction stays open that keeps vacuum from removing old rows")
 	flag.Parse()
 	bench.Main("bench-scale", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
 }
@@ -60,9 +60,9 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 	return report, err
 }
 
-const text = `Processes: as many submit functions on one Postgres, one after the other in each round, with %d connections over all of them; the load
-generator and all processes share this machine. The ratio is to one process in the same round.
-Claims: %.0f tasks a second are submitted one by one with keys, and as many claimed and reported in batches, at times that are fixed before.
-The durations of claims count from these times. The pinned transaction is one that is open and has a snapshot, so that no row that was
-replaced or deleted since can be removed. Partitions of all logs are made and dropped every 200 ms.
+const text = `Processes: this number of submit functions share one Postgres; all numbers are measured in each round, with %d connections over all
+processes. The load generator runs on the same machine. The ratio is to one process in the same round.
+Claims: %.0f tasks a second are submitted one by one with keys, and as many are claimed and reported in batches, at times that are fixed in
+advance. The durations of claims count from these times. The open transaction has a snapshot, so that vacuum cannot remove rows that were
+updated or deleted after it began. Partitions of all logs are created and dropped every 200 ms.
 `

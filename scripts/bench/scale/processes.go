@@ -13,8 +13,8 @@ import (
 
 var processCounts = []int{1, 2, 4}
 
-// measureProcesses measures submissions to 1, 2 and 4 processes of one function, and returns a table. A first
-// round is not counted.
+// measureProcesses measures submissions to 1, 2 and 4 processes of the function submit, and returns a table. A
+// first round is not counted.
 func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress io.Writer) (string, error) {
 	addresses := make([]string, slices.Max(processCounts))
 	for i := range addresses {
@@ -27,7 +27,7 @@ func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress i
 	rates := map[int][]float64{}
 	ratios := map[int][]float64{}
 	for round := range 1 + o.rounds {
-		one := 0.0
+		oneProcess := 0.0 // rate
 		for _, n := range processCounts {
 			p := bench.Phase{Name: fmt.Sprintf("%d processes", n), Connections: o.connections, Duration: o.duration / 10, Rows: bench.NoLimit, Call: t.Submit(true)}
 			r, err := p.Run(ctx, addresses[:n]...)
@@ -38,10 +38,10 @@ func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress i
 				return "", err
 			}
 			if n == 1 {
-				one = r.Rate
+				oneProcess = r.Rate
 			}
 			if round > 0 {
-				rates[n], ratios[n] = append(rates[n], r.Rate), append(ratios[n], r.Rate/one)
+				rates[n], ratios[n] = append(rates[n], r.Rate), append(ratios[n], r.Rate/oneProcess)
 			}
 			fmt.Fprintf(progress, "%-24s %8.0f submissions/s\n", p.Name, r.Rate)
 		}

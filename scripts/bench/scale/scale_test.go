@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// It does not run beside other tests: it measures a Postgres of its own, whatever DATABASE_URL is.
+// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer

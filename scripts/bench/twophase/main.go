@@ -1,8 +1,8 @@
-// Command twophase is `make bench-two-phase`: how long messages take to be accepted
-// from a stream and to be saved, with a database that responds and with one that
-// does not, and how fast accepted messages are saved. Each measurement follows that
-// of its baseline, in rounds; a first round is not counted. In the end every
-// acknowledged message must be in the database, once, and at its receiver.
+// Command twophase is `make bench-two-phase`. It measures how long it takes until messages
+// are accepted by a stream and until they are saved, with a database that responds and
+// with one that does not, and how fast accepted messages are saved. Each measurement
+// follows that of its baseline, in rounds; a first round is not counted. At the end every
+// acknowledged message must be in the database once, and must have reached its receiver.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/scripts/bench"
@@ -23,14 +24,14 @@ type options struct {
 	duration    time.Duration // of each phase
 	connections []int
 	stall       time.Duration // of the database, in each round
-	backlog     int           // of accepted messages, in each round
+	backlog     int           // accepted messages that wait to be saved, in each round
 	shards      int           // TWO_PHASE_SHARDS
 	batch       int           // TWO_PHASE_BATCH_SIZE
 }
 
 func main() {
 	o := options{connections: []int{1, 64, 256}}
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, after a first one that is not counted")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
 	flag.DurationVar(&o.stall, "stall", 5*time.Second, "how long the database stalls in each round")
 	flag.IntVar(&o.backlog, "backlog", 10_000, "how many accepted messages wait to be saved in each round, at least 1000, which are saved in two batches")
@@ -57,26 +58,26 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 		table := &bench.Table{Progress: progress}
 		t := &twoPhase{Stack: stack, o: o, ledger: load.NewLedger()}
 		checked, err := t.measure(ctx, table)
-		report = fmt.Sprintf("%s\n%s\nSettings: TWO_PHASE_SHARDS=%d, TWO_PHASE_BATCH_SIZE=%d, and a stream of users that keeps all of the run; all others as they are by default.\n%s%s\n", table, m, o.shards, o.batch, text, checked)
+		report = fmt.Sprintf("%s\n%s\nSettings: TWO_PHASE_SHARDS=%d, TWO_PHASE_BATCH_SIZE=%d, and a stream USERS that keeps all messages of the run; all others are defaults.\n%s%s\n", table, m, o.shards, o.batch, text, checked)
 		return errors.Join(err, table.Err())
 	})
 	return report, err
 }
 
 const text = `Median of the rounds. A server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine.
-Accepted messages are saved and relayed while others are accepted, except while a backlog piles up. pgbench inserts one row in each
+Accepted messages are saved and relayed while others are accepted, except while a backlog is built up. pgbench inserts one row in each
 transaction; publish publishes a message to a stream and waits for the acknowledgement; both over as many connections. The baseline of a
-stalled database is the same server with a healthy one: the ratio of the p99. Bytes to and from Postgres pass a proxy there. A backlog is
-saved by a process that only saves, then by the server while it relays what is saved; the rate is counted in Postgres, from the first
+stalled database is the same server with a healthy database: the ratio is that of the p99. Both reach Postgres through a proxy. A backlog is
+saved by a process that only saves, then by the server while it relays the saved messages; the rate is counted in Postgres, from the first
 transaction to the last, and pgbench inserts over as many connections as there are shards.
 `
 
-// twoPhase makes the calls of messages and enters what gets its response.
+// twoPhase submits messages and records those that are acknowledged.
 type twoPhase struct {
 	*bench.Stack
-	o      options
-	ledger *load.Ledger
-	client clients
+	o       options
+	ledger  *load.Ledger
+	senders atomic.Int64 // numbers the senders
 }
 
 func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
@@ -91,7 +92,7 @@ func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, err
 	return t.check(ctx)
 }
 
-// startAll starts a server with all functions and the trigger for it.
+// startAll starts a server with all functions and its trigger.
 func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string, err error) {
 	if address, err = t.Start(ctx, "", more...); err != nil {
 		return "", err
@@ -99,12 +100,11 @@ func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string
 	if _, err = t.StartTrigger(address); err != nil {
 		return "", err
 	}
-	_, err = t.saved(ctx)
+	_, err = t.waitSaved(ctx)
 	return address, err
 }
 
-// measureAcks measures messages whose response comes when they are saved, and messages
-// whose response comes when they are accepted.
+// measureAcks measures messages with the acknowledgement "saved", and with "accepted".
 func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	address, err := t.startAll(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	})
 }
 
-// measureStall compares a database that responds with one that does not.
+// measureStall compares accepted messages while the database responds and while it does not.
 func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 	proxy, err := sandbox.StartProxy(t.Machine.URL())
 	if err != nil {
@@ -174,45 +174,46 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 	})
 }
 
-// savedRateSQL is the rows per second from the first transaction to the last, of
-// messages that were accepted after a place in the stream. saved_at is the beginning
-// of a row's transaction.
+// savedRateSQL returns the rows per second from the first transaction to the last, for
+// messages after a sequence number of the stream. saved_at is the start of the transaction
+// of a row.
 const savedRateSQL = `
 with s as (select saved_at from accepted_messages where accept_seq > $1), ends as (select min(saved_at) as oldest, max(saved_at) as newest from s)
 select coalesce(count(*) filter (where saved_at < newest) / nullif(extract(epoch from newest - oldest), 0), 0)::float8
 from s, ends group by newest, oldest`
 
-// measureSaving lets accepted messages pile up without a trigger, and measures
-// how fast they are saved: where nothing else runs, and where the same server relays
-// them at the same time.
+// measureSaving builds up a backlog of accepted messages without a trigger, and measures
+// how fast it is saved: by a process that does nothing else, and by a server that relays
+// the messages at the same time.
 func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error {
 	server, err := t.Start(ctx, "")
 	if err != nil {
 		return err
 	}
-	alone, err := t.Start(ctx, "save")
+	saveOnly, err := t.Start(ctx, "save")
 	if err != nil {
 		return err
 	}
 	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
-		for _, where := range []struct{ name, address string }{{"save a backlog", alone}, {"save and relay a backlog", server}} {
-			r, err := t.saveBacklog(ctx, server, where.address)
+		for _, c := range []struct{ name, address string }{{"save a backlog", saveOnly}, {"save and relay a backlog", server}} {
+			r, err := t.saveBacklog(ctx, server, c.address)
 			if err != nil {
-				return fmt.Errorf("%s: %w", where.name, err)
+				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			r.Name = where.name
+			r.Name = c.name
 			table.Add(r)
 		}
 		return nil
 	})
 }
 
+// saveBacklog submits messages to server, and then measures how fast the functions at address save them.
 func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r bench.Result, err error) {
 	baseline, err := t.Machine.PgbenchRate(ctx, t.o.shards, t.o.duration/2)
 	if err != nil {
 		return r, err
 	}
-	after, err := t.saved(ctx)
+	after, err := t.waitSaved(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -225,7 +226,7 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	if err != nil {
 		return r, err
 	}
-	if _, err = t.saved(ctx); err == nil && address == server {
+	if _, err = t.waitSaved(ctx); err == nil && address == server {
 		err = t.settle(ctx)
 	}
 	r = bench.Result{Connections: t.o.shards}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,19 +20,16 @@ const (
 	saved    = "saved"
 )
 
-// clients numbers the senders. A sender has one call under way at a time, so the
-// order of its messages is known.
-type clients struct{ senders atomic.Int64 }
-
-// phase sends messages from n senders and demands the acknowledgement.
+// phase returns a phase that submits messages from n senders and requests the acknowledgement
+// ack. A sender makes one call at a time, so the order of its messages is known.
 func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	type sender struct {
 		name string
 		n    int
 	}
-	free := make(chan *sender, n) // as many as there are connections
+	free := make(chan *sender, n) // one sender for each connection
 	for range n {
-		free <- &sender{name: fmt.Sprintf("%s-%d", ack, t.client.senders.Add(1))}
+		free <- &sender{name: fmt.Sprintf("%s-%d", ack, t.senders.Add(1))}
 	}
 	call := func(c *bench.Client, _ int) (int, error) {
 		s := <-free
@@ -47,7 +43,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		}
 		id, got := bench.Text(response, "server_msg_id"), bench.Text(response, "ack")
 		if id == "" || got != ack {
-			return 0, fmt.Errorf("the response was %q where %s was requested", got, ack)
+			return 0, fmt.Errorf("the acknowledgement is %q, but %s was requested", got, ack)
 		}
 		t.ledger.Sent(load.Message{Sender: s.name, N: s.n}, load.Sent{ID: id, Ack: ack})
 		return 1, nil
@@ -55,7 +51,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, Rows: bench.NoLimit, Call: call}
 }
 
-// baselineSubject is of a stream like that of accepted messages.
+// baselineSubject is the subject of a stream like that of accepted messages.
 const baselineSubject = "baseline"
 
 func (t *twoPhase) createBaselineStream(ctx context.Context) error {
@@ -63,8 +59,8 @@ func (t *twoPhase) createBaselineStream(ctx context.Context) error {
 	return err
 }
 
-// publish is how many publications n goroutines get acknowledged per second, each
-// one after the other.
+// publish returns how many publications per second are acknowledged to n goroutines, each of
+// which waits for one before the next.
 func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	g := load.New(ctx)
 	for range n {
@@ -73,15 +69,15 @@ func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 			return err
 		})
 	}
-	begun := time.Now()
+	startedAt := time.Now()
 	g.Run(t.o.duration / 2)
 	o := g.Outcomes()["publish"]
-	return float64(o.Succeeded) / time.Since(begun).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
+	return float64(o.Succeeded) / time.Since(startedAt).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
 }
 
-// saved waits until every accepted message is saved, and returns the sequence of the
-// last one in the stream.
-func (t *twoPhase) saved(ctx context.Context) (last uint64, err error) {
+// waitSaved waits until every accepted message is saved, and returns the last sequence number
+// of the stream.
+func (t *twoPhase) waitSaved(ctx context.Context) (last uint64, err error) {
 	err = bench.WaitUntil(ctx, 20*time.Millisecond, "accepted messages to be saved", func() (bool, error) {
 		stream, err := t.JS.Stream(ctx, "ACCEPTED")
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -102,9 +98,9 @@ func (t *twoPhase) saved(ctx context.Context) (last uint64, err error) {
 	return last, err
 }
 
-// settle waits until all is saved and sent.
+// settle waits until all messages are saved and sent, and all events are published.
 func (t *twoPhase) settle(ctx context.Context) error {
-	if _, err := t.saved(ctx); err != nil {
+	if _, err := t.waitSaved(ctx); err != nil {
 		return err
 	}
 	return t.Wait(ctx, `select not exists (select from message_live) and not exists (select from event_outbox)`)
@@ -116,8 +112,8 @@ const (
 	savedType   = "sendonce.ack.saved.v1"
 )
 
-// check compares what was acknowledged with the database and with what the receiver
-// and the senders of accepted messages got.
+// check compares the acknowledged messages with the database, with the messages that the
+// receivers got, and with the notices that the senders of accepted messages got.
 func (t *twoPhase) check(ctx context.Context) (string, error) {
 	notices, err := t.readInboxes(ctx)
 	if err != nil {
@@ -133,14 +129,14 @@ func (t *twoPhase) check(ctx context.Context) (string, error) {
 	}
 	sent, _, repeated := t.ledger.Messages()
 	if want := t.ledger.Acknowledged(accepted); notices != want || overtaken[accepted] > 0 {
-		return "", fmt.Errorf("of %d accepted messages, %d were reported as saved to their senders, and %d were received after a later one", want, notices, overtaken[accepted])
+		return "", fmt.Errorf("of %d accepted messages, %d were reported as saved to their senders, and %d were received out of order", want, notices, overtaken[accepted])
 	}
-	return fmt.Sprintf("Checked: %d messages acknowledged, each in the database and received, %d of them more than once; all accepted ones in the order of their\nsender, of the saved ones %d after a later one. The senders of all %d accepted messages got the notice that they are saved.",
+	return fmt.Sprintf("Checked: %d messages acknowledged, each in the database and received, %d of them more than once; all accepted ones in the order of their\nsender, of the saved ones %d out of order. The senders of all %d accepted messages got the notice that these are saved.",
 		sent, repeated, overtaken[saved], notices), nil
 }
 
-// readInboxes enters the messages that users received, and returns of how many
-// messages their senders were notified that they are saved.
+// readInboxes records the messages that users received. It returns the number of messages
+// whose senders were notified that they are saved.
 func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 	stream, err := t.JS.Stream(ctx, "USERS")
 	if err != nil {
@@ -156,10 +152,10 @@ func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 	}
 	defer messages.Stop()
 	notified := map[string]bool{}
-	for left := stream.CachedInfo().State.Msgs; left > 0; left-- {
+	for remaining := stream.CachedInfo().State.Msgs; remaining > 0; remaining-- {
 		m, err := messages.Next(jetstream.NextMaxWait(bench.CallTimeout))
 		if err := errors.Join(err, ctx.Err()); err != nil {
-			return 0, fmt.Errorf("%d messages are left in the inboxes: %w", left, err)
+			return 0, fmt.Errorf("%d messages are left in the inboxes: %w", remaining, err)
 		}
 		switch kind := m.Headers().Get("ce-type"); kind {
 		case savedType:
@@ -171,7 +167,7 @@ func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 			}
 			t.ledger.Received(got)
 		default:
-			return 0, fmt.Errorf("an event %s is in %s", kind, m.Subject())
+			return 0, fmt.Errorf("unexpected event %s in %s", kind, m.Subject())
 		}
 	}
 	return len(notified), nil

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// It does not run beside other tests: it measures a Postgres of its own, whatever
-// DATABASE_URL is.
+// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
@@ -20,6 +19,6 @@ func TestShortRun(t *testing.T) {
 	for _, name := range []string{"saved | 1", "accepted | 1", "saved | 8", "accepted | 8", "accepted, through a proxy | 8", "accepted, database stalled | 8", "save a backlog | 2", "save and relay a backlog | 2"} {
 		require.Contains(t, report, "| "+name+" | ")
 	}
-	require.Equal(t, 8+2, strings.Count(report, "|\n"), "a row each, below a head of two lines")
+	require.Equal(t, 8+2, strings.Count(report, "|\n"), "8 rows and two lines of head")
 	require.Contains(t, report, "Checked: ")
 }

@@ -1,6 +1,5 @@
-// Command baseline is the smallest possible function with a database: net/http and
-// pgx, and for each call a login and a query. The starts of functions are compared
-// with its starts.
+// Command baseline is a minimal function with a database: net/http and pgx, with a login
+// and a query for each call. The starts of the functions are compared with its starts.
 package main
 
 import (
@@ -15,13 +14,13 @@ import (
 func main() {
 	l, err := net.FileListener(os.NewFile(3, "passed listener"))
 	if err == nil {
-		err = http.Serve(l, http.HandlerFunc(response))
+		err = http.Serve(l, http.HandlerFunc(serve))
 	}
 	fmt.Fprintln(os.Stderr, "baseline:", err)
 	os.Exit(1)
 }
 
-func response(w http.ResponseWriter, r *http.Request) {
+func serve(w http.ResponseWriter, r *http.Request) {
 	conn, err := pgx.Connect(r.Context(), os.Getenv("DATABASE_URL"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
