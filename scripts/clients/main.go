@@ -1,5 +1,5 @@
-// A submitter, a sender app and a receiver of webhooks with the client that oapi-codegen generates of openapi.yaml; see
-// run.sh. It shows that the contract is enough: it uses nothing else of Sendonce.
+// This program is a submitter, a sender app and a receiver of webhooks. It uses only the client that oapi-codegen
+// generates from openapi.yaml (see run.sh), which proves that the contract is sufficient.
 package main
 
 import (
@@ -60,7 +60,7 @@ func run(ctx context.Context) error {
 
 const queue = "generated-go"
 
-// submit submits a task twice with one key and returns its id.
+// submit submits a task twice with the same key and returns its id.
 func submit(ctx context.Context, client *sendonce.ClientWithResponses) (string, error) {
 	key := fmt.Sprint("order-", time.Now().UnixNano())
 	sms := sendonce.SendRequest{PhoneNumber: "13800138000", Content: new("Your code is 123456"), Queue: new(queue), IdempotencyKey: &key}
@@ -122,8 +122,8 @@ func verify(h http.Header, body, secret string) bool {
 	sum := hmac.New(sha256.New, key)
 	fmt.Fprintf(sum, "%s.%s.%s", h.Get("webhook-id"), h.Get("webhook-timestamp"), body)
 	want := "v1," + base64.StdEncoding.EncodeToString(sum.Sum(nil))
-	for _, given := range strings.Fields(h.Get("webhook-signature")) {
-		if hmac.Equal([]byte(given), []byte(want)) {
+	for _, signature := range strings.Fields(h.Get("webhook-signature")) {
+		if hmac.Equal([]byte(signature), []byte(want)) {
 			return true
 		}
 	}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Generates a Go client of openapi.yaml below .sendonce/clients and compiles an example with it. Nothing generated is
-# kept in the repository.
+# Generates a Go client from openapi.yaml below .sendonce/clients and compiles an example with it. The repository
+# contains no generated code.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=.sendonce/clients

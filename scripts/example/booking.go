@@ -12,15 +12,15 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// The template and the user of the fake WeChat of `make run`.
+// The template and the only user of the fake WeChat of `make run`.
 const (
 	bookingTemplate = "tmpl-1"
 	bookingUser     = "oABC123"
 )
 
-// booking submits the confirmation of one booking three times, as a business with
-// repeated calls would, to the `make run` with that home. It prints from WeChat's
-// ledger how often the message was sent.
+// booking submits the confirmation of one booking three times, as a business that repeats
+// calls does, to the `make run` with this home. It prints how often the message was sent
+// according to the ledger of the fake WeChat.
 func booking(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {
@@ -29,13 +29,13 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	if run["WECHAT_URL"] == "" {
 		return errors.New("make run sends through the WeChat of WECHAT_APP_ID: start it without WECHAT_APP_ID to see a booking")
 	}
-	ctx, cancel := context.WithTimeout(ctx, demoLimit)
+	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
 	client := api.NewClient(run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"])
-	ordered := time.Now()
-	id := api.NumberOf(uint64(ordered.UnixMilli()))
+	start := time.Now()
+	id := api.NumberOf(uint64(start.UnixMilli()))
 	page := "pages/booking?id=" + string(id)
-	order := func() error {
+	submit := func() error {
 		response, err := client.Subscribe(ctx, api.SubscribeRequest{
 			BusinessType: "course_booking", BusinessID: id, TemplateType: "BOOKING_CONFIRM", ReceiverUserID: "9",
 			TemplateID: bookingTemplate, ReceiverOpenID: bookingUser, MessageData: json.RawMessage(`{"thing1": {"value": "瑜伽课"}}`), PagePath: page,
@@ -43,15 +43,15 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		what := "will be sent"
+		outcome := "will be sent"
 		if response.Skipped {
-			what = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[response.SendStatus]
+			outcome = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[response.SendStatus]
 		}
-		fmt.Fprintf(out, "booking %s ordered: message %d %s\n", id, response.ID, what)
+		fmt.Fprintf(out, "booking %s ordered: message %d %s\n", id, response.ID, outcome)
 		return nil
 	}
 	for range 2 {
-		if err := order(); err != nil {
+		if err := submit(); err != nil {
 			return err
 		}
 	}
@@ -62,8 +62,8 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	if err := waitFor(ctx, "sent", isSent); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sent, seen %s after the first order\n", time.Since(ordered).Round(time.Millisecond))
-	if err := order(); err != nil {
+	fmt.Fprintf(out, "sent, seen %s after the first order\n", time.Since(start).Round(time.Millisecond))
+	if err := submit(); err != nil {
 		return err
 	}
 	calls, delivered, err := countAtWeChat(ctx, run["WECHAT_URL"], run["WECHAT_LEDGER_SECRET"], page)
@@ -73,7 +73,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	return err
 }
 
-// countAtWeChat counts the sends of a page in WeChat's ledger.
+// countAtWeChat counts the calls and deliveries with a page in the ledger of the fake WeChat.
 func countAtWeChat(ctx context.Context, url, secret, page string) (calls, delivered int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/ledger", nil)
 	if err != nil {

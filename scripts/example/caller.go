@@ -13,17 +13,17 @@ import (
 // callerAdmin manages the callers of Sendonce as its admin.
 type callerAdmin struct{ url, user, password string }
 
-// receiver creates the caller with this name, which may only confirm messages to one
-// subject, and returns its token. A caller of an earlier demo gets a new token.
+// receiver creates a caller that may only confirm messages to one subject, and returns its
+// token. If the caller exists from an earlier demo, it gets a new token.
 func (o callerAdmin) receiver(ctx context.Context, name, subject string) (string, error) {
-	var made api.CallerResponse
-	status, err := o.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &made)
+	var caller api.CallerResponse
+	status, err := o.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
 	if status == http.StatusConflict {
-		if made, err = o.find(ctx, name); err == nil {
-			_, err = o.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", made.ID), nil, &made)
+		if caller, err = o.find(ctx, name); err == nil {
+			_, err = o.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", caller.ID), nil, &caller)
 		}
 	}
-	return made.Token, err
+	return caller.Token, err
 }
 
 func (o callerAdmin) find(ctx context.Context, name string) (api.CallerResponse, error) {

@@ -28,7 +28,7 @@ import (
 const (
 	demoOrders   = 5
 	demoUser     = "anna"
-	demoLimit    = 30 * time.Second // for an order to be credited
+	demoTimeout  = 30 * time.Second // for all steps of one order
 	demoInterval = 20 * time.Millisecond
 
 	insufficientPrivilege = "42501"
@@ -38,7 +38,7 @@ const (
 var errNoRun = errors.New("start make run first, in another terminal")
 
 // demo runs both services until ctx ends, each with its own database on the Postgres of
-// the `make run` with that home.
+// the `make run` with this home.
 func demo(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {
@@ -64,7 +64,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		}
 		l, err := listen(ctx, port)
 		if err != nil {
-			l, err = listen(ctx, "0") // that port is taken
+			l, err = listen(ctx, "0") // the port is in use
 		}
 		if err != nil {
 			db.Close()
@@ -85,11 +85,11 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		points, credited, err := start("points", pointsPort, consumerName, token, runPoints)
+		points, pointsDB, err := start("points", pointsPort, consumerName, token, runPoints)
 		if err != nil {
 			return err
 		}
-		t := walkthrough{shop, points, credited, api.NewClient(admin.url, admin.user, admin.password), out}
+		t := walkthrough{shop, points, pointsDB, api.NewClient(admin.url, admin.user, admin.password), out}
 		if err := t.run(ctx); ctx.Err() == nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	return running.Wait()
 }
 
-// createPointsConsumer creates the consumer as the operator; the receiver may not.
+// createPointsConsumer creates the consumer as the operator, since the receiver may not.
 func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	nc, err := nats.Connect(operatorURL)
 	if err != nil {
@@ -109,7 +109,7 @@ func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for {
 		_, err = createConsumer(ctx, js)
@@ -124,7 +124,7 @@ func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	}
 }
 
-// readRun returns the settings that a `make run` writes into its home when it is ready.
+// readRun returns the settings that `make run` writes into its home, once its server is ready.
 func readRun(ctx context.Context, home string) (map[string]string, error) {
 	file := filepath.Join(home, "run.env")
 	text, err := os.ReadFile(file)
@@ -139,7 +139,7 @@ func readRun(ctx context.Context, home string) (map[string]string, error) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		settings[name] = value
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, settings["SENDONCE_URL"]+"/readyz", nil)
 	if err != nil {
@@ -147,7 +147,7 @@ func readRun(ctx context.Context, home string) (map[string]string, error) {
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w (the one of %s has ended: %w)", errNoRun, file, err)
+		return nil, fmt.Errorf("%w (the run of %s has ended: %w)", errNoRun, file, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
@@ -176,7 +176,7 @@ func createDatabases(ctx context.Context, databaseURL string, names ...string) e
 		switch {
 		case errors.As(err, &refused) && refused.Code == duplicateDatabase:
 		case errors.As(err, &refused) && refused.Code == insufficientPrivilege:
-			return fmt.Errorf("the user %[1]s of DATABASE_URL may not create databases: have CREATE DATABASE %[2]s OWNER %[1]s run for each of %[3]s",
+			return fmt.Errorf("the user %[1]s of DATABASE_URL may not create databases: let an administrator run CREATE DATABASE %[2]s OWNER %[1]s, for each of %[3]s",
 				conn.Config().User, name, strings.Join(names, ", "))
 		case err != nil:
 			return fmt.Errorf("create database %s: %w", name, err)
@@ -197,13 +197,13 @@ func openDatabase(ctx context.Context, databaseURL, name string) (*pgxpool.Pool,
 // walkthrough pays orders and prints the progress of each, with calls that any client can make.
 type walkthrough struct {
 	shop, points string        // URLs
-	credited     *pgxpool.Pool // the points service's
+	pointsDB     *pgxpool.Pool // of the points service
 	sendonce     *api.Client
 	out          io.Writer
 }
 
 func (t walkthrough) run(ctx context.Context) error {
-	paidAt := time.Now().Unix() // part of the ids: those of earlier runs exist already
+	paidAt := time.Now().Unix() // in the ids, which differ from those of earlier runs
 	for n := range demoOrders {
 		o := order{ID: fmt.Sprintf("demo-%d-%d", paidAt, n+1), User: demoUser, Amount: int64(10 * (n + 1))}
 		if err := t.follow(ctx, o); err != nil {
@@ -227,7 +227,7 @@ ready; Ctrl-C ends it
 
 // follow pays an order and waits for each step until it is received.
 func (t walkthrough) follow(ctx context.Context, o order) error {
-	ctx, cancel := context.WithTimeout(ctx, demoLimit)
+	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -253,11 +253,11 @@ func (t walkthrough) follow(ctx context.Context, o order) error {
 	}
 	fmt.Fprintf(t.out, "message submitted     %s\n", m.ServerMsgID)
 
-	pointsGiven := func() (given bool, err error) {
-		err = t.credited.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message_inbox WHERE consumer = $1 AND message_id = $2)", consumerName, m.ServerMsgID).Scan(&given)
-		return given, err
+	credited := func() (exists bool, err error) {
+		err = t.pointsDB.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message_inbox WHERE consumer = $1 AND message_id = $2)", consumerName, m.ServerMsgID).Scan(&exists)
+		return exists, err
 	}
-	if err := waitFor(ctx, "credited", pointsGiven); err != nil {
+	if err := waitFor(ctx, "credited", credited); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "points given          %d to %s, with the message's id in one transaction\n", o.Amount, o.User)
@@ -273,23 +273,23 @@ func (t walkthrough) follow(ctx context.Context, o order) error {
 	return nil
 }
 
-// waitFor waits until done returns true.
-func waitFor(ctx context.Context, what string, done func() (bool, error)) error {
+// waitFor waits until done returns true, which means that the message or order is in this state.
+func waitFor(ctx context.Context, state string, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); err != nil {
-			return fmt.Errorf("check whether it was %s: %w", what, err)
+			return fmt.Errorf("check whether it was %s: %w", state, err)
 		} else if ok {
 			return nil
 		}
 		select {
 		case <-time.After(demoInterval):
 		case <-ctx.Done():
-			return fmt.Errorf("not %s: %w", what, ctx.Err())
+			return fmt.Errorf("not %s: %w", state, ctx.Err())
 		}
 	}
 }
 
-// call returns the body of a service's response.
+// call makes a call and returns the body of the response.
 func (t walkthrough) call(ctx context.Context, method, url string, body io.Reader) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {

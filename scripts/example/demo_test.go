@@ -21,7 +21,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// runHome is the home of a `make run` with these settings.
+// runHome returns the home of a `make run` with these settings.
 func runHome(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
 	t.Helper()
 	home := t.TempDir()
@@ -44,7 +44,7 @@ func startDemo(t *testing.T, home string) *sandbox.Process {
 	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "demo")
 }
 
-// natsWithUsers is a server as that of `make run`, at the operator's URL.
+// natsWithUsers starts a server with the users of `make run`. Its URL is that of the operator.
 func natsWithUsers(t *testing.T) *sandbox.NATS {
 	t.Helper()
 	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{"points": "secret"}
@@ -67,7 +67,7 @@ func natsAs(t *testing.T, n *sandbox.NATS, user string) string {
 	return u.String()
 }
 
-// waitForStreams waits until a trigger is ready, as make run does: it creates the streams.
+// waitForStreams waits until a trigger is ready, since the trigger creates the streams.
 func waitForStreams(t *testing.T, trigger *sandbox.Process) {
 	t.Helper()
 	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -111,7 +111,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// requireDemoFails requires that the demo prints one line and fails.
+// requireDemoFails requires that the demo exits with 1 and prints one line, which contains message.
 func requireDemoFails(t *testing.T, home, message string) {
 	t.Helper()
 	p := startDemo(t, home)
@@ -124,7 +124,7 @@ func TestDemoNeedsRun(t *testing.T) {
 	t.Parallel()
 	none := t.TempDir()
 	requireDemoFails(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")
-	requireDemoFails(t, runHome(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the one of ")
+	requireDemoFails(t, runHome(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the run of ")
 }
 
 func TestDemoNeedsCreateDatabase(t *testing.T) {
@@ -143,5 +143,5 @@ func TestDemoNeedsCreateDatabase(t *testing.T) {
 	cfg := conn.Config()
 	require.NoError(t, conn.Close(t.Context()))
 	clerk := fmt.Sprintf("host=%s port=%d user=clerk password=clerk dbname=postgres", cfg.Host, cfg.Port)
-	requireDemoFails(t, runHome(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: have CREATE DATABASE orders OWNER clerk run for each of orders, points\n")
+	requireDemoFails(t, runHome(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: let an administrator run CREATE DATABASE orders OWNER clerk, for each of orders, points\n")
 }

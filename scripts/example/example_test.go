@@ -26,8 +26,7 @@ const module = "github.com/sendonce/sendonce/"
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// restartableProcess is a process behind a proxy, so that its address stays when it is killed and started
-// again.
+// restartableProcess is a process behind a proxy, so that its address stays the same after a restart.
 type restartableProcess struct {
 	t         *testing.T
 	bin       string
@@ -40,10 +39,10 @@ type restartableProcess struct {
 	killPoint atomic.Pointer[killPoint]
 }
 
-// killPoint is one call during which a process is killed: its caller never gets the response.
+// killPoint is a call during which a process is killed. The caller of the call gets no response.
 type killPoint struct {
-	path    string // how the call's path ends
-	served  bool   // the call was done before the kill; false = it did not reach the process
+	path    string // the end of the path of the call
+	served  bool   // the process serves the call before the kill; false = the call does not reach it
 	reached chan struct{}
 	resumed chan struct{}
 }
@@ -65,27 +64,27 @@ func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) 
 
 // ServeHTTP forwards a call to the process, unless it reaches the kill point.
 func (v *restartableProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pass := &httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(v.address.Load()) },
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
-	m := v.killPoint.Load()
-	if m == nil || !strings.HasSuffix(r.URL.Path, m.path) || !v.killPoint.CompareAndSwap(m, nil) {
-		pass.ServeHTTP(w, r)
+	point := v.killPoint.Load()
+	if point == nil || !strings.HasSuffix(r.URL.Path, point.path) || !v.killPoint.CompareAndSwap(point, nil) {
+		forward.ServeHTTP(w, r)
 		return
 	}
-	if m.served {
+	if point.served {
 		response := httptest.NewRecorder()
-		pass.ServeHTTP(response, r)
+		forward.ServeHTTP(response, r)
 		if response.Code/100 != 2 {
-			v.killPoint.Store(m)
+			v.killPoint.Store(point)
 			w.WriteHeader(response.Code)
 			return
 		}
 	}
-	close(m.reached)
+	close(point.reached)
 	select {
-	case <-m.resumed:
+	case <-point.resumed:
 	case <-v.t.Context().Done():
 	}
 	w.WriteHeader(http.StatusBadGateway)
@@ -113,23 +112,23 @@ func (v *restartableProcess) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// killDuring kills v during a call to called, and starts it again.
+// killDuring runs act, kills v during a call of this path to called, and starts v again.
 func (v *restartableProcess) killDuring(ctx context.Context, called *restartableProcess, path string, served bool, act func()) {
 	v.t.Helper()
-	m := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
-	called.killPoint.Store(m)
+	point := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
+	called.killPoint.Store(point)
 	act()
 	select {
-	case <-m.reached:
+	case <-point.reached:
 	case <-ctx.Done():
 		v.t.Fatal("no call to " + path)
 	}
 	require.NoError(v.t, v.process.Kill())
-	close(m.resumed)
+	close(point.resumed)
 	v.start()
 }
 
-// postUntilStored repeats an order until it returns 200.
+// postUntilStored repeats an order until the response is 200.
 func postUntilStored(ctx context.Context, shop string, o order) error {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -184,15 +183,15 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 		want[orders[i].User] += orders[i].Amount
 	}
 	var posts sync.WaitGroup
-	place := func(from, to int) {
+	postOrders := func(from, to int) {
 		for i := from; i < to; i++ {
 			posts.Go(func() { failures[i] = postUntilStored(ctx, shop.front.URL, orders[i]) })
 		}
 	}
 	kills := []struct {
-		dies, called *restartableProcess
-		path         string
-		served       bool
+		killed, called *restartableProcess
+		path           string
+		served         bool
 	}{
 		{shop, shop, "/orders", true},                  // stored, but the response is lost
 		{points, sendonce, "/received", false},         // credited, but not confirmed
@@ -202,12 +201,12 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 		{sendonce, sendonce, "/received", true},        // received, but the response is lost
 	}
 	for i, k := range kills {
-		k.dies.killDuring(ctx, k.called, k.path, k.served, func() { place(3*i, 3*i+3) })
+		k.killed.killDuring(ctx, k.called, k.path, k.served, func() { postOrders(3*i, 3*i+3) })
 	}
-	place(3*len(kills), len(orders))
+	postOrders(3*len(kills), len(orders))
 	posts.Wait()
 	require.NoError(t, errors.Join(failures...))
-	place(0, len(orders)) // each once more
+	postOrders(0, len(orders)) // each a second time
 	posts.Wait()
 	require.NoError(t, errors.Join(failures...))
 
@@ -215,7 +214,7 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return sendonce.count("SELECT count(*) FROM reliable_messages WHERE status = 2") == len(orders) &&
 			shop.count("SELECT count(*) FROM message_outbox") == 0
-	}, time.Until(until), 20*time.Millisecond, "all are received")
+	}, time.Until(until), 20*time.Millisecond, "all messages must be received")
 	require.Equal(t, len(orders), shop.count("SELECT count(*) FROM orders"))
 	require.Equal(t, len(orders), sendonce.count("SELECT count(*) FROM reliable_messages"))
 	for user, sum := range want {

@@ -1,6 +1,6 @@
-// Command example has two services that share nothing but Sendonce: an order service,
-// which sends a message for each paid order, and a points service, which counts each
-// order once. Either may be killed at any time, and so may Sendonce.
+// Command example has two services that share only Sendonce: an order service, which sends
+// a message for each paid order, and a points service, which gives points for each order
+// once. Both services and Sendonce may be killed at any time.
 //
 //	go run ./scripts/example order
 //	go run ./scripts/example points
@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	callLimit  = 10 * time.Second
-	drainLimit = 10 * time.Second
+	callTimeout  = 10 * time.Second
+	drainTimeout = 10 * time.Second
 )
 
 func main() {
@@ -42,11 +42,11 @@ func main() {
 	}
 }
 
-// backend is what a service works with.
+// backend has the connections and settings of a service.
 type backend struct {
 	sendonceURL, user, password string
-	natsURL, natsDomain         string        // with a domain, an operator has created the consumer
-	db                          *pgxpool.Pool // the service's own
+	natsURL, natsDomain         string        // with a domain, an operator must have created the consumer
+	db                          *pgxpool.Pool // used by this service only
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
 }
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.New("one argument is needed: order, points, demo (both services) or booking")
 }
 
-// runAlone runs one service with the settings of the environment.
+// runAlone runs one service with the settings in the environment.
 func runAlone(ctx context.Context, name, port string, service func(context.Context, backend) error) error {
 	databaseURL := os.Getenv("DATABASE_URL")
 	if databaseURL == "" {
@@ -121,7 +121,7 @@ func (p backend) serve(ctx context.Context, h http.Handler, background func(cont
 	defer stop()
 	work.Go(func() { background(ctx) })
 
-	server := &http.Server{Handler: h, ReadTimeout: callLimit, WriteTimeout: callLimit}
+	server := &http.Server{Handler: h, ReadTimeout: callTimeout, WriteTimeout: callTimeout}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(p.listener) }()
 	select {
@@ -129,7 +129,7 @@ func (p backend) serve(ctx context.Context, h http.Handler, background func(cont
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainLimit)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	return server.Shutdown(limit)
 }

@@ -23,7 +23,7 @@ const (
 	maxAmount = 1_000_000
 )
 
-// order is what a customer pays for.
+// order is an order that a customer has paid.
 type order struct {
 	ID     string `json:"id"`
 	User   string `json:"user"`
@@ -73,8 +73,8 @@ func runOrder(ctx context.Context, p backend) error {
 	return p.serve(ctx, mux, forwarder.Run)
 }
 
-// storeOrder stores the order and its message in one transaction, and returns the
-// message's id. An order that exists already is not changed and has no new message.
+// storeOrder stores the order and its message in one transaction, and returns the id of the
+// message. For an order that exists already it changes nothing and returns "".
 func (p backend) storeOrder(ctx context.Context, o order) (message string, err error) {
 	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)

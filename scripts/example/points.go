@@ -22,7 +22,7 @@ const (
 	consumerName = "points"
 	paidSubject  = "msg.orders.paid"
 	batchSize    = 16
-	ackWait      = 30 * time.Second // more than a transaction and the longest Confirm
+	ackWait      = 30 * time.Second // longer than a transaction and the longest Confirm together
 	pause        = time.Second
 )
 
@@ -54,7 +54,7 @@ func runPoints(ctx context.Context, p backend) error {
 	return p.serve(ctx, mux, c.run)
 }
 
-// credit is the effect of a message.
+// credit is the effect of a message: it adds the points of the order.
 func credit(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 	var order paid
 	if err := json.Unmarshal(m.Data, &order); err != nil {
@@ -72,7 +72,7 @@ type pointsConsumer struct {
 	receiver *inbox.Receiver
 }
 
-// run consumes until ctx ends. It starts again after an error of NATS or the stream.
+// run consumes until ctx ends. After an error of NATS it starts again.
 func (c pointsConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.consume(ctx)
@@ -93,21 +93,21 @@ func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		MaxAckPending: 25, // so that what arrives at once is less than the max_pending of the server
-		// After that, Sendonce sends the message again, and lists it as stuck after its
-		// last send: a message that always fails does not delay others.
+		MaxAckPending: 25, // so that the unacknowledged messages are smaller than max_pending of the server
+		// After these, Sendonce sends the message again, and after the last send lists it as
+		// stuck: so a message that always fails does not delay others.
 		MaxDeliver: 10,
 	})
 }
 
 func (c pointsConsumer) consume(ctx context.Context) error {
-	find := createConsumer
+	getConsumer := createConsumer
 	if c.natsDomain != "" {
-		find = func(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+		getConsumer = func(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 			return js.Consumer(ctx, "MESSAGES", consumerName)
 		}
 	}
-	consumer, err := find(ctx, c.js)
+	consumer, err := getConsumer(ctx, c.js)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c pointsConsumer) handle(ctx context.Context, msg jetstream.Msg) {
 	}
 }
 
-// showPoints returns a user's points; an unknown user has 0.
+// showPoints responds with the points of a user; an unknown user has 0.
 func (c pointsConsumer) showPoints(w http.ResponseWriter, r *http.Request) {
 	var total int64
 	err := c.db.QueryRow(r.Context(), "SELECT coalesce(sum(total), 0)::bigint FROM points WHERE customer = $1", r.PathValue("user")).Scan(&total)

@@ -33,7 +33,7 @@ Outcomes are ok, failed, retryable, released and unknown.
 
 `
 
-// options are the flags of a sender.
+// options are the values of the flags.
 type options struct {
 	url, user, password string
 	gateway             string
@@ -49,29 +49,29 @@ func newFlags(o *options) *flag.FlagSet {
 	f.SetOutput(io.Discard) // parse collects the errors
 	f.StringVar(&o.url, "url", "http://127.0.0.1:8000", "the service's `address`")
 	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
-	f.StringVar(&o.password, "password", "", "its `token`, required; other users of this machine see flags, but not the environment")
+	f.StringVar(&o.password, "password", "", "the caller's `token`, required; better set in the environment, since other users of this machine can see flags")
 	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, stored with each attempt")
 	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
 	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that records which sends were started, on a disk that outlives the process; one for each sender")
 	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once")
 	f.Float64Var(&o.rate, "rate", 0, "`sends` per second, at most; 0 = no limit")
-	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which the messages of a dead sender go to another one, 10s to 1h")
+	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which another sender gets the messages of a dead one, 10s to 1h")
 	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
-	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress have after Ctrl-C")
+	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress may take after Ctrl-C")
 	f.StringVar(&o.gateway, "gateway", "console", "what sends messages, `console|http|flaky`")
 	f.StringVar(&o.http.URL, "http-url", "", "the provider's URL, a `template`")
 	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
 	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
 	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or the type of the header Content-Type")
-	f.Func("http-outcome", "outcomes of responses, a `list` as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
-	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, as result.code=0", o.okField)
-	f.Func("flaky", "shares of the sends, a `list` as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
-	f.Func("flaky-script", "outcomes of the first sends, a `list` as ok,retryable,panic", eachPart(",", o.addScript))
+	f.Func("http-outcome", "outcomes of responses, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
+	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, such as result.code=0", o.okField)
+	f.Func("flaky", "shares of the sends, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
+	f.Func("flaky-script", "outcomes of the first sends, a `list` such as ok,retryable,panic", eachPart(",", o.addScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")
 	return f
 }
 
-// eachPart returns the function of a flag that is a list.
+// eachPart returns a function that parses a flag whose value is a list.
 func eachPart(separator string, add func(string) error) func(string) error {
 	return func(list string) error {
 		for part := range strings.SplitSeq(list, separator) {
@@ -93,12 +93,12 @@ func (o *options) addHeader(line string) error {
 }
 
 func (o *options) addOutcome(pair string) error {
-	on, name, _ := strings.Cut(pair, "=")
+	response, name, _ := strings.Cut(pair, "=")
 	outcome, known := sender.ParseOutcome(name)
 	if !known {
 		return fmt.Errorf("%q is not of the form 404=failed", pair)
 	}
-	o.http.Outcomes[on] = outcome
+	o.http.Outcomes[response] = outcome
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (o *options) addScript(name string) error {
 	return nil
 }
 
-// usage is the text of -h.
+// usage returns the text of -h.
 func usage() string {
 	var text strings.Builder
 	f := newFlags(&options{})
@@ -134,7 +134,7 @@ func usage() string {
 	return usageText + text.String()
 }
 
-// parse returns the sender that the flags and the environment describe, which logs to
+// parse returns a sender with the settings of the flags and the environment, which logs to
 // out. The error lists everything that is wrong, or is flag.ErrHelp.
 func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
@@ -145,9 +145,9 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	}
 	bad = append(bad, readEnv(f, env)...)
 	f.Visit(func(set *flag.Flag) {
-		kind, _, _ := strings.Cut(set.Name, "-")
-		if (kind == "http" || kind == "flaky") && kind != o.gateway {
-			bad = append(bad, fmt.Errorf("-%s is for -gateway %s", set.Name, kind))
+		gateway, _, _ := strings.Cut(set.Name, "-")
+		if (gateway == "http" || gateway == "flaky") && gateway != o.gateway {
+			bad = append(bad, fmt.Errorf("-%s is for -gateway %s", set.Name, gateway))
 		}
 	})
 	if !(o.rate >= 0 && o.rate <= 1e6) {
@@ -155,7 +155,7 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	} else if o.rate > 0 {
 		o.config.Interval = time.Duration(float64(time.Second) / o.rate)
 	}
-	if at, err := url.Parse(o.url); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+	if u, err := url.Parse(o.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		bad = append(bad, fmt.Errorf("-url is %q: it must be http://… or https://…", o.url))
 	}
 	if o.password == "" {
@@ -172,7 +172,8 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	return worker, nil
 }
 
-// newGateway returns a gateway that does nothing together with an error.
+// newGateway returns the gateway of -gateway. With an error it returns one that does nothing, so
+// that sender.New can check the other settings.
 func (o *options) newGateway() (sender.Gateway, error) {
 	var gateway sender.Gateway
 	var err error
@@ -192,7 +193,7 @@ func (o *options) newGateway() (sender.Gateway, error) {
 	return gateway, nil
 }
 
-// read continues after an error, so that all errors are reported.
+// read parses the arguments. It continues after an error, so that all errors are reported.
 func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	for len(args) > 0 {
 		err := f.Parse(args)
@@ -210,14 +211,14 @@ func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	return bad, false
 }
 
-// readEnv sets the flags that were not set by arguments.
+// readEnv sets the flags that are not among the arguments from the environment.
 func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
-	given := map[string]bool{}
-	f.Visit(func(set *flag.Flag) { given[set.Name] = true })
+	isSet := map[string]bool{}
+	f.Visit(func(set *flag.Flag) { isSet[set.Name] = true })
 	f.VisitAll(func(unset *flag.Flag) {
 		name := envName(unset.Name)
 		value, found := env(name)
-		if !found || value == "" || given[unset.Name] {
+		if !found || value == "" || isSet[unset.Name] {
 			return
 		}
 		if err := f.Set(unset.Name, value); err != nil {

@@ -1,7 +1,7 @@
-// Command sender is a sender app: it claims messages from a Sendonce service and
-// gives them to a gateway, which prints them, calls a provider over HTTP, or
-// fails on demand. It may be killed at any time: its journal tells the next process
-// which sends were started.
+// Command sender is a sender app: it claims messages from a Sendonce service and passes
+// them to a gateway, which prints them, calls a provider over HTTP, or fails on demand. It
+// may be killed at any time: from its journal the next process reads which sends were
+// started.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-const badFlags = 2
+const exitBadFlags = 2
 
 func main() {
 	worker, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
@@ -28,7 +28,7 @@ func main() {
 			fmt.Fprint(os.Stderr, "sender: ", line)
 		}
 		fmt.Fprintln(os.Stderr, "\nsender: -h prints all flags")
-		os.Exit(badFlags)
+		os.Exit(exitBadFlags)
 	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	// A second Ctrl-C does not wait for sends in progress.

@@ -26,16 +26,16 @@ func envOf(pairs map[string]string) func(string) (string, bool) {
 }
 
 var (
-	quiet     = io.Discard
-	aPassword = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
+	noOutput    = io.Discard
+	passwordEnv = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
 )
 
 func TestParseDefaults(t *testing.T) {
 	t.Parallel()
-	_, err := parse(nil, aPassword, quiet)
+	_, err := parse(nil, passwordEnv, noOutput)
 	require.NoError(t, err)
-	_, err = parse(nil, noEnv, quiet)
-	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "each run has its own")
+	_, err = parse(nil, noEnv, noOutput)
+	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "there is no default password")
 }
 
 func TestParseGateways(t *testing.T) {
@@ -45,7 +45,7 @@ func TestParseGateways(t *testing.T) {
 		"-gateway http -http-url http://x/{{.PhoneNumber}} -http-method GET -http-header A:b -http-header C:d -http-outcome 404=ok,5xx=failed -http-ok a.b=0",
 		"-gateway flaky -flaky failed=0.5,hang=0.5 -flaky-script ok,panic -flaky-seed 7",
 	} {
-		_, err := parse(strings.Fields(line), aPassword, quiet)
+		_, err := parse(strings.Fields(line), passwordEnv, noOutput)
 		require.NoError(t, err, line)
 	}
 }
@@ -81,14 +81,14 @@ func TestReadEnv(t *testing.T) {
 
 func TestParseRejectsFlagsOfOtherGateway(t *testing.T) {
 	t.Parallel()
-	_, err := parse([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), quiet)
+	_, err := parse([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), noOutput)
 	require.ErrorContains(t, err, "-http-url is for -gateway http")
 	require.ErrorContains(t, err, "-flaky-seed is for -gateway flaky")
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	_, err := parse([]string{"-rate", "x", "-h"}, noEnv, quiet)
+	_, err := parse([]string{"-rate", "x", "-h"}, noEnv, noOutput)
 	require.True(t, errors.Is(err, flag.ErrHelp))
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) { require.Contains(t, usage(), "\n  -"+f.Name+" ") })
 }

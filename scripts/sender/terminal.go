@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// terminal is a log handler that writes a sentence for each record: what the sender
-// does, and how to fix a failure.
+// terminal is a log handler that writes a sentence for each record: what the sender does,
+// or how to fix a failure.
 type terminal struct {
 	out io.Writer
 	o   *options
@@ -31,10 +31,10 @@ func newTerminal(out io.Writer, o *options) *slog.Logger {
 // Enabled returns true: each send is logged at the level debug.
 func (terminal) Enabled(context.Context, slog.Level) bool { return true }
 
-// WithAttrs and WithGroup are not used by the sender.
+// WithAttrs returns t unchanged: the sender uses neither WithAttrs nor WithGroup.
 func (t terminal) WithAttrs([]slog.Attr) slog.Handler { return t }
 
-// WithGroup returns t as it is.
+// WithGroup returns t unchanged.
 func (t terminal) WithGroup(string) slog.Handler { return t }
 
 // Handle writes one line.
@@ -53,13 +53,13 @@ func (t terminal) Handle(_ context.Context, r slog.Record) error {
 	switch r.Message {
 	case sender.LogConnected:
 		line = fmt.Sprintf("connected to %s as %s, waiting for tasks of queue %s", t.o.url, t.o.config.AppID, t.o.config.Queue)
-		if away, found := attrs["away"]; found {
-			line += fmt.Sprintf(" (after %s without the service)", away)
+		if outage, found := attrs["away"]; found {
+			line += fmt.Sprintf(" (after %s without the service)", outage)
 		}
 	case sender.LogSent:
 		line = fmt.Sprintf("task %s to %s: %s", attrs["task_id"], attrs["phone"], attrs["outcome"])
-		if why := strings.TrimSpace(attrs["code"].String() + " " + attrs["message"].String()); why != "" {
-			line += ", " + why
+		if detail := strings.TrimSpace(attrs["code"].String() + " " + attrs["message"].String()); detail != "" {
+			line += ", " + detail
 		}
 	case sender.LogClaimFailed:
 		line = fmt.Sprintf("cannot claim tasks: %s; trying again until it works", t.explain(err))
@@ -92,7 +92,7 @@ func oneLine(r rune) rune {
 	return r
 }
 
-// explain returns the error with how to fix it.
+// explain returns a text that says what is wrong and how to fix it.
 func (t terminal) explain(err error) string {
 	var refused *api.Error
 	var lookup *net.DNSError
@@ -102,7 +102,7 @@ func (t terminal) explain(err error) string {
 	case errors.As(err, &refused) && refused.Status == http.StatusForbidden:
 		return fmt.Sprintf("the user %q needs the role sender and the queue %q (%s)", t.o.user, t.o.config.Queue, refused.Message)
 	case errors.As(err, &refused) && refused.Code == "":
-		return fmt.Sprintf("%d, and not from Sendonce: check -url, which is %s", refused.Status, t.o.url)
+		return fmt.Sprintf("the response %d is not from Sendonce: check -url, which is %s", refused.Status, t.o.url)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("nothing listens at %s: start make run, or give the address of the service with -url", t.o.url)
 	case errors.As(err, &lookup):

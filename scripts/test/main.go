@@ -1,5 +1,5 @@
-// Command test runs a command such as go test, whose packages share one Postgres and the
-// binaries that they start.
+// Command test runs a command such as go test, so that all its packages share one Postgres
+// and the built binaries that they start.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// binaries are those that several packages start, or one that is among the last to end.
+// binaries are built in advance: several packages start them, or a package that ends late.
 var binaries = []string{
 	"github.com/sendonce/sendonce/functions/sendonce", "github.com/sendonce/sendonce/functions/framework",
 	"github.com/sendonce/sendonce/scripts/sender", "github.com/sendonce/sendonce/scripts/example", "github.com/sendonce/sendonce/scripts/run",
@@ -21,7 +21,7 @@ var binaries = []string{
 }
 
 func main() {
-	// The command gets them, too, and ends first.
+	// Ignored here: the command receives these signals, too, and this process ends after it.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 	bin, err := filepath.Abs(".sendonce/test")
 	code := 1

@@ -1,5 +1,5 @@
-// Package tools is a module of its own for tools that the module of Sendonce does not
-// depend on: kustomize, which the tests of deploy run, and kin-openapi.
+// Package tools has its own module, so that the module of Sendonce does not depend on these
+// tools: kustomize, which the tests of deploy run, and kin-openapi.
 package tools
 
 import (
@@ -31,7 +31,7 @@ func TestContractIsValidOpenAPI(t *testing.T) {
 	// In a flow mapping, YAML ends an unquoted text at a comma and parses the rest as a key.
 	const quoted, cut = `'Who confirmed, in time order.'`, `Who confirmed, in time order.`
 	if !bytes.Contains(text, []byte(quoted)) {
-		t.Fatal("there is no " + quoted)
+		t.Fatal("the contract has no " + quoted)
 	}
 	if err := validate(t.Context(), bytes.ReplaceAll(text, []byte(quoted), []byte(cut))); err == nil {
 		t.Error("a description that is cut off at a comma is accepted")
