@@ -1,6 +1,6 @@
 #!/bin/sh
-# Lints openapi.yaml with two linters, generates a TypeScript client of it, and compiles that with an example in strict
-# mode. A warning fails too. Everything is installed below .sendonce/openapi, where Go looks for no packages.
+# Lints openapi.yaml with two linters, generates a TypeScript client from it, and compiles the client and an example in
+# strict mode. Warnings are errors, too. Everything is installed below .sendonce/openapi, where Go finds no packages.
 set -eu
 cd "$(dirname "$0")/../.."
 for tool in node npm; do
