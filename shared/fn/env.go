@@ -84,6 +84,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	tables := storeConfig(&cfg)
 	tables.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
 	tables.OnAlert = env.logAlert
+	tables.OnPending = env.WakeClaims
 	if env.alerts.FailureRate.On() {
 		tables.OnFailed = env.scheduleAlertCheck
 	}

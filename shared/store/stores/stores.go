@@ -39,6 +39,9 @@ type Config struct {
 	OnEvents        func()                // called after a commit that wrote events for the relay; nil = no call
 	OnFailed        func()                // called after a commit of failures that count for alerts; nil = no call
 
+	// OnPending is called when a scan in the background has found or made n pending tasks of a queue. nil = no call.
+	OnPending func(queue string, n int)
+
 	// OnAlert is called after the commit that raised or cleared an alert. The alert has the
 	// value that raised or cleared it. nil = no call.
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
@@ -71,7 +74,7 @@ func Open(cfg Config) (*store.DB, Stores, error) {
 		Messages: messages.New(db, messages.Config{Waiting: cfg.Waiting, StreamBytes: cfg.StreamBytes, Inbox: cfg.Inbox}), Overview: overview.New(db), Webhooks: webhooks.New(db),
 	}
 	s.Tasks = tasks.New(db, tasks.Config{
-		StatusOf: cfg.StatusOf, Backoff: cfg.Backoff, PhoneCountry: cfg.PhoneCountry, Waiting: cfg.WaitingTasks, Hooks: subscribe.TaskHooks(), BlockedWords: s.Admin.WordMatcher,
+		StatusOf: cfg.StatusOf, Backoff: cfg.Backoff, PhoneCountry: cfg.PhoneCountry, Waiting: cfg.WaitingTasks, Hooks: subscribe.TaskHooks(), OnPending: cfg.OnPending, BlockedWords: s.Admin.WordMatcher,
 	})
 	s.Subscribe = subscribe.New(db, s.Tasks)
 	s.Maintenance = maintenance.New(db, s.Alerts, cfg.Keep)

@@ -48,7 +48,13 @@ type Claimed struct {
 //
 // Most polls find nothing. Unless a claim is likely to succeed, a check comes first. It costs
 // a quarter of a claim.
+//
+// While low-water marks are used, due tasks and those below the marks are left to a scan in the background.
 func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
+	if len(st.marks.of(req.Queue)) > 0 {
+		claimed, err = st.claimOnce(ctx, req, req.Limit)
+		return claimed, nil, store.Wrap("claim", err)
+	}
 	try, due := st.claimDirectly(req), true
 	if !try {
 		try, due = st.hasWork(ctx, req.Queue)
@@ -73,10 +79,9 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 	return claimed, swept.Pending, store.Wrap("claim", err)
 }
 
-// claimDirectly reports whether to claim without checking first. With a low-water mark,
-// claiming is cheaper than checking.
+// claimDirectly reports whether to claim without checking first.
 func (st *Store) claimDirectly(req ClaimRequest) bool {
-	return req.WokenUp || st.nonEmpty.has(req.Queue) || len(st.marks.of(req.Queue, time.Now())) > 0
+	return req.WokenUp || st.nonEmpty.has(req.Queue)
 }
 
 const hasWorkSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
@@ -84,8 +89,17 @@ const hasWorkSQL = `select exists (select from task_live where state = 1 and que
 // hasWork reports whether a queue has pending tasks, paused or not, and whether anything is
 // due. If the query fails, it reports pending tasks: the claim will return the error.
 func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return true, true
+	}
+	defer conn.Release()
+	start := time.Now()
 	var next nextDue
-	err := st.db.Hot.QueryRow(ctx, hasWorkSQL, queue).Scan(&pending, &next.pause, &next.task, &next.now)
+	err = conn.QueryRow(ctx, hasWorkSQL, queue).Scan(&pending, &next.pause, &next.task, &next.now)
+	if err == nil && st.marks.observe(queue, time.Since(start), pending) {
+		st.scanLater(queue)
+	}
 	return pending || err != nil, next.isPast(next.pause) || next.isPast(next.task)
 }
 

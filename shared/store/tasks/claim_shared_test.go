@@ -31,11 +31,7 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 			ids = append(ids, s.ID)
 		}
 		if marks {
-			head := tasks.Claimed{ID: ids[0], Priority: storetest.Submission().Priority}
-			for range tasks.SlowInARow {
-				db.Tasks.ObserveClaim(task.DefaultQueue, []tasks.Claimed{head}, time.Second)
-			}
-			require.NotEmpty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()))
+			db.Tasks.UseMarks(task.DefaultQueue, tasks.Claimed{ID: ids[0], Priority: task.DefaultPriority})
 		}
 		longer := claimRequest("b", 2, 2)
 		longer.Lease, longer.MarksSending = time.Hour, true

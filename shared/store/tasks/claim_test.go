@@ -185,42 +185,12 @@ func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
 	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise the outcome of every expired lease is unknown")
 }
 
-func TestLowWaterMarksNeverHideTasks(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	urgent, first := storetest.Submission(func(s *tasks.Submission) { s.Priority = 0 }), storetest.Submission()
-	db.MustSubmit(t, first, storetest.Submission())
-	one := func(r *tasks.ClaimRequest) { r.Limit = 1 }
-	claimed := db.Claim(t, one)
-	db.Tasks.ClearMarks() // on a busy machine, that claim may have been slow itself
-	for range tasks.SlowInARow {
-		require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "one slow claim does not set marks")
-		db.Tasks.ObserveClaim(task.DefaultQueue, claimed, time.Minute)
-	}
-	require.Len(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), 1)
-	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now().Add(2*tasks.MarkLimit)), "marks expire")
-
-	db.MustSubmit(t, urgent)
-	next := db.Claim(t, one)
-	require.Len(t, next, 1)
-	require.NotEqual(t, urgent.ID, next[0].ID, "the known bucket continues")
-	last := db.Claim(t, one)
-	require.Len(t, last, 1)
-	require.Equal(t, urgent.ID, last[0].ID, "an empty claim above the marks is followed by a plain one")
-	db.Tasks.ObserveClaim(task.DefaultQueue, last, time.Millisecond)
-	require.Empty(t, db.Tasks.Marks(task.DefaultQueue, time.Now()), "a fast claim removes the marks")
-}
-
 func TestLikelyClaimSkipsTheCheck(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	claimsDirectly := func(queue string) bool { return db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: queue}) }
 	require.False(t, claimsDirectly("default"))
 	require.True(t, db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: "default", WokenUp: true}))
-	for range tasks.SlowInARow {
-		db.Tasks.ObserveClaim("default", []tasks.Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
-	}
-	require.True(t, claimsDirectly("default"))
 
 	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" }))
 	for _, want := range []int{1, 0} {

@@ -10,9 +10,8 @@ import (
 
 const (
 	ClaimBlock   = claimBlock
-	MarkLimit    = markLimit
+	ManyDead     = manyDead
 	ScanRows     = scanRows
-	SlowInARow   = slowInARow
 	TaskSample   = taskSample
 	WalkIndexSQL = walkIndexSQL
 )
@@ -38,21 +37,20 @@ func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
 
 func (st *Store) RecentlyNonEmpty(queue string) bool { return st.nonEmpty.has(queue) }
 
-// ClearMarks removes the low-water marks of all queues.
-func (st *Store) ClearMarks() { clear(st.marks.queues) }
-
-// Marks returns the priority buckets of a queue with their marks, if these are in use at that time.
-func (st *Store) Marks(queue string, at time.Time) []priorityBucket { return st.marks.of(queue, at) }
-
-func (st *Store) ObserveClaim(queue string, claimed []Claimed, took time.Duration) {
-	st.marks.observe(queue, claimed, took)
+// ObserveSlowScans records as many slow scans as it takes for a scan in the background.
+func (st *Store) ObserveSlowScans(queue string) {
+	for range slowInARow {
+		st.marks.observe(queue, time.Minute, false)
+	}
 }
 
-// StoredMarks returns the marks of a queue, in use or not, and how many plain claims in a row were slow.
-func (st *Store) StoredMarks(queue string) (buckets []priorityBucket, slow int) {
-	q := st.marks.queues[queue]
-	return q.buckets, q.slow
+// UseMarks makes claims start at the marks, which these tasks move up.
+func (st *Store) UseMarks(queue string, claimed ...Claimed) {
+	st.marks.advance(queue, claimed)
+	st.marks.set(queue, nil, true, time.Minute)
 }
+
+func (st *Store) MarksInUse(queue string) bool { return len(st.marks.of(queue)) > 0 }
 
 func (st *Store) CountTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
 	return st.countTasks(ctx, sample)

@@ -15,7 +15,7 @@ import (
 func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const claim = `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`
-	const claimAbove = claim + `, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`
+	const claimAbove = claim + `, array[-32768, 5]::smallint[], array[0, 0]::smallint[], array['00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000']::uuid[], array[5, 32767]::smallint[], array[0, 0]::smallint[]`
 	storetest.Plans{
 		Burst: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
@@ -37,6 +37,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"sharedClaimWithEventsSQL":      claim,
 			"removeBodilessSQL":             storetest.SomeIDs + `, 'default'`,
 			"hasWorkSQL":                    `'default'`,
+			"firstPendingSQL":               `'default', array[5]::smallint[], array[0]::smallint[]`,
 			"claimAboveSQL":                 claimAbove,
 			"sharedClaimAboveSQL":           claimAbove,
 			"claimAboveWithEventsSQL":       claimAbove,
@@ -69,7 +70,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 		Index: map[string]string{
 			"claimSQL": "task_live_ready", "claimWithEventsSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveWithEventsSQL": "task_live_ready",
 			"sharedClaimSQL": "task_live_ready", "sharedClaimWithEventsSQL": "task_live_ready", "sharedClaimAboveSQL": "task_live_ready", "sharedClaimAboveWithEventsSQL": "task_live_ready",
-			"hasWorkSQL": "task_live_ready",
+			"hasWorkSQL": "task_live_ready", "firstPendingSQL": "task_live_ready",
 			"lockDueSQL": "task_live_due_queues", "dueSQL": "task_live_due",
 		},
 		Kept: []string{"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL"},

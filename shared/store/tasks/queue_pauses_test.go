@@ -198,22 +198,14 @@ func TestManualPauseReplacesAnyAndEndsInTheFuture(t *testing.T) {
 	require.JSONEq(t, `{"reason":"quota","paused_by":"wechat"}`, string(log[0].Before))
 }
 
-func TestClaimsOfPausedQueueSetNoMarks(t *testing.T) {
+func TestClaimAboveMarksChecksThePause(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
-	claimed := db.MustClaim(t, "app", 1)
-	for range tasks.SlowInARow {
-		db.Tasks.ObserveClaim(task.DefaultQueue, claimed, time.Minute)
-	}
-	marks := db.Tasks.Marks(task.DefaultQueue, time.Now())
-	require.NotEmpty(t, marks)
+	db.MustClaim(t, "app", 1)
+	db.Tasks.UseMarks(task.DefaultQueue)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
-	require.Empty(t, db.MustClaim(t, "app", 1), "a claim above the marks checks the pause too")
-	db.Tasks.ObserveClaim(task.DefaultQueue, nil, time.Millisecond)
-	buckets, slow := db.Tasks.StoredMarks(task.DefaultQueue)
-	require.Equal(t, marks, buckets)
-	require.GreaterOrEqual(t, slow, tasks.SlowInARow, "a fast empty claim does not count")
+	require.Empty(t, db.MustClaim(t, "app", 1))
 	_, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
 	require.Len(t, db.MustClaim(t, "app", 1), 1)

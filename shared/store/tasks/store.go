@@ -16,6 +16,9 @@ type Config struct {
 	Waiting      int64                 // limit of each caller's tasks that are not final; 0 = no limit
 	Hooks        Hooks
 
+	// OnPending is called when a scan in the background has found or made n pending tasks of a queue; nil = no call.
+	OnPending func(queue string, n int)
+
 	// BlockedWords returns the test for blocked words that submissions must pass.
 	BlockedWords func(ctx context.Context) (contains func(text string) bool, err error)
 }
@@ -28,6 +31,7 @@ type Store struct {
 	reports      *store.Coalescer[*Report, Reported]
 	taskQuotas   *quota.Quotas
 	hooks        Hooks
+	onPending    func(queue string, n int) // never nil
 	blockedWords func(ctx context.Context) (contains func(text string) bool, err error)
 	marks        lowWaterMarks
 	nonEmpty     recentlyNonEmpty
@@ -40,7 +44,10 @@ type Store struct {
 
 // New returns the store of tasks.
 func New(db *store.DB, cfg Config) *Store {
-	s := &Store{db: db, hooks: cfg.Hooks, blockedWords: cfg.BlockedWords, statusOf: cfg.StatusOf, backoff: cfg.Backoff, phones: cfg.PhoneCountry}
+	if cfg.OnPending == nil {
+		cfg.OnPending = func(string, int) {}
+	}
+	s := &Store{db: db, hooks: cfg.Hooks, onPending: cfg.OnPending, blockedWords: cfg.BlockedWords, statusOf: cfg.StatusOf, backoff: cfg.Backoff, phones: cfg.PhoneCountry}
 	s.submits = store.NewCoalescer(func(s *Submission) int64 { return s.CallerID }, s.flushSubmissions)
 	s.reports = store.NewCoalescer(func(r *Report) int64 { return r.CallerID }, s.flushReports)
 	s.taskQuotas = quota.NewJoint(quota.Waiting{Items: cfg.Waiting}, func(ctx context.Context) (map[int64]quota.Waiting, error) {

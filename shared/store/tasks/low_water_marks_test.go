@@ -1,0 +1,87 @@
+package tasks_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// deadTasks leaves dead rows in task_live, with ids that are older than every other.
+const deadTasks = `
+insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1, $1, 3, 0, $2 from generate_series(1, $3) n`
+
+// Without marks, each of these polls would scan the dead rows three times.
+func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	pending := make(chan string, 100)
+	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.OnPending = func(queue string, _ int) { pending <- queue } })
+	old := storetest.Owner(t, url)
+	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
+		_, err := old.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	worker, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	_, err = worker.Exec(t.Context(), deadTasks, task.DefaultPriority, task.DefaultQueue, tasks.ManyDead+1)
+	require.NoError(t, err)
+	_, err = worker.Exec(t.Context(), "delete from task_live")
+	require.NoError(t, err)
+	require.NoError(t, worker.Close(t.Context())) // which writes its statistics
+
+	db.MustSubmit(t, storetest.Submission())
+	require.Len(t, db.Claim(t), 1)
+	require.Eventually(t, func() bool {
+		db.Tasks.ObserveSlowScans(task.DefaultQueue)
+		require.Empty(t, db.Claim(t))
+		return db.Tasks.MarksInUse(task.DefaultQueue)
+	}, time.Minute, 10*time.Millisecond)
+
+	for range 100 {
+		s := storetest.Submission()
+		db.MustSubmit(t, s)
+		claimed := db.Claim(t)
+		require.Len(t, claimed, 1)
+		require.Equal(t, s.ID, claimed[0].ID)
+		require.Empty(t, db.Claim(t))
+	}
+	urgent, retried := storetest.Submission(func(s *tasks.Submission) { s.Priority = 0 }), storetest.Submission()
+	db.MustSubmit(t, urgent, retried)
+	require.Len(t, db.Claim(t), 2, "a bucket without a mark is scanned from its start")
+
+	below := storetest.Submission(func(s *tasks.Submission) { s.ID = task.IDFloor(time.Now().Add(-time.Hour)) })
+	db.MustSubmit(t, below)
+	require.Empty(t, db.Claim(t), "it is below the mark")
+	require.Equal(t, task.DefaultQueue, <-pending)
+	claimed := db.Claim(t)
+	require.Len(t, claimed, 1)
+	require.Equal(t, below.ID, claimed[0].ID)
+
+	_, err = old.Exec(t.Context(), "rollback")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := db.Owner(t).Exec(t.Context(), "vacuum task_live")
+		require.NoError(t, err)
+		require.Empty(t, db.Claim(t))
+		return !db.Tasks.MarksInUse(task.DefaultQueue)
+	}, time.Minute, 100*time.Millisecond)
+
+	db.Close() // which writes the statistics of its connections
+	var scans, entries int
+	require.Eventually(t, func() bool {
+		err := db.Owner(t).QueryRow(t.Context(), `select pg_stat_get_numscans(oid), pg_stat_get_tuples_returned(oid) from pg_class where relname = 'task_live_ready'`).
+			Scan(&scans, &entries)
+		require.NoError(t, err)
+		return scans >= 200
+	}, time.Minute, 10*time.Millisecond)
+	require.Less(t, entries, 50*tasks.ManyDead)
+}
