@@ -55,23 +55,20 @@ func isTimeout(err error) bool {
 // The service does not wait for the body of a refused call, whatever the reason.
 func TestRefusedBodyClosesConnection(t *testing.T) {
 	t.Parallel()
-	const (
-		wrong = "Authorization: Basic YWRtaW46d3Jvbmc="
-		admin = "Authorization: Basic YWRtaW46c2VjcmV0"
-		small = "Content-Length: 200000"
-	)
+	const small = "Content-Length: 200000"
+	wrong := authorization("admin", "wrong")
 	onBothKindsOfServer(t, greeter(), func(t *testing.T, h *testServer) {
 		var all sync.WaitGroup
 		for name, c := range map[string]struct{ line, headers, status string }{
 			"without credentials":        {"POST /api/v1/greet", small, "401"},
-			"with a wrong password":      {"POST /api/v1/greet", wrong + "\r\n" + small, "401"},
-			"chunked":                    {"POST /api/v1/greet", wrong + "\r\nTransfer-Encoding: chunked", "401"},
+			"with a wrong password":      {"POST /api/v1/greet", wrong + small, "401"},
+			"chunked":                    {"POST /api/v1/greet", wrong + "Transfer-Encoding: chunked", "401"},
 			"on an unknown path":         {"POST /nowhere", small, "404"},
 			"with another method":        {"DELETE /api/v1/greet", small, "405"},
 			"of a probe":                 {"GET /healthz", small, "200"},
 			"of a scrape":                {"GET /metrics", small, "200"},
-			"too large":                  {"POST /api/v1/greet", admin + "\r\n" + small, "413"},
-			"of a caller without a role": {"GET /api/v1/both", "Authorization: Basic c3VibWl0dGVyOnRva2Vu\r\n" + small, "403"},
+			"too large":                  {"POST /api/v1/greet", adminLine + small, "413"},
+			"of a caller without a role": {"GET /api/v1/both", authorization("submitter", "token") + small, "403"},
 		} {
 			all.Go(func() {
 				response, held := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)

@@ -127,7 +127,7 @@ func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 	h := startServer(t, nil)
 	runServer(t, h, nil, eventFunction(nil), greeter())
 	for path, status := range map[string]string{"/events/ticker": "503", "/api/v1/greet": "400"} {
-		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 		require.Contains(t, response, "HTTP/1.1 "+status, path)
 	}
 }

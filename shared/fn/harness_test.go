@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -110,6 +111,13 @@ func send(t *testing.T, r *http.Request) reply {
 func as(name, password string) func(*http.Request) {
 	return func(r *http.Request) { r.SetBasicAuth(name, password) }
 }
+
+// authorization returns a header line, for requests that tests write as text.
+func authorization(name, password string) string {
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password)) + "\r\n"
+}
+
+var adminLine = authorization("admin", "secret")
 
 func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }

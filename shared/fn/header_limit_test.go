@@ -95,7 +95,7 @@ func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	runServer(t, h, nil, greeter())
 	w := h.dialRaw(t)
 	request := func(body string) string {
-		head := "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\n"
+		head := "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\n"
 		head += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 		return head + strings.Repeat("A:\r\n", maxHeaderLines-4) + "\r\n" + body
 	}
@@ -142,7 +142,7 @@ func TestWaitingCallsDropHeaders(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = conn.CloseNow() }()
 	for range 3 {
-		require.Equal(t, http.Header{"Authorization": {"Basic YWRtaW46c2VjcmV0"}}, <-kept)
+		require.Equal(t, http.Header{"Authorization": {r.Header.Get("Authorization")}}, <-kept)
 	}
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 }

@@ -91,7 +91,7 @@ func TestWriteTimeoutOnAnyServer(t *testing.T) {
 		began := time.Now()
 		conn := server.dial()
 		defer conn.Close()
-		_, err := io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
+		_, err := io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\n"+adminLine+"\r\n")
 		require.NoError(t, err)
 		<-over
 		require.Equal(t, writeTimeout, time.Since(began))

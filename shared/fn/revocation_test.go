@@ -3,7 +3,6 @@ package fn
 import (
 	"bufio"
 	"context"
-	"encoding/base64"
 	"errors"
 	"io"
 	"net"
@@ -99,7 +98,7 @@ func (r *reading) events() int {
 func (p *pipes) openAs(t *testing.T, name string) *reading {
 	conn := p.dial()
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Basic "+base64.StdEncoding.EncodeToString([]byte(name+":token"))+"\r\n\r\n")
+	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n"+authorization(name, "token")+"\r\n")
 	require.NoError(t, err)
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
@@ -255,8 +254,8 @@ type slowCall struct{ conn net.Conn }
 func (p *pipes) beginCall(t *testing.T, name string) slowCall {
 	conn := p.dial()
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err := io.WriteString(conn, "POST /api/v1/say HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\nAuthorization: Basic "+
-		base64.StdEncoding.EncodeToString([]byte(name+":token"))+"\r\n\r\n{")
+	_, err := io.WriteString(conn, "POST /api/v1/say HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+
+		authorization(name, "token")+"\r\n{")
 	require.NoError(t, err)
 	return slowCall{conn}
 }

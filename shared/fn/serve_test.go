@@ -36,6 +36,9 @@ func runServer(t *testing.T, h *testServer, change func(*server), functions ...F
 	return cancel, done
 }
 
+// greetText is a call of the greeter as text.
+var greetText = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
+
 func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -50,14 +53,12 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	h := startServer(t, nil)
 	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, slow, greeter(), eventFunction(nil))
 	address := strings.TrimPrefix(h.url, "http://")
-	const greet = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n" +
-		"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
 	idle, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer idle.Close()
 	responses := bufio.NewReader(idle)
 	call := func() *http.Response {
-		_, err := io.WriteString(idle, greet)
+		_, err := io.WriteString(idle, greetText)
 		require.NoError(t, err)
 		res, err := http.ReadResponse(responses, nil)
 		require.NoError(t, err)
@@ -151,10 +152,7 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
-	const (
-		unknownPath = "GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n"
-		greet       = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
-	)
+	const unknownPath = "GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n"
 	statuses := func(requests string) (n map[int]int, closed bool) {
 		w := h.dialRaw(t)
 		w.send(requests)
@@ -172,7 +170,7 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	n, closed := statuses(strings.Repeat(unknownPath, maxUnknown))
 	require.Equal(t, map[int]int{404: maxUnknown}, n)
 	require.True(t, closed)
-	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greet + strings.Repeat(unknownPath, maxUnknown/2-1))
+	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greetText + strings.Repeat(unknownPath, maxUnknown/2-1))
 	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller resets the count")
 	require.False(t, closed)
 }
@@ -196,7 +194,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
-	response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
+	response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
 	require.Contains(t, response, "broke off before its end")
 	require.Equal(t, 400.0, h.calls(1)[0]["status"])
 }
@@ -208,6 +206,6 @@ func TestHalfClosedClientGetsNo200(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}))
-	response := h.dialRaw(t).sendLast("POST /api/v1/fail HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
+	response := h.dialRaw(t).sendLast("POST /api/v1/fail HTTP/1.1\r\nHost: x\r\n" + adminLine + "\r\n")
 	require.Contains(t, response, "HTTP/1.1 499")
 }

@@ -85,7 +85,7 @@ func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, st
 // open requests the stream over a new connection.
 func (p *pipes) open(t *testing.T) net.Conn {
 	conn := p.dial()
-	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
+	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n"+adminLine+"\r\n")
 	require.NoError(t, err)
 	return conn
 }
