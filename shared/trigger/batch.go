@@ -255,7 +255,7 @@ func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*it
 			}
 			p.r.retried.Add(1)
 		case v.kind == verdictDenied:
-			log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", p.r.url)
+			log.Error(deniedText, "url", p.r.url)
 			p.r.denied.Add(1)
 		default:
 			p.r.retried.Add(1)
@@ -312,7 +312,7 @@ func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) er
 	}
 	log := p.t.logger(p.r, it.meta).With("status", v.status, "reason", v.reason)
 	err = p.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
-		err := p.t.deadLetter(ctx, js, p.r, it.msg, it.meta, it.event, v)
+		err := p.t.deadLetter(ctx, js, p.r, it, v)
 		switch {
 		case err == nil:
 			log.Error("an event was refused and is now a dead letter")

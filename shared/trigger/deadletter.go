@@ -40,13 +40,13 @@ var errFunctionRefused = errors.New("the function does not record it either")
 // deadLetter stores the event and the reason in DEADLETTERS. If that is full, missing or does not
 // reply, deadLetter posts a RefusedType event to the function, which records it, so that later events
 // need not wait.
-func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
-	err := publishDeadLetter(ctx, js, r, msg, meta, event, v)
+func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
+	err := publishDeadLetter(ctx, js, r, it, v)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	t.logger(r, meta).Warn("DEADLETTERS did not store an event: asking the function to record it", "error", err)
-	request, encodeErr := refusedEvent(r, meta, event, v)
+	t.logger(r, it.meta).Warn("DEADLETTERS did not store an event: asking the function to record it", "error", err)
+	request, encodeErr := refusedEvent(r, it, v)
 	if encodeErr != nil {
 		return encodeErr
 	}
@@ -60,37 +60,37 @@ func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *rou
 	return fmt.Errorf("DEADLETTERS: %w; the function: %s", err, outcome.reason)
 }
 
-func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
+func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
 	h := nats.Header{}
-	for name, value := range event.headers {
+	for name, value := range it.event.headers {
 		h.Set(name, value)
 	}
 	h.Set("dlq-function", r.Function)
-	h.Set("dlq-subject", msg.Subject())
+	h.Set("dlq-subject", it.msg.Subject())
 	h.Set("dlq-stream", r.Stream)
-	h.Set("dlq-sequence", strconv.FormatUint(meta.Sequence.Stream, 10))
+	h.Set("dlq-sequence", strconv.FormatUint(it.meta.Sequence.Stream, 10))
 	h.Set("dlq-status", strconv.Itoa(v.status))
 	h.Set("dlq-reason", v.reason)
-	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
+	h.Set("dlq-attempts", strconv.FormatUint(it.meta.NumDelivered, 10))
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
-		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: it.event.data},
+		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)))
 	return err
 }
 
-func refusedEvent(r *route, meta *jetstream.MsgMetadata, event postedEvent, v verdict) (postedEvent, error) {
+func refusedEvent(r *route, it *item, v verdict) (postedEvent, error) {
 	refused := Refused{
-		ID: event.headers["ce-id"], Type: event.headers["ce-type"], Reason: v.reason, Attempts: int(meta.NumDelivered),
-		Event: strings.ToValidUTF8(string(event.data[:min(len(event.data), refusedDataMax)]), "?"),
+		ID: it.event.headers["ce-id"], Type: it.event.headers["ce-type"], Reason: v.reason, Attempts: int(it.meta.NumDelivered),
+		Event: strings.ToValidUTF8(string(it.event.data[:min(len(it.event.data), refusedDataMax)]), "?"),
 	}
 	if refused.ID == "" {
-		refused.ID = deliveryID(meta, &r.Route)
+		refused.ID = deliveryID(it.meta, &r.Route)
 	}
 	data, err := json.Marshal(refused)
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
-		"ce-id":          "dlq-" + deliveryID(meta, &r.Route),
+		"ce-id":          "dlq-" + deliveryID(it.meta, &r.Route),
 		"ce-type":        RefusedType,
 		"ce-source":      "/sendonce/trigger",
 		contentType:      cloudevents.ApplicationJSON,

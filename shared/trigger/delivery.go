@@ -23,6 +23,7 @@ const (
 	// resettleTimeout is for settling on a second connection: a restarted server does not reply if it has
 	// lost the state of the delivery.
 	resettleTimeout       = time.Second
+	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
 	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
 	unorderedBackoffMax   = 2 * time.Second  // the same for a route with UnorderedBatch, where waiting retries count as in flight
@@ -79,7 +80,7 @@ func (t *Trigger) postInSlot(ctx context.Context, r *route, event postedEvent) v
 // settleByVerdict settles a message by the outcome of its delivery.
 func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v verdict) {
 	err := t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return t.applyVerdict(ctx, js, r, it.msg, it.meta, it.event, v)
+		return t.applyVerdict(ctx, js, r, it, v)
 	})
 	if err != nil {
 		t.logger(r, it.meta).Warn("cannot settle an event: it will be delivered again", "status", v.status, "error", err)
@@ -187,28 +188,28 @@ func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream
 	}
 }
 
-func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
-	log := t.logger(r, meta).With("status", v.status, "reason", v.reason)
+func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
+	log := t.logger(r, it.meta).With("status", v.status, "reason", v.reason)
 	switch v.kind {
 	case verdictDone:
-		return countSuccess(&r.acked, msg.DoubleAck(ctx))
+		return countSuccess(&r.acked, it.msg.DoubleAck(ctx))
 	case verdictRefused:
-		err := t.deadLetter(ctx, js, r, msg, meta, event, v)
+		err := t.deadLetter(ctx, js, r, it, v)
 		if err == nil {
 			log.Error("an event was refused and is now a dead letter")
-			return countSuccess(&r.deadLettered, msg.Term())
+			return countSuccess(&r.deadLettered, it.msg.Term())
 		}
 		log = log.With("error", err)
 	case verdictDenied:
-		log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", r.url)
-		delay := t.retryDelay(v, meta.NumDelivered)
-		t.repeatIfReplaced(ctx, js, r, meta, v, delay)
-		return countSuccess(&r.denied, msg.NakWithDelay(delay))
+		log.Error(deniedText, "url", r.url)
+		delay := t.retryDelay(v, it.meta.NumDelivered)
+		t.repeatIfReplaced(ctx, js, r, it.meta, v, delay)
+		return countSuccess(&r.denied, it.msg.NakWithDelay(delay))
 	}
-	delay := t.retryDelayOn(r, v, meta.NumDelivered)
-	t.repeatIfReplaced(ctx, js, r, meta, v, delay)
+	delay := t.retryDelayOn(r, v, it.meta.NumDelivered)
+	t.repeatIfReplaced(ctx, js, r, it.meta, v, delay)
 	log.Info("an event will be delivered again", "after", delay.String())
-	return countSuccess(&r.retried, msg.NakWithDelay(delay))
+	return countSuccess(&r.retried, it.msg.NakWithDelay(delay))
 }
 
 // retryDelay returns the wait after this number of attempts, the last of which had verdict v. It stays
