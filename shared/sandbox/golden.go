@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// RequireGolden fails the test unless content, that of file, is the generated text. It shows the
-// lines that differ, and the command that rewrites the file.
+// RequireGolden fails the test if content, which was read from file, differs from generated. It prints
+// the lines that differ, and the command that rewrites the file.
 func RequireGolden(t testing.TB, file, content, generated, command string) {
 	t.Helper()
 	if content != generated {
-		t.Fatalf("%s is not what is generated (- the file, + generated):\n%sIf the change is meant, run: %s", file, diff(t, content, generated), command)
+		t.Fatalf("%s differs from the generated text (- file, + generated):\n%sIf the change is intended, run: %s", file, diff(t, content, generated), command)
 	}
 }
 

@@ -11,29 +11,29 @@ import (
 	"testing"
 )
 
-// leak is a pattern of text that no log line and no error may show.
+// leak is a pattern of text that no log line and no error may contain.
 type leak struct {
-	form *regexp.Regexp
-	// A cheap test before the expression, which is slow under the race detector if it
-	// does not begin with a literal.
-	digits, word int      // at least as many digits, or letters, digits, _ and -, in a row
-	anyOf        []string // one of these, in lower case
+	pattern *regexp.Regexp
+	// A cheap check before pattern, which is slow under the race detector if it does not
+	// begin with a literal: the line must contain
+	digits, word int      // a run of so many digits, and one of so many letters, digits, _ and -
+	anyOf        []string // one of these, ignoring case
 }
 
 // leaks has each leak by its name. Tests use phone numbers of mainland China and
 // secrets of these forms.
 var leaks = map[string]leak{
-	"a full phone number": {digits: 11, form: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
-	"a signing secret":    {form: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
-	"a password in a URL": {anyOf: []string{"://"}, form: regexp.MustCompile(`[a-z]://[^:@/\s"]+:[^@/\s"]+@`)},
-	"credentials of HTTP": {anyOf: []string{"basic ", "bearer "}, form: regexp.MustCompile(`\b(?i:basic|bearer) [A-Za-z0-9+/_-]*[0-9=][A-Za-z0-9+/=_-]{7,}`)},
-	"an access token":     {form: regexp.MustCompile(`access_token[=":\s]+[A-Za-z0-9]`)},
+	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
+	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
+	"a password in a URL": {anyOf: []string{"://"}, pattern: regexp.MustCompile(`[a-z]://[^:@/\s"]+:[^@/\s"]+@`)},
+	"credentials of HTTP": {anyOf: []string{"basic ", "bearer "}, pattern: regexp.MustCompile(`\b(?i:basic|bearer) [A-Za-z0-9+/_-]*[0-9=][A-Za-z0-9+/=_-]{7,}`)},
+	"an access token":     {pattern: regexp.MustCompile(`access_token[=":\s]+[A-Za-z0-9]`)},
 	"the token of a caller": {
-		word: 43, form: regexp.MustCompile(`(?:^|[^A-Za-z0-9_/+-])[A-Za-z0-9][A-Za-z0-9_-]{41}[A-Za-z0-9](?:$|[^A-Za-z0-9_/+=-])`),
+		word: 43, pattern: regexp.MustCompile(`(?:^|[^A-Za-z0-9_/+-])[A-Za-z0-9][A-Za-z0-9_-]{41}[A-Za-z0-9](?:$|[^A-Za-z0-9_/+=-])`),
 	},
-	"an encryption key":            {form: regexp.MustCompile(regexp.QuoteMeta(EncryptionKey))},
-	"the secret of the WeChat app": {form: regexp.MustCompile(regexp.QuoteMeta(WeChatSecret))},
-	"a password of a test":         {form: regexp.MustCompile(`hunter2`)},
+	"an encryption key":            {pattern: regexp.MustCompile(regexp.QuoteMeta(EncryptionKey))},
+	"the secret of the WeChat app": {pattern: regexp.MustCompile(regexp.QuoteMeta(WeChatSecret))},
+	"a password of a test":         {pattern: regexp.MustCompile(`hunter2`)},
 }
 
 // runs returns the longest run of digits, and of letters, digits, _ and -.
@@ -67,8 +67,8 @@ func CheckLeaks(t testing.TB, from, text string) {
 		digits, word := runs(line)
 		lower := strings.ToLower(line)
 		for what, l := range leaks {
-			has := l.anyOf == nil || slices.ContainsFunc(l.anyOf, func(part string) bool { return strings.Contains(lower, part) })
-			if has && digits >= l.digits && word >= l.word && l.form.MatchString(line) {
+			maybe := l.anyOf == nil || slices.ContainsFunc(l.anyOf, func(part string) bool { return strings.Contains(lower, part) })
+			if maybe && digits >= l.digits && word >= l.word && l.pattern.MatchString(line) {
 				t.Errorf("%s shows %s: %s", from, what, strings.TrimSpace(line))
 			}
 		}
@@ -86,21 +86,21 @@ func Log(t testing.TB) *slog.Logger {
 // checkedLog checks one line with each write. Lines after the end of the test are
 // ignored, as they must not fail it.
 type checkedLog struct {
-	t    testing.TB
-	mu   sync.Mutex
-	over bool
+	t     testing.TB
+	mu    sync.Mutex
+	ended bool
 }
 
 func (l *checkedLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = true
+	l.ended = true
 }
 
 func (l *checkedLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.over {
+	if !l.ended {
 		CheckLeaks(l.t, fmt.Sprintf("the log of %s", l.t.Name()), string(line))
 	}
 	return len(line), nil

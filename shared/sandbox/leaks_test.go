@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// failures notes what a test would be failed for.
+// failures records the calls of Errorf.
 type failures struct {
 	testing.TB
 	all []string

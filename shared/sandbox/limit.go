@@ -22,7 +22,7 @@ type limitedListener struct {
 
 type limitedConn struct {
 	net.Conn
-	of *limitedListener
+	listener *limitedListener
 }
 
 // SetLinger calls that of net.TCPConn, with which a test can reset the connection.
@@ -54,10 +54,10 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 }
 
 func (c *limitedConn) Close() error {
-	c.of.mu.Lock()
-	if i := slices.Index(c.of.open, c); i >= 0 {
-		c.of.open = slices.Delete(c.of.open, i, i+1)
+	c.listener.mu.Lock()
+	if i := slices.Index(c.listener.open, c); i >= 0 {
+		c.listener.open = slices.Delete(c.listener.open, i, i+1)
 	}
-	c.of.mu.Unlock()
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

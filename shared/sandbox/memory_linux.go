@@ -7,8 +7,7 @@ const (
 	memoryRoom = 4 << 30    // bytes that must be free, ten times what is needed
 )
 
-// memoryDir is a directory in memory, or "" if none has room: that of a container
-// often has 64 MB.
+// memoryDir returns a directory in memory, or "" if it has too little space: in a container it often has only 64 MB.
 func memoryDir() string {
 	const dir = "/dev/shm"
 	var fs syscall.Statfs_t

@@ -2,5 +2,5 @@
 
 package sandbox
 
-// memory is a directory that is kept in memory; there is none.
-func memory() string { return "" }
+// memoryDir returns "": there is no directory in memory that all these systems have.
+func memoryDir() string { return "" }

@@ -32,7 +32,7 @@ type NATSOptions struct {
 	Dir        string // of the streams; "" = temporary, removed by Stop
 	Port       int    // on 127.0.0.1; 0 = a free one
 	SyncAlways bool   // sync each message to disk before it is acknowledged
-	MaxStore   int64  // bytes that all streams may reserve; 0 = more than there is
+	MaxStore   int64  // bytes that all streams may reserve; 0 = 1 TiB
 	Config     string // further configuration, such as accounts; "" = no permissions are checked
 	User       string // whose credentials URL has; "" = none
 	Password   string
@@ -97,7 +97,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 		limit = min(limit, time.Until(end))
 	}
 	if !s.ReadyForConnections(limit) {
-		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", natsHost, o.Port, limit)
+		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", natsHost, port, limit)
 	}
 	if !s.JetStreamEnabled() {
 		return fmt.Errorf("JetStream cannot use %s", n.dir)

@@ -24,7 +24,7 @@ type NATSServer struct {
 	process *Process
 }
 
-// NATSCluster is servers that replicate streams.
+// NATSCluster is a cluster of servers, which replicate streams.
 type NATSCluster []*NATSServer
 
 // NewNATSServer starts a server until the end of the test.

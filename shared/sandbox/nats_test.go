@@ -19,9 +19,9 @@ func TestTemporaryNATSIsRemoved(t *testing.T) {
 
 func TestNATSOnTakenPortFails(t *testing.T) {
 	t.Parallel()
-	taken := NewNATS(t)
+	first := NewNATS(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, err := StartNATS(ctx, NATSOptions{Port: taken.Port()})
+	_, err := StartNATS(ctx, NATSOptions{Port: first.Port()})
 	require.ErrorContains(t, err, "is the port taken?")
 }

@@ -72,15 +72,15 @@ func StartPgBouncer(ctx context.Context, databaseURL string) (*PgBouncer, error)
 	if err != nil {
 		return nil, err
 	}
-	as, err := unprivileged()
+	runAs, err := unprivileged()
 	if err != nil {
 		return nil, err
 	}
-	place, err := openServerDir("", "", as)
+	dir, err := openServerDir("", "", runAs)
 	if err != nil {
 		return nil, err
 	}
-	b := &PgBouncer{dir: place}
+	b := &PgBouncer{dir: dir}
 	if err := b.start(ctx, path, server); err != nil {
 		return nil, errors.Join(err, b.Stop())
 	}
@@ -108,7 +108,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 		}
 	}
 	b.process, err = Start(Command{
-		Path: path, Args: []string{settings}, Env: serverEnv(), Dir: b.dir.root, user: b.dir.as, OrphanSweep: b.dir.root,
+		Path: path, Args: []string{settings}, Env: serverEnv(), Dir: b.dir.root, user: b.dir.runAs, OrphanSweep: b.dir.root,
 	})
 	if err != nil {
 		return err
@@ -116,14 +116,13 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	return b.process.retry(ctx, func() error {
 		err := connect(ctx, b.URL("postgres"))
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
-			return nil // it asks for a password
+			return nil // the server runs: it asks for a password
 		}
 		return err
 	})
 }
 
-// userList has the password of each role, with which PgBouncer also logs in to the
-// server.
+// userList returns the password of each role. PgBouncer also uses it to log in to the server.
 func userList() string {
 	return fmt.Sprintf("%q %q\n%q %q\n%q %q\n%q %q\n", Roles.Hot, Roles.HotPassword, Roles.Read, Roles.ReadPassword,
 		Roles.Admin, Roles.AdminPassword, Roles.Retention, Roles.RetentionPassword)
@@ -134,7 +133,7 @@ func (b *PgBouncer) URL(database string) string {
 	return "postgres:///" + database + "?host=" + b.dir.socket
 }
 
-// Stop ends it.
+// Stop ends the pooler.
 func (b *PgBouncer) Stop() error {
 	var err error
 	if b.process != nil {

@@ -15,8 +15,8 @@ func FreePort() (int, error) {
 	const lowest, above = 10_000, 32_768
 	for range 100 {
 		port := lowest + rand.IntN(above-lowest)
-		// Not by listening: a child that is being started would have a copy of the
-		// listener until its exec.
+		// It dials and does not listen: a child that is being started would have a copy
+		// of the listener until its exec.
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return port, nil

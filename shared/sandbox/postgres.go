@@ -20,17 +20,17 @@ import (
 const Owner = "postgres"
 
 const (
-	startLimit    = 2 * time.Minute // for crash recovery of a large database
-	lingerLimit   = 15 * time.Second
+	startLimit    = 2 * time.Minute  // for crash recovery of a large database
+	lingerLimit   = 15 * time.Second // for the processes of a killed server to end
 	shutdownLimit = 20 * time.Second
 )
 
 // Options configures a private server.
 type Options struct {
-	Dir     string    // "" = temporary, removed by Stop, in memory unless Durable
-	Durable bool      // commits survive a crash of the machine; false (tests) = only kill -9 of Postgres
-	Many    bool      // many more connections: for several test packages at once
-	Log     io.Writer // for the server's log; nil = none
+	Dir             string    // "" = temporary, removed by Stop, in memory unless Durable
+	Durable         bool      // commits survive a crash of the machine; false (tests) = only kill -9 of Postgres
+	ManyConnections bool      // 1000 connections instead of 300: for several test packages at once
+	Log             io.Writer // for the server's log; nil = none
 }
 
 // Postgres is a running server, a private one unless DATABASE_URL names another.
@@ -55,7 +55,7 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 
 // startPrivate makes the directory of a server and calls start, which starts it.
 func startPrivate(ctx context.Context, o Options, start func(context.Context, *Postgres) error) (*Postgres, error) {
-	as, err := unprivileged()
+	runAs, err := unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -63,15 +63,15 @@ func startPrivate(ctx context.Context, o Options, start func(context.Context, *P
 	if !o.Durable {
 		parent = memoryDir()
 	}
-	place, err := openServerDir(o.Dir, parent, as)
+	dir, err := openServerDir(o.Dir, parent, runAs)
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	p := &Postgres{dir: place, private: true, base: "postgres://" + Owner + "@/postgres?host=" + place.socket}
+	p := &Postgres{dir: dir, private: true, base: "postgres://" + Owner + "@/postgres?host=" + dir.socket}
 	if err := start(ctx, p); err != nil {
-		place.close()
+		dir.close()
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
 	return p, nil
@@ -97,9 +97,9 @@ func (p *Postgres) start(ctx context.Context, o Options) error {
 	return p.run(ctx, bin, o)
 }
 
-// writeAuthRules requires a password of all roles but the owner. Only the user that
-// runs the server, and root, can reach its socket. A password of the owner would not keep
-// that user out, who can read and write the data files.
+// writeAuthRules requires a password of all roles but the owner. Only root and the user that
+// runs the server can reach its socket. A password of the owner would not protect the data from
+// that user, who can read and write the data files.
 func (p *Postgres) writeAuthRules() error {
 	const rules = "local all,replication " + Owner + " trust\nlocal all all scram-sha-256\n"
 	file := filepath.Join(p.dir.data(), "pg_hba.conf")
@@ -126,7 +126,7 @@ func (p *Postgres) dataMajor() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// initialise makes the data directory, under its final name once it is complete.
+// initialise creates the data directory. It gets its final name when it is complete.
 func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) error {
 	if err := p.dir.chown(p.dir.root); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) e
 		var err error
 		initdb, err = runToEnd(ctx, Command{
 			Path: filepath.Join(bin.dir, "initdb"), Args: append(slices.Clone(args), locale...),
-			Env: serverEnv(), Dir: p.dir.root, user: p.dir.as,
+			Env: serverEnv(), Dir: p.dir.root, user: p.dir.runAs,
 		})
 		if err != nil {
 			return err
@@ -258,7 +258,7 @@ func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
 
 func (p *Postgres) command(bin binaries, o Options) Command {
 	connections := "300"
-	if o.Many {
+	if o.ManyConnections {
 		connections = "1000"
 	}
 	settings := []string{
@@ -269,7 +269,7 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	if o.Durable {
 		settings = append(settings, "shared_buffers=256MB", "wal_compression=on")
 	} else {
-		// synchronous_commit stays on: without it a kill -9 could lose an answered
+		// synchronous_commit stays on: without it a kill -9 could lose an acknowledged
 		// commit, and with fsync off it costs little.
 		settings = append(settings, "shared_buffers=128MB", "fsync=off", "full_page_writes=off")
 		if _, err := os.Stat(filepath.Join(bin.dir, "../lib/pg_stat_statements.so")); err == nil {
@@ -282,7 +282,7 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	}
 	c := Command{
 		Path: filepath.Join(bin.dir, "postgres"), Args: args, Env: serverEnv(), Dir: p.dir.root,
-		Output: o.Log, OrphanSignal: syscall.SIGINT, user: p.dir.as,
+		Output: o.Log, OrphanSignal: syscall.SIGINT, user: p.dir.runAs,
 	}
 	if p.dir.temporary {
 		c.OrphanSweep = p.dir.root

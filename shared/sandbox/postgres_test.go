@@ -39,15 +39,15 @@ func start(t *testing.T, o Options) *Postgres {
 	return p
 }
 
-// remember commits something that recall finds while the data is kept.
-func remember(t *testing.T, p *Postgres) {
+// createMarker creates a table that requireMarker finds as long as the data is kept.
+func createMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.admin(t.Context(), "CREATE TABLE memory ()"))
+	require.NoError(t, p.admin(t.Context(), "CREATE TABLE marker ()"))
 }
 
-func recall(t *testing.T, p *Postgres) {
+func requireMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.admin(t.Context(), "SELECT FROM memory"))
+	require.NoError(t, p.admin(t.Context(), "SELECT FROM marker"))
 }
 
 func postmasterPid(t *testing.T, p *Postgres) int {
@@ -64,10 +64,10 @@ func TestDirKeepsData(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	p := start(t, o)
-	remember(t, p)
+	createMarker(t, p)
 	require.NoError(t, p.Stop())
 	require.NoError(t, p.Stop(), "a second stop is no error")
-	recall(t, start(t, o))
+	requireMarker(t, start(t, o))
 }
 
 func TestTemporaryServerIsRemoved(t *testing.T) {
@@ -100,8 +100,8 @@ func TestDirHasOneServer(t *testing.T) {
 	p := start(t, Options{Dir: dir})
 	_, err := StartPostgres(t.Context(), Options{Dir: dir})
 	require.ErrorContains(t, err, "a Postgres is running in "+dir+" already, started by process "+strconv.Itoa(os.Getpid()))
-	remember(t, p)
-	recall(t, p)
+	createMarker(t, p)
+	requireMarker(t, p)
 }
 
 func TestKilledServerIsRecovered(t *testing.T) {
@@ -117,10 +117,10 @@ func TestKilledServerIsRecovered(t *testing.T) {
 				_, err := busy.Exec(context.Background(), "SELECT pg_sleep(2)")
 				slept <- err
 			}()
-			remember(t, p)
+			createMarker(t, p)
 			require.NoError(t, p.Process().Kill())
 			require.NoError(t, p.Stop())
-			recall(t, start(t, o))
+			requireMarker(t, start(t, o))
 			require.Error(t, <-slept)
 		})
 	}
@@ -142,7 +142,7 @@ func TestServerEndsWithKilledParent(t *testing.T) {
 		require.NoError(t, p.Kill())
 		next := start(t, Options{Dir: dir, Durable: true})
 		require.True(t, gone(postmaster)())
-		remember(t, next)
+		createMarker(t, next)
 	})
 	t.Run("a temporary directory is removed", func(t *testing.T) {
 		t.Parallel()
@@ -162,12 +162,12 @@ func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
-	remember(t, first)
-	// As if the owner had died, and its watcher too.
+	createMarker(t, first)
+	// The owner of the directory and its watcher seem to be dead.
 	require.NoError(t, syscall.Flock(int(first.dir.lock.Fd()), syscall.LOCK_UN))
 	require.NoError(t, first.dir.lock.Close())
 	first.dir.closed = true
-	recall(t, start(t, o))
+	requireMarker(t, start(t, o))
 	require.Zero(t, first.Process().ExitCode())
 }
 
@@ -175,7 +175,7 @@ func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	p := start(t, o)
-	remember(t, p)
+	createMarker(t, p)
 	require.NoError(t, p.Process().Kill())
 	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -183,7 +183,7 @@ func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
 	require.NoError(t, p.Stop())
 
 	bystander := exec.Command("sleep", "100")
-	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.dir.as}
+	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.dir.runAs}
 	bystander.Dir = "/"
 	require.NoError(t, bystander.Start())
 	defer bystander.Wait()
@@ -192,7 +192,7 @@ func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
 	stale := append([]byte(strconv.Itoa(bystander.Process.Pid)+"\n"), rest...)
 	require.NoError(t, os.WriteFile(pidFile, stale, 0o600))
 
-	recall(t, start(t, o))
+	requireMarker(t, start(t, o))
 	require.False(t, gone(bystander.Process.Pid)(), "the bystander is left alone")
 }
 
@@ -207,7 +207,7 @@ func TestOtherUsersCannotLockTheFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	_, err = LockFile(name, "a Postgres")
-	require.ErrorContains(t, err, "a Postgres is running", "the owner still sees who has it")
+	require.ErrorContains(t, err, "a Postgres is running", "the owner of the file can still read who has locked it")
 }
 
 func TestDirWithUnusableSocketPath(t *testing.T) {
@@ -220,10 +220,10 @@ func TestDirWithUnusableSocketPath(t *testing.T) {
 			t.Parallel()
 			o := Options{Dir: filepath.Join(newDir(t), part)}
 			p := start(t, o)
-			remember(t, p)
+			createMarker(t, p)
 			require.NoError(t, p.Process().Kill())
 			require.NoError(t, p.Stop())
-			recall(t, start(t, o))
+			requireMarker(t, start(t, o))
 		})
 	}
 }
@@ -237,14 +237,14 @@ func TestInaccessibleDirIsReplaced(t *testing.T) {
 	require.NoError(t, os.MkdirAll(closed, 0o700))
 	o := Options{Dir: filepath.Join(closed, "postgres"), Durable: true}
 	p := start(t, o)
-	remember(t, p)
+	createMarker(t, p)
 	require.NoError(t, p.Stop())
 	named, err := os.ReadFile(filepath.Join(o.Dir, "moved-to"))
 	require.NoError(t, err)
 	root := strings.TrimSpace(string(named))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
 	require.DirExists(t, filepath.Join(root, "data"))
-	recall(t, start(t, o))
+	requireMarker(t, start(t, o))
 }
 
 func TestStartErrors(t *testing.T) {
@@ -282,7 +282,7 @@ func TestDatabaseURLNamesTheServer(t *testing.T) {
 			require.NoError(t, external.admin(t.Context(), `CREATE DATABASE "it's"`))
 			require.Equal(t, "it's", newConn(t, external.URL("it's")).Config().Database)
 			require.NoError(t, external.Stop())
-			require.NoError(t, external.admin(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "it is left running")
+			require.NoError(t, external.admin(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "the server is still running")
 		})
 	}
 }
@@ -310,8 +310,8 @@ func TestPostgresBinNamesTheServerPrograms(t *testing.T) {
 	require.ErrorContains(t, err, "has PostgreSQL 13: 14 or later is needed")
 }
 
-// testdata/postgres.txz holds bin/postgres, bin/initdb and bin/pg_ctl, shell
-// scripts of which the first prints a version.
+// testdata/postgres.txz contains bin/postgres, bin/initdb and bin/pg_ctl. They are shell scripts; bin/postgres prints a
+// version.
 func TestServerIsDownloadedOnce(t *testing.T) {
 	t.Parallel()
 	txz, err := os.ReadFile("testdata/postgres.txz")

@@ -16,9 +16,10 @@ import (
 )
 
 // guard starts a watcher and then executes "$@". The watcher reads the pipe on fd 4: a
-// line means that the owner has waited for the process, the end of the pipe without a
-// line that the owner is dead. The watcher starts before the exec, so the process is
-// always watched, and is not its child. It closes the listener that may be on fd 3.
+// line means that the process has ended and its parent has waited for it; the end of the
+// pipe without a line means that the parent is dead. The watcher starts before the exec,
+// so the process is watched at all times. The watcher is not a child of the process. It
+// closes the listener that may be on fd 3.
 const guard = `pid=$$ sig=$1 sweep=$2
 shift 2
 ( (
@@ -63,12 +64,12 @@ type Command struct {
 // Process is a child in a process group of its own, so that Ctrl-C in the terminal does
 // not interrupt it. All methods may be called at any time and from any goroutine.
 type Process struct {
-	cmd    *exec.Cmd
-	life   *os.File
-	output output
-	log    string // the file that the child writes to, in place of output
-	begun  int64  // its size before
-	done   chan struct{}
+	cmd      *exec.Cmd
+	life     *os.File // the watcher's pipe
+	output   output
+	log      string // the file that the child writes to, in place of output; "" = none
+	logStart int64  // the size of that file before the child started
+	done     chan struct{}
 }
 
 // Start starts c. The child never outlives this process for long.
@@ -92,7 +93,7 @@ func Start(c Command) (*Process, error) {
 	if c.Log != nil {
 		p.cmd.Stdout, p.cmd.Stderr, p.log = c.Log, c.Log, c.Log.Name()
 		if state, err := c.Log.Stat(); err == nil {
-			p.begun = state.Size()
+			p.logStart = state.Size()
 		}
 	}
 	p.cmd.ExtraFiles = []*os.File{c.Listener, read}
@@ -117,7 +118,7 @@ func (p *Process) wait() {
 // Pid is the process id of the child itself.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Exited is closed once the child has ended and its output is complete.
+// Exited returns a channel that is closed when the child has ended and its output is complete.
 func (p *Process) Exited() <-chan struct{} { return p.done }
 
 // ExitCode waits for the end of the child and returns its exit code, or -1 if a signal
@@ -140,15 +141,15 @@ func (p *Process) Output() string {
 	if p.log == "" {
 		return p.output.String()
 	}
-	text, err := readEnd(p.log, p.begun)
+	text, err := readEnd(p.log, p.logStart)
 	if err != nil {
 		return err.Error()
 	}
 	return text
 }
 
-// readEnd reads what a file has after a place, at most outputKept bytes: the last ones. A file
-// that is shorter has been emptied since.
+// readEnd returns the content of a file from the offset after on, at most the last outputKept bytes. A
+// file that is shorter than after has been truncated: its content begins at 0.
 func readEnd(name string, after int64) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -238,7 +239,7 @@ func (p *Process) WaitFor(ctx context.Context, text string) error {
 	}
 }
 
-// WaitReady waits until a GET of url is answered with 200. It fails if ctx
+// WaitReady waits until a GET of url returns 200. It fails if ctx
 // ends or the child exits first.
 func (p *Process) WaitReady(ctx context.Context, url string) error {
 	client := &http.Client{Timeout: 2 * time.Second}
@@ -263,7 +264,7 @@ func (p *Process) retry(ctx context.Context, try func() error) error {
 	}
 }
 
-// runToEnd runs a program until it exits and returns its output. It kills the program if ctx ends first.
+// runToEnd runs a program until it exits. It kills the program if ctx ends first.
 func runToEnd(ctx context.Context, c Command) (*Process, error) {
 	p, err := Start(c)
 	if err != nil {
@@ -288,14 +289,14 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s answered %s", url, res.Status)
+		return fmt.Errorf("GET %s returned %s", url, res.Status)
 	}
 	return nil
 }
 
 // Compile builds packages as `make build` does, commit included, so that what is tested
 // and measured is what is released. output is the binary, or the directory of the
-// binaries when it ends with a slash; what is there and up to date is left as it is. A binary
+// binaries if it ends with a slash. A binary that is up to date is not written again. A binary
 // that RunShared has built is copied.
 func Compile(ctx context.Context, output string, pkgs ...string) error {
 	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
@@ -312,7 +313,7 @@ func Compile(ctx context.Context, output string, pkgs ...string) error {
 	return nil
 }
 
-// commit is COMMIT of the Makefile.
+// commit returns the same text as COMMIT in the Makefile.
 func commit(ctx context.Context) string {
 	if set := os.Getenv("COMMIT"); set != "" {
 		return set

@@ -22,7 +22,7 @@ import (
 const parent = "SANDBOX_TEST_PARENT"
 
 func TestMain(m *testing.M) {
-	// What is tested here is the private server, also where others use another.
+	// The tests of this package need a private server.
 	os.Unsetenv("DATABASE_URL")
 	switch os.Getenv(parent) {
 	case "":
@@ -32,13 +32,13 @@ func TestMain(m *testing.M) {
 		if err == nil {
 			err = child.WaitFor(context.Background(), "deaf")
 		}
-		hold(child, err)
+		printChild(child, err)
 	case "postgres":
 		server, err := StartPostgres(context.Background(), Options{Dir: os.Args[1], Durable: true})
-		hold(server.Process(), err)
+		printChild(server.Process(), err)
 	case "temporary":
 		server, err := StartPostgres(context.Background(), Options{})
-		hold(server.Process(), err)
+		printChild(server.Process(), err)
 		fmt.Println(server.dir.root)
 	case "shared":
 		os.Exit(useShared())
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-func hold(child *Process, err error) {
+func printChild(child *Process, err error) {
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -93,20 +93,20 @@ func TestProcess(t *testing.T) {
 		require.Equal(t, 7, p.ExitCode())
 		require.Equal(t, "to stdout for you\nto stderr\n", p.Output())
 	})
-	t.Run("is waited for by what it writes", func(t *testing.T) {
+	t.Run("writes a text that WaitFor waits for", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, "echo one; sleep 0.1; echo two; exec sleep 100")
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "two"))
 		require.ErrorContains(t, p.WaitFor(within(t, 10*time.Millisecond), "three"), `has not written "three"`)
 	})
-	t.Run("that exits is not waited for", func(t *testing.T) {
+	t.Run("that exits ends every wait", func(t *testing.T) {
 		t.Parallel()
 		p := sh(t, "echo last words; exit 3")
 		require.NoError(t, p.WaitFor(t.Context(), "last"))
 		require.ErrorContains(t, p.WaitFor(t.Context(), "more"), "exited with 3")
 		require.ErrorContains(t, p.WaitReady(t.Context(), "http://127.0.0.1:1/"), "exited with 3 before it was ready:\nlast words")
 	})
-	t.Run("is ready when its URL answers 200", func(t *testing.T) {
+	t.Run("is ready when its URL returns 200", func(t *testing.T) {
 		t.Parallel()
 		calls := 0
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -177,7 +177,7 @@ func TestProcess(t *testing.T) {
 		p := sh(t, `[ ! -e /dev/fd/3 ] && [ ! -e /dev/fd/4 ]`)
 		require.Zero(t, p.ExitCode())
 	})
-	t.Run("that cannot start writes why", func(t *testing.T) {
+	t.Run("that cannot start writes the reason", func(t *testing.T) {
 		t.Parallel()
 		p := StartProcess(t, "/no/such/program", nil)
 		require.Equal(t, 127, p.ExitCode())
@@ -202,7 +202,7 @@ func TestEndedChildLeavesNoWatcher(t *testing.T) {
 	t.Parallel()
 	p := StartProcess(t, "/bin/sh", nil, "-c", "exit 0")
 	require.Zero(t, p.ExitCode())
-	// The guard is the last member of the child's process group.
+	// The watcher would be the last member of the child's process group.
 	require.Eventually(t, func() bool {
 		out, err := exec.Command("ps", "-A", "-o", "pgid=,stat=").Output()
 		require.NoError(t, err)
@@ -244,5 +244,5 @@ func TestProcessWritesToItsLog(t *testing.T) {
 	require.NoError(t, log.Truncate(0))
 	_, err = log.WriteString("new\n")
 	require.NoError(t, err)
-	require.Equal(t, "new\n", p.Output(), "of a file that was emptied since")
+	require.Equal(t, "new\n", p.Output(), "the file was truncated")
 }

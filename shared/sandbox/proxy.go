@@ -23,16 +23,16 @@ type Proxy struct {
 	listener net.Listener
 	url      string
 
-	mu      sync.Mutex
-	network string // of the server
-	address string
-	gate    *sync.Cond // signalled when stalled or closed changes
-	conns   map[*proxyConn]struct{}
-	cut     bool
-	stalled bool
-	losses  []loss
-	cancels bool // are lost
-	running sync.WaitGroup
+	mu          sync.Mutex
+	network     string // of the server
+	address     string
+	changed     *sync.Cond // signalled when stalled or cut changes
+	conns       map[*proxyConn]struct{}
+	cut         bool
+	stalled     bool
+	losses      []loss
+	loseCancels bool
+	running     sync.WaitGroup
 }
 
 // loss is one response to lose.
@@ -62,7 +62,7 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{listener: listener, conns: map[*proxyConn]struct{}{}}
-	p.gate = sync.NewCond(&p.mu)
+	p.changed = sync.NewCond(&p.mu)
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	u := url.URL{
 		Scheme: "postgres", User: url.User(config.User), Host: listener.Addr().String(), Path: "/" + config.Database,
@@ -88,7 +88,7 @@ func (p *Proxy) Close() {
 // databaseURL.
 func (p *Proxy) URL() string { return p.url }
 
-// Cut closes all connections, and every new one until Restore. Bytes on their way are
+// Cut closes all connections, and every new one until Restore. Bytes in transit are
 // lost.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -97,7 +97,7 @@ func (p *Proxy) Cut() {
 	for c := range p.conns {
 		c.close()
 	}
-	p.gate.Broadcast()
+	p.changed.Broadcast()
 }
 
 // Restore accepts new connections again.
@@ -123,7 +123,7 @@ func (p *Proxy) SetServer(databaseURL string) error {
 	return nil
 }
 
-// Stall holds all bytes in both directions until Resume. Connections stay open
+// Stall holds back all bytes in both directions until Resume. Connections stay open
 // and new ones are accepted.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
@@ -131,12 +131,12 @@ func (p *Proxy) Stall() {
 	p.stalled = true
 }
 
-// Resume delivers what Stall held and forwards again.
+// Resume delivers the bytes that Stall held back, and forwards again.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stalled = false
-	p.gate.Broadcast()
+	p.changed.Broadcast()
 }
 
 // LoseCancels loses the requests to cancel a statement, which a client sends over a new connection when
@@ -144,19 +144,19 @@ func (p *Proxy) Resume() {
 func (p *Proxy) LoseCancels() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cancels = true
+	p.loseCancels = true
 }
 
 func (p *Proxy) losesCancels() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cancels
+	return p.loseCancels
 }
 
-// LoseResponse loses the response to the next statement whose SQL text satisfies match: it
-// forwards the statement, lets the server finish the whole exchange, a commit included,
-// and closes the connection. Then it closes fired. A prepared statement counts when it
-// is executed.
+// LoseResponse loses the response to the next statement whose SQL text satisfies match. The
+// proxy forwards the statement, waits until the server has executed it and is ready for the
+// next query, closes the connection, and closes fired. A prepared statement is matched when
+// it is executed.
 func (p *Proxy) LoseResponse(match func(statement string) bool) (fired <-chan struct{}) {
 	l := loss{match, make(chan struct{})}
 	p.mu.Lock()
@@ -227,7 +227,7 @@ func (p *Proxy) waitWhileStalled() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.stalled && !p.cut {
-		p.gate.Wait()
+		p.changed.Wait()
 	}
 }
 
@@ -253,14 +253,14 @@ type proxyConn struct {
 	statements, portals map[string]string
 
 	mu      sync.Mutex
-	open    int   // exchanges sent and not yet answered by ReadyForQuery
-	loss    *loss // set once a response is to be lost; nothing is sent to the client then
-	lossEnd int   // how many of open must be answered until the loss is complete; 0 = its end is not sent yet
+	open    int   // exchanges that were sent and are not yet ended by ReadyForQuery
+	loss    *loss // a response that is being lost; until its end nothing is sent to the client
+	lossEnd int   // the number of ReadyForQuery until the loss is complete; 0 = the end of its exchange is not sent yet
 }
 
 func (c *proxyConn) close() {
 	if tcp, ok := c.client.(*net.TCPConn); ok {
-		// A reset, not an orderly end: bytes on their way are lost.
+		// A reset, not an orderly end: bytes in transit are lost.
 		_ = tcp.SetLinger(0)
 	}
 	c.client.Close()
@@ -334,8 +334,9 @@ func (c *proxyConn) fromServer() {
 	}
 }
 
-// forward copies one message after inspect has read its body. Its kind has been read
-// already; the startup message has none, 0. Output is flushed when no more input waits.
+// forward copies one message after inspect has read its body. kind is its first byte, which
+// has been read already; 0 = a startup message, which has no such byte. Output is flushed when
+// no more input waits.
 func (c *proxyConn) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspect func(kind byte, body []byte)) error {
 	header := make([]byte, 4)
 	if _, err := io.ReadFull(in, header); err != nil {

@@ -79,7 +79,7 @@ func TestProxy(t *testing.T) {
 	})
 }
 
-func TestLostAnswerIsCommitted(t *testing.T) {
+func TestLostResponseIsCommitted(t *testing.T) {
 	t.Parallel()
 	insert := func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "INSERT INTO t VALUES ($1)", 1)
@@ -115,20 +115,20 @@ func TestLostAnswerIsCommitted(t *testing.T) {
 			fired := proxy.LoseResponse(Containing(exchange.lose))
 			err = exchange.run(t.Context(), conn)
 			require.Error(t, err)
-			var answered *pgconn.PgError
-			require.False(t, errors.As(err, &answered), "the client received the server's answer: %v", err)
+			var received *pgconn.PgError
+			require.False(t, errors.As(err, &received), "the client received a response of the server: %v", err)
 			<-fired
 
 			var rows int
 			require.NoError(t, direct.QueryRow(t.Context(), "SELECT count(*) FROM t").Scan(&rows))
 			require.Equal(t, 1, rows)
 			_, err = newConn(t, proxy.URL()).Exec(t.Context(), "INSERT INTO t VALUES (2)")
-			require.NoError(t, err, "an answer is lost once")
+			require.NoError(t, err, "only one response is lost")
 		})
 	}
 }
 
-func TestLostAnswerClosesOneConnection(t *testing.T) {
+func TestLostResponseClosesOneConnection(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, NewEmptyDatabase(t))
 	pool, err := pgxpool.New(t.Context(), proxy.URL())

@@ -28,7 +28,7 @@ type serverDir struct {
 	lock      *os.File
 	temporary bool
 	closed    bool
-	as        *syscall.Credential
+	runAs     *syscall.Credential // the user that runs the server; nil = the user of this process
 }
 
 // socketPathLimit is the smallest sun_path among our platforms, less the NUL.
@@ -40,8 +40,8 @@ var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
 
 // openServerDir makes and locks dir; "" makes a temporary directory in parent, or in the
 // system's temporary directory if that is "" too.
-func openServerDir(dir, parent string, as *syscall.Credential) (_ *serverDir, err error) {
-	p := &serverDir{as: as, temporary: dir == ""}
+func openServerDir(dir, parent string, runAs *syscall.Credential) (_ *serverDir, err error) {
+	p := &serverDir{runAs: runAs, temporary: dir == ""}
 	if p.temporary {
 		dir, err = os.MkdirTemp(parent, "so-")
 	} else if dir, err = filepath.Abs(dir); err == nil {
@@ -111,11 +111,11 @@ func (p *serverDir) chooseDirs(dir string) error {
 	return p.makePrivate(p.socket)
 }
 
-// movedTo has the data if Postgres does not run as root and may not enter dir.
+// movedTo contains the data directories that replace one that the user of Postgres may not enter.
 const movedTo = "/var/lib/sendonce"
 
-// moveData finds or makes the directory that is used in place of dir. Its name is only
-// in dir, so after dir is removed the next start is a fresh one.
+// moveData finds or makes the directory that is used in place of dir. Its name is stored only in
+// dir: after dir is removed, the next start begins without data.
 func (p *serverDir) moveData(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		return fmt.Errorf("%s has a database but user %d may not enter it: allow that or move it away", dir, p.uid())
@@ -158,27 +158,27 @@ func (p *serverDir) makePrivate(path string) error {
 }
 
 func (p *serverDir) chown(path string) error {
-	if p.as == nil {
+	if p.runAs == nil {
 		return nil
 	}
-	return os.Lchown(path, int(p.as.Uid), int(p.as.Gid))
+	return os.Lchown(path, int(p.runAs.Uid), int(p.runAs.Gid))
 }
 
 func (p *serverDir) uid() int {
-	if p.as == nil {
+	if p.runAs == nil {
 		return os.Geteuid()
 	}
-	return int(p.as.Uid)
+	return int(p.runAs.Uid)
 }
 
-// canEnter tries it, as permissions are more than mode bits.
+// canEnter tries to enter dir, because mode bits are not the only permissions.
 func (p *serverDir) canEnter(dir string) bool {
-	if p.as == nil {
+	if p.runAs == nil {
 		return true
 	}
 	cd := exec.Command("/bin/sh", "-c", `cd "$1"`, "sh", dir)
 	cd.Dir = "/"
-	cd.SysProcAttr = &syscall.SysProcAttr{Credential: p.as}
+	cd.SysProcAttr = &syscall.SysProcAttr{Credential: p.runAs}
 	return cd.Run() == nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// RunShared hands these to the test packages.
+// The environment variables that RunShared passes to the test packages.
 const (
 	postgresVariable = "SANDBOX_POSTGRES" // the connection string of the server that all may use
 	binariesVariable = "SANDBOX_BINARIES" // the directory of the binaries that all may start
@@ -30,11 +30,11 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 		return 1, err
 	}
 	for _, pkg := range pkgs {
-		if err := dateByContent(filepath.Join(bin, binaryName(pkg))); err != nil {
+		if err := setTimeByContent(filepath.Join(bin, binaryName(pkg))); err != nil {
 			return 1, err
 		}
 	}
-	server, err := StartPostgres(ctx, Options{Many: true})
+	server, err := StartPostgres(ctx, Options{ManyConnections: true})
 	if err != nil {
 		return 1, err
 	}
@@ -60,8 +60,8 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	return 0, nil
 }
 
-// makeModel makes the data directory of a server that is not started. To copy it takes
-// 20 ms, initdb a second of a core.
+// makeModel makes the data directory of a server that is not started. Copying it takes
+// 20 ms; initdb takes a second of CPU time.
 func makeModel(ctx context.Context) (*serverDir, error) {
 	p, err := startPrivate(ctx, Options{}, func(ctx context.Context, p *Postgres) error {
 		bin, err := findBinaries(ctx, 0)
@@ -88,8 +88,8 @@ func modelFor(bin binaries) string {
 	return dir
 }
 
-// sharedSetting reads a setting of RunShared. Not with os.Getenv, which would make the name of
-// the server an input of the test, and go test would run again what it has a result of.
+// sharedSetting reads an environment variable of RunShared. It does not use os.Getenv: then the value,
+// which is another in each run, would be an input of the test, and go test could not use cached results.
 func sharedSetting(name string) string {
 	for _, pair := range os.Environ() {
 		if value, found := strings.CutPrefix(pair, name+"="); found {
@@ -99,8 +99,8 @@ func sharedSetting(name string) string {
 	return ""
 }
 
-// SharedEnv returns the settings with which a process that a test starts uses what RunShared made:
-// binaries and a data directory to begin with. It returns none in a package that is tested alone.
+// SharedEnv returns the environment variables with which a process uses the binaries and the data
+// directory of RunShared. It returns none in a package that is tested alone.
 func SharedEnv() (env []string) {
 	for _, name := range []string{binariesVariable, modelVariable} {
 		if value := sharedSetting(name); value != "" {
@@ -120,15 +120,15 @@ func copyShared(output, pkg string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	// One that runs cannot be written to.
+	// A binary that is running cannot be overwritten.
 	if err := os.Remove(output); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, err
 	}
 	return true, os.WriteFile(output, content, 0o755)
 }
 
-// sharedBinary returns the binary of a package that RunShared has built, or "". Looking at
-// it makes it an input of the test: go test runs it again when the binary has changed.
+// sharedBinary returns the binary of a package that RunShared has built, or "". os.Stat
+// makes it an input of the test: go test runs the test again if the binary has changed.
 func sharedBinary(pkg string) string {
 	dir := sharedSetting(binariesVariable)
 	if dir == "" {
@@ -141,10 +141,10 @@ func sharedBinary(pkg string) string {
 	return bin
 }
 
-// dateByContent gives a file a time that depends on nothing but its content. go build sets
-// that of a binary even where it leaves it as it is, and go test takes a file of another
-// time for another file.
-func dateByContent(file string) error {
+// setTimeByContent sets the modification time of a file to one that depends only on its content.
+// go build sets a new time even if the binary is unchanged, and go test treats a file with
+// another time as changed.
+func setTimeByContent(file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func dateByContent(file string) error {
 	return os.Chtimes(file, at, at)
 }
 
-// binaryName is what go build names the binary of a package.
+// binaryName returns the name that go build gives to the binary of a package.
 func binaryName(pkg string) string {
 	if parent, last := path.Split(pkg); len(last) > 1 && last[0] == 'v' && strings.Trim(last[1:], "0123456789") == "" {
 		return path.Base(parent)

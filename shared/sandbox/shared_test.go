@@ -12,7 +12,7 @@ import (
 
 const hello = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
 
-func TestRunSharedHandsOverServerBinariesAndModel(t *testing.T) {
+func TestRunSharedSharesServerBinariesAndModel(t *testing.T) {
 	t.Setenv(parent, "shared")
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -21,7 +21,7 @@ func TestRunSharedHandsOverServerBinariesAndModel(t *testing.T) {
 	require.Equal(t, 7, code)
 }
 
-// useShared is the command of the test: it exits with 7 if it was given all of them.
+// useShared is the command of the test. It returns 7 if the server, the binary and the model can be used.
 func useShared() int {
 	server, err := shared.sharedServer()
 	if err != nil {
@@ -55,7 +55,7 @@ func TestBinaryTimeDependsOnContentOnly(t *testing.T) {
 	for i, content := range []string{"one", "one", "two"} {
 		file := filepath.Join(t.TempDir(), fmt.Sprint(i))
 		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-		require.NoError(t, dateByContent(file))
+		require.NoError(t, setTimeByContent(file))
 		info, err := os.Stat(file)
 		require.NoError(t, err)
 		times[content+info.ModTime().String()] = true

@@ -49,7 +49,7 @@ func (p *Pair) start(ctx context.Context, start func(context.Context, *Postgres)
 // follow makes the server a standby of the primary and starts it.
 func (p *Postgres) follow(ctx context.Context, bin binaries, primary *Postgres) error {
 	backup, err := runToEnd(ctx, Command{
-		Path: filepath.Join(bin.dir, "pg_basebackup"), Env: serverEnv(), Dir: p.dir.root, user: p.dir.as,
+		Path: filepath.Join(bin.dir, "pg_basebackup"), Env: serverEnv(), Dir: p.dir.root, user: p.dir.runAs,
 		Args: []string{"-D", p.dir.data(), "-d", primary.URL("postgres"), "--write-recovery-conf", "--checkpoint=fast", "--no-sync"},
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPromotedStandbyHasAnsweredCommits(t *testing.T) {
+func TestPromotedStandbyHasAcknowledgedCommits(t *testing.T) {
 	t.Parallel()
 	pair := NewPair(t)
 	conn, err := pgx.Connect(t.Context(), pair.URL("postgres"))

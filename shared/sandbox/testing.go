@@ -78,7 +78,7 @@ var shared fixtures
 //
 //	func TestMain(m *testing.M) { sandbox.Main(m) }
 //
-// Before that it calls each of end.
+// Before it removes them, it calls the functions end.
 func Main(m *testing.M, end ...func()) {
 	code := m.Run()
 	for _, e := range end {

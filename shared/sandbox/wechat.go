@@ -88,7 +88,7 @@ type WeChatSend struct {
 	Lang       string          `json:"lang,omitempty"`
 
 	Delivered bool   `json:"delivered"` // to the user
-	Errcode   int    `json:"errcode"`   // of a refusal; 0 = delivered, or a fault replaced the answer
+	Errcode   int    `json:"errcode"`   // of a refusal; 0 = delivered, or a fault replaced the response
 	Fault     string `json:"fault"`     // the injected fault, "" = none
 }
 
@@ -101,7 +101,7 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("start a fake wechat: %w", err)
+		return nil, fmt.Errorf("start a fake WeChat: %w", err)
 	}
 	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), cleared: make(chan struct{}),
 		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
@@ -240,15 +240,15 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 
 	w.serveWithFault(rw, f, func(execute bool) any {
 		w.mu.Lock()
-		answer := wechatRefusal{f.Errcode, "injected fault"}
+		response := wechatResult{f.Errcode, "injected fault"}
 		if execute {
-			answer = w.process(s, token, err)
+			response = w.process(s, token, err)
 		}
-		s.Errcode, s.Delivered, s.Fault = answer.code, execute && answer.code == 0, f.String()
+		s.Errcode, s.Delivered, s.Fault = response.code, execute && response.code == 0, f.String()
 		line := *s
 		w.mu.Unlock()
 		w.logf("%s", line)
-		return answer
+		return response
 	})
 }
 
@@ -268,7 +268,7 @@ func (s WeChatSend) String() string {
 }
 
 // process returns WeChat's response to a request to send, and uses up one consent. The caller holds w.mu.
-func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRefusal {
+func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, problem := badKeyword(s.Data)
 	permission := wechatGrant{s.OpenID, s.TemplateID}
@@ -277,23 +277,23 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRef
 	}
 	switch {
 	case !w.withinDay():
-		return wechatRefusal{45009, "reach max api daily quota limit"}
+		return wechatResult{45009, "reach max api daily quota limit"}
 	case malformed != nil:
-		return wechatRefusal{47001, "data format error"}
+		return wechatResult{47001, "data format error"}
 	case !exists(w.o.OpenIDs, s.OpenID):
-		return wechatRefusal{40003, "invalid openid"}
+		return wechatResult{40003, "invalid openid"}
 	case !exists(w.o.Templates, s.TemplateID):
-		return wechatRefusal{40037, "invalid template_id"}
+		return wechatResult{40037, "invalid template_id"}
 	case page != "" && !exists(w.o.Pages, page):
-		return wechatRefusal{41030, "invalid page"}
+		return wechatResult{41030, "invalid page"}
 	case problem != "":
-		return wechatRefusal{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, problem)}
+		return wechatResult{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, problem)}
 	case w.o.OneTime && w.grants[permission] == 0:
-		return wechatRefusal{43101, "user refuse to accept the msg"}
+		return wechatResult{43101, "user refuse to accept the msg"}
 	case w.o.OneTime:
 		w.grants[permission]--
 	}
-	return wechatRefusal{0, "ok"}
+	return wechatResult{0, "ok"}
 }
 
 // withinDay counts a call, and reports whether the limit of this day in Asia/Shanghai allows it.
@@ -332,14 +332,14 @@ func badKeyword(raw json.RawMessage) (name, problem string) {
 	return "", ""
 }
 
-// wechatRefusal is a response with an errcode; 0 is success.
-type wechatRefusal struct {
+// wechatResult is a response with an errcode; code 0 is success.
+type wechatResult struct {
 	code    int
 	message string
 }
 
 // MarshalJSON adds the id of a request, as WeChat does.
-func (r wechatRefusal) MarshalJSON() ([]byte, error) {
+func (r wechatResult) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"errcode": r.code, "errmsg": r.message + " rid: " + strings.ToLower(rand.Text()[:16])})
 }
 

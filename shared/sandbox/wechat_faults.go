@@ -96,7 +96,7 @@ func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process f
 		rw.WriteHeader(cmp.Or(f.Status, http.StatusOK))
 		_, _ = io.WriteString(rw, f.Body)
 	case f.Errcode != 0:
-		writeWeChatResponse(rw, wechatRefusal{f.Errcode, "injected fault"})
+		writeWeChatResponse(rw, wechatResult{f.Errcode, "injected fault"})
 	default:
 		writeWeChatResponse(rw, response)
 	}
@@ -140,11 +140,11 @@ func (f wechatFault) String() string {
 	}
 	switch {
 	case f.Drop:
-		parts = append(parts, "not answered")
+		parts = append(parts, "no response")
 	case f.Status != 0 || f.Body != "":
-		parts = append(parts, fmt.Sprintf("answered %d %q", cmp.Or(f.Status, http.StatusOK), f.Body))
+		parts = append(parts, fmt.Sprintf("responded %d %q", cmp.Or(f.Status, http.StatusOK), f.Body))
 	case f.Errcode != 0:
-		parts = append(parts, fmt.Sprintf("answered errcode %d", f.Errcode))
+		parts = append(parts, fmt.Sprintf("responded errcode %d", f.Errcode))
 	}
 	return strings.Join(parts, ", ")
 }

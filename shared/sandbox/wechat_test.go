@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wechatResponse is what a call got; status 0 = nothing.
+// wechatResponse is the response to a call; status 0 = none.
 type wechatResponse struct {
 	status  int
 	Errcode int
@@ -62,9 +62,9 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	var log bytes.Buffer
 	w := NewWeChat(t, WeChatOptions{Log: func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }})
 	before := time.Now()
-	answer := w.sendWith(t, w.tokenFor(t, false).Token, tea)
-	require.Zero(t, answer.Errcode)
-	require.Regexp(t, "^ok rid: [a-z0-9]{16}$", answer.Errmsg)
+	response := w.sendWith(t, w.tokenFor(t, false).Token, tea)
+	require.Zero(t, response.Errcode)
+	require.Regexp(t, "^ok rid: [a-z0-9]{16}$", response.Errmsg)
 
 	sends := w.Sends()
 	require.Len(t, sends, 1)

@@ -44,13 +44,13 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		case !execute:
 			return nil
 		case err != nil:
-			return wechatRefusal{47001, "data format error"}
+			return wechatResult{47001, "data format error"}
 		case body.GrantType != "client_credential":
-			return wechatRefusal{40002, "invalid grant_type"}
+			return wechatResult{40002, "invalid grant_type"}
 		case body.AppID != w.o.AppID:
-			return wechatRefusal{40013, "invalid appid"}
+			return wechatResult{40013, "invalid appid"}
 		case body.Secret != w.o.Secret:
-			return wechatRefusal{40125, "invalid appsecret"}
+			return wechatResult{40125, "invalid appsecret"}
 		}
 		// Only calls with the right secret are logged.
 		w.logf("issued a token %s", f)
@@ -74,25 +74,25 @@ func (w *WeChat) currentToken(force bool) any {
 }
 
 // checkKnown refuses a text that was never issued as an access token.
-func (w *WeChat) checkKnown(value string) wechatRefusal {
+func (w *WeChat) checkKnown(value string) wechatResult {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case value == "":
-		return wechatRefusal{41001, "access_token missing"}
+		return wechatResult{41001, "access_token missing"}
 	case w.tokens[value] == nil:
-		return wechatRefusal{40014, "invalid access_token"}
+		return wechatResult{40014, "invalid access_token"}
 	}
-	return wechatRefusal{}
+	return wechatResult{}
 }
 
-// checkValid refuses a token that is no longer valid. The caller has locked w.mu.
-func (w *WeChat) checkValid(value string) wechatRefusal {
+// checkValid refuses a token that was replaced or has expired. The caller holds w.mu.
+func (w *WeChat) checkValid(value string) wechatResult {
 	switch t := w.tokens[value]; {
 	case t.replaced:
-		return wechatRefusal{40001, "invalid credential, access_token is invalid or not latest"}
+		return wechatResult{40001, "invalid credential, access_token is invalid or not latest"}
 	case !time.Now().Before(t.until):
-		return wechatRefusal{42001, "access_token expired"}
+		return wechatResult{42001, "access_token expired"}
 	}
-	return wechatRefusal{}
+	return wechatResult{}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AfterFilled is more than the ids of the tasks that FillTasks makes, and less than those of submissions, which
-// begin with the time.
+// AfterFilled is greater than the ids of the tasks that FillTasks makes, and less than those of submitted tasks,
+// which begin with the time.
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
 // fillSQL makes the rows $1 to $2 of finished tasks with keys, as they are left when the logs of their month are dropped.
@@ -26,9 +26,9 @@ with n as (
 insert into submission_keys (key, fingerprint, id)
 select gen_random_uuid(), gen_random_uuid(), id from n`
 
-const fillRows = 250_000 // of one statement
+const fillRows = 250_000 // added by one statement
 
-// FillTasks adds finished tasks to tables without any, and prints how far it is.
+// FillTasks adds finished tasks to tables without any, and prints its progress.
 func FillTasks(ctx context.Context, conn *pgx.Conn, rows int, progress io.Writer) error {
 	for first := 1; first <= rows; first += fillRows {
 		last := min(first+fillRows-1, rows)

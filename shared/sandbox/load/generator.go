@@ -14,8 +14,8 @@ import (
 // ErrNoMore is returned by a call that has nothing left to do.
 var ErrNoMore = errors.New("no more calls")
 
-// Call makes one call. It is made again after an error, so it keeps what it sends
-// (an idempotency key above all) until it gets a response.
+// Call makes one call. The Generator repeats it after an error, so it must keep what it sends,
+// such as an idempotency key, until it gets a response.
 type Call func(ctx context.Context) error
 
 // Generator makes calls from several goroutines at once. All methods may be called
@@ -30,7 +30,7 @@ type Generator struct {
 	kinds map[string]*Outcomes
 }
 
-// Outcomes is what became of the calls of one kind.
+// Outcomes counts the results of the calls of one kind.
 type Outcomes struct {
 	Succeeded int
 	Failures  []error         // in time order
@@ -72,12 +72,12 @@ func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 			if g.ctx.Err() != nil {
 				return
 			}
-			begun := time.Now()
+			started := time.Now()
 			err := call(g.ctx)
 			if errors.Is(err, ErrNoMore) || err != nil && g.ctx.Err() != nil {
 				return
 			}
-			g.enter(kind, time.Since(begun), err)
+			g.record(kind, time.Since(started), err)
 			failed = err != nil
 		}
 	})
@@ -92,7 +92,7 @@ func (g *Generator) isStopped() bool {
 	}
 }
 
-func (g *Generator) enter(kind string, took time.Duration, err error) {
+func (g *Generator) record(kind string, took time.Duration, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o := g.kinds[kind]

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGeneratorRepeatsWhatFailed(t *testing.T) {
+func TestGeneratorRepeatsFailedCalls(t *testing.T) {
 	t.Parallel()
 	g := New(t.Context())
 	var calls atomic.Int64
@@ -58,7 +58,7 @@ func TestGeneratorEndsWithNoMore(t *testing.T) {
 	require.Positive(t, g.Outcomes()["unlimited"].Succeeded)
 }
 
-func TestWaitNamesKindsWithoutProgress(t *testing.T) {
+func TestWaitErrorNamesKindsWithoutProgress(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := New(ctx)

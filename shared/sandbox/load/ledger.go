@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Ledger holds the results of calls and what receivers got. All methods may be
+// Ledger stores the results of calls and the messages that receivers got. All methods may be
 // called from any goroutine. A Check returns its first ten errors, joined.
 type Ledger struct {
 	mu        sync.Mutex
@@ -119,7 +119,7 @@ func (l *Ledger) Messages() (sent, received, repeated int) {
 	return len(l.sent), len(l.received), repeated
 }
 
-// Acknowledged returns how many messages had that acknowledgement.
+// Acknowledged returns the number of messages with this acknowledgement.
 func (l *Ledger) Acknowledged(ack string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
