@@ -39,35 +39,34 @@ func TestContractHasExactlyTheRoutes(t *testing.T) {
 	for pattern, operation := range contract.Read(t).Operations {
 		got[pattern], _ = operation.Node["x-roles"].([]any)
 	}
-	require.Equal(t, want, got, "pattern -> roles; the catalogue is what is expected")
+	require.Equal(t, want, got, "the roles of each route: those of the catalogue, then those of openapi.yaml")
 }
 
-// TestRoutesAllowOnlyTheirRoles calls each route of the catalogue as each
-// kind of caller. Which roles a route has is said in openapi.yaml, which
-// TestContractHasExactlyTheRoutes compares with the catalogue.
+// TestRoutesAllowOnlyTheirRoles calls each route of the catalogue as each kind of caller.
+// TestContractHasExactlyTheRoutes compares the roles of the catalogue with openapi.yaml.
 func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, h := cluster.NewEnv(t, url)
-	builtIn := cluster.ServeHandler(t, h).Connect(url)
+	admin := cluster.ServeHandler(t, h).Connect(url)
 	patterns, err := fn.Patterns(env, functions.Catalogue()...)
 	require.NoError(t, err)
 
 	roles := map[string]fn.Role{"a-submitter": fn.Submitter, "a-sender": fn.Sender, "a-receiver": fn.Receiver, "a-trigger": fn.Trigger, "an-admin": fn.Admin}
 	callers := map[string]*cluster.Client{}
 	for name, role := range roles {
-		callers[name] = builtIn.NewCaller(name, string(role))
+		callers[name] = admin.NewCaller(name, string(role))
 	}
-	roles["without-a-role"] = "" // as after a direct change of its row
-	callers["without-a-role"] = builtIn.NewCaller("without-a-role", "sender")
-	builtIn.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
-	revoked := builtIn.NewCaller("revoked", "admin")
-	require.Equal(t, 200, builtIn.Post("/api/v1/admin/callers/"+builtIn.QueryText(`select id::text from callers where name = 'revoked'`)+"/revoke", "").Status)
+	roles["without-a-role"] = "" // as if its row had been changed directly
+	callers["without-a-role"] = admin.NewCaller("without-a-role", "sender")
+	admin.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
+	revoked := admin.NewCaller("revoked", "admin")
+	require.Equal(t, 200, admin.Post("/api/v1/admin/callers/"+admin.QueryText(`select id::text from callers where name = 'revoked'`)+"/revoke", "").Status)
 	strangers := map[string]*cluster.Client{"revoked": revoked}
 	for name, pair := range map[string][2]string{"nobody": {"", ""}, "unknown": {"nobody", "x"}, "a wrong password": {"a-sender", "x"}, "the name of the built-in admin": {"admin", "x"}} {
-		one := *builtIn
-		one.User, one.Password = pair[0], pair[1]
-		strangers[name] = &one
+		stranger := *admin
+		stranger.User, stranger.Password = pair[0], pair[1]
+		strangers[name] = &stranger
 	}
 
 	var attempts sync.WaitGroup
@@ -76,10 +75,10 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 		path = contract.PathValues.Replace(path)
 		body := ""
 		if method != "GET" && method != "DELETE" {
-			body = `{"unknown_field":1}` // which no route accepts, so nothing is done
+			body = `{"unknown_field":1}` // which every route refuses, so nothing is done
 		}
 		for name, caller := range callers {
-			response := caller.Do(method, path+refused(method), body)
+			response := caller.Do(method, path+unknownQuery(method), body)
 			allowed := roles[name] == fn.Admin || slices.Contains(patterns[pattern], roles[name])
 			if allowed {
 				assert.NotContains(t, []int{200, 401, 403, 500}, response.Status, "%s as %s: %s", pattern, name, response.Text)
@@ -88,19 +87,19 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 			}
 		}
 		for name, stranger := range strangers {
-			attempts.Go(func() { // each waits as long as any failure does
+			attempts.Go(func() { // in parallel, because each failed login is delayed
 				response := stranger.Do(method, path, body)
 				assert.Contains(t, []int{401, 429}, response.Status, "%s as %s: %s", pattern, name, response.Text)
 			})
 		}
 	}
 	attempts.Wait()
-	require.Zero(t, builtIn.Count(`select count(*) from tasks`)+builtIn.Count(`select count(*) from messages`), "nothing was done")
+	require.Zero(t, admin.Count(`select count(*) from tasks`)+admin.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// TestCallerOfOneQueueCannotReachOthers calls each operation of the contract,
-// with its examples and the ids of somebody else, as a caller with all roles that is
-// limited to another queue. Nothing of theirs is shown or changed.
+// TestCallerOfOneQueueCannotReachOthers calls each operation of the contract, with its examples
+// and with ids of an owner, as a caller with all roles that is limited to another queue. It
+// requires that no data of the owner is shown or changed.
 func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
@@ -125,11 +124,11 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	require.Less(t, 10, s.Count(`select count(*) from before`))
 	c := contract.Read(t)
 	ids := []string{endpoint, message, claimed, "1"}
-	theirs := regexp.MustCompile(`"(task_id|app_id|claim_id|server_msg_id|queue|from)": ?"[^"]*"`)
+	idField := regexp.MustCompile(`"(task_id|app_id|claim_id|server_msg_id|queue|from)": ?"[^"]*"`)
 	values := map[string]string{"app_id": "their-app", "claim_id": claim, "server_msg_id": message, "queue": "default", "from": "owner"}
 	for pattern, operation := range c.Operations {
 		if operation.Node["x-roles"] == nil || strings.Contains(pattern, "/api/v1/stream/") {
-			continue // the probes; and a stream of nobody's task
+			continue // the probes have no roles, and a stream belongs to no task
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		bodies := []string{""}
@@ -154,8 +153,8 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 				}
 				at := contract.PathValues.Replace(strings.NewReplacer("{task_id}", task, "{id}", id).Replace(path)) + query
 				for _, body := range bodies {
-					body = theirs.ReplaceAllStringFunc(body, func(field string) string {
-						name := theirs.FindStringSubmatch(field)[1]
+					body = idField.ReplaceAllStringFunc(body, func(field string) string {
+						name := idField.FindStringSubmatch(field)[1]
 						return fmt.Sprintf("%q:%q", name, cmp.Or(values[name], task))
 					})
 					response := hostile.Do(method, at, body)
@@ -167,12 +166,12 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 		}
 	}
 	require.Empty(t, s.QueryText(`select coalesce(string_agg(line, E'\n'), '') from (select line from before except (`+strings.Join(tables, " union all ")+`)) changed`))
-	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "its owner goes on")
+	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "the owner can still report")
 }
 
-// refused is a query that no route accepts: it shows that a caller was let in, and
+// unknownQuery returns a query that every route refuses after the check of the roles, so that
 // nothing is done.
-func refused(method string) string {
+func unknownQuery(method string) string {
 	if method == "GET" || method == "DELETE" {
 		return "?unknown_parameter=1"
 	}

@@ -14,19 +14,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// age makes a finished task 100 days old and returns its new id.
+// age makes a finished task 100 days old. It returns the new id of the task, as an id begins with the time.
 func age(s *cluster.Client, id string) string {
-	then := task.NewID()
+	old := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
-	copy(then[:8], floor[:8])
+	copy(old[:8], floor[:8])
 	for _, sql := range []string{
 		`update tasks set id = $2, created_at = created_at - interval '100 days' where id = $1`,
 		`update task_done set id = $2, reported_at = reported_at - interval '99 days' where id = $1`,
 		`update submission_keys set id = $2 where id = $1`,
 	} {
-		s.Exec(sql, id, then)
+		s.Exec(sql, id, old)
 	}
-	return then.String()
+	return old.String()
 }
 
 // finishTask submits a task with a key, reports it and makes it 100 days old.
@@ -100,7 +100,7 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 	require.Equal(t, 200, already.Status)
 	require.Equal(t, true, already.Data("already"))
 	other := s.NewCaller("somebody-else", "submitter")
-	require.Equal(t, 404, other.Get("/api/v1/sms/task/"+sent).Status, "another caller's task does not exist")
+	require.Equal(t, 404, other.Get("/api/v1/sms/task/"+sent).Status, "another caller's task is not found")
 
 	after := s.Get("/api/v1/admin/statistics").Text
 	require.Contains(t, after, counts)
@@ -119,15 +119,15 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	s.ExhaustSends(message.Sent, sent.Data("server_msg_id"))
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"points"}`).Status)
 	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
-	const order = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
+	const record = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
 		"receiver_openid":"openid","message_data":{"thing1":{"value":%q}}}`
-	ordered := s.Post("/api/v1/subscribe/record", fmt.Sprintf(order, "Tea"))
-	require.Equal(t, 200, ordered.Status, ordered.Text)
-	settled := s.Post(fmt.Sprintf("/api/v1/subscribe/%v/status", ordered.Data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, ordered.Data("claim_id")))
-	require.Equal(t, 200, settled.Status, settled.Text)
-	then := age(s, ordered.Data("task_id").(string))
-	s.Exec(`update subscribe_message_sends set task_id = $1`, then)
-	s.Exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, then)
+	recorded := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Tea"))
+	require.Equal(t, 200, recorded.Status, recorded.Text)
+	reported := s.Post(fmt.Sprintf("/api/v1/subscribe/%v/status", recorded.Data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, recorded.Data("claim_id")))
+	require.Equal(t, 200, reported.Status, reported.Text)
+	agedID := age(s, recorded.Data("task_id").(string))
+	s.Exec(`update subscribe_message_sends set task_id = $1`, agedID)
+	s.Exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, agedID)
 
 	code, printed := archive(t, url, "--dry-run")
 	require.Zero(t, code, printed)
@@ -152,10 +152,10 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"late"}`).Status)
 	require.Equal(t, 409, s.Post(path+"/redrive", ``).Status)
 
-	again := s.Post("/api/v1/subscribe/record", fmt.Sprintf(order, "Coffee"))
+	again := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Coffee"))
 	require.Equal(t, 200, again.Status, again.Text)
-	require.Equal(t, []any{ordered.Data("id"), true, true, true}, []any{again.Data("id"), again.Data("skipped"), again.Data("data_differs"), again.Data("archived")})
-	log := s.Get(fmt.Sprintf("/api/v1/subscribe/%v", ordered.Data("id")))
+	require.Equal(t, []any{recorded.Data("id"), true, true, true}, []any{again.Data("id"), again.Data("skipped"), again.Data("data_differs"), again.Data("archived")})
+	log := s.Get(fmt.Sprintf("/api/v1/subscribe/%v", recorded.Data("id")))
 	require.Equal(t, 200, log.Status, log.Text)
 	require.Equal(t, true, log.Data("archived"))
 	require.Len(t, log.Data("sends"), 1)

@@ -30,9 +30,9 @@ const (
 // attacking is what the attacker's process prints when it begins.
 const attacking = "attacking"
 
-// attacker makes one attack. It is another process than the function, and in make attack it
-// has the lowest priority: a real attacker uses another machine, so it must not take the
-// processor time of the function.
+// attacker makes the calls of an attack in a process of its own, which has the lowest priority
+// in make attack: it must not take processor time from the function, because a real attacker
+// uses another machine.
 type attacker struct {
 	url, as   string
 	body      string
@@ -40,8 +40,7 @@ type attacker struct {
 	responses *[600]atomic.Int64 // by status
 }
 
-// attackMain runs the attack of that name and prints how often it got
-// each status.
+// attackMain runs the attack of this name and prints the number of its responses by status.
 func attackMain(name string) error {
 	all := attacks()
 	find := func(name string) attack {
@@ -65,7 +64,7 @@ func attackMain(name string) error {
 		}
 	}
 	fmt.Println(attacking)
-	var errs = make(chan error, attackWidth)
+	errs := make(chan error, attackWidth)
 	var running sync.WaitGroup
 	began := time.Now()
 	for worker := range attackWidth {
@@ -94,8 +93,8 @@ func attackMain(name string) error {
 	}
 }
 
-// call makes a call and counts its response. A connection that the server closes because it
-// refuses the body counts as a response too.
+// call makes a call and counts its response. A call without a response counts as status 0: the
+// server may close the connection when it refuses a body.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.as)
 	if err != nil {
@@ -143,8 +142,8 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 	}
 }
 
-// dialSlowly opens a connection that takes in little at a time.
-func (o *attacker) dialSlowly() (net.Conn, error) {
+// dialSmall opens a connection with a small receive buffer.
+func (o *attacker) dialSmall() (net.Conn, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
 	if err != nil {
 		return nil, err
@@ -152,10 +151,21 @@ func (o *attacker) dialSlowly() (net.Conn, error) {
 	return conn, conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 }
 
+// countResponse reads one response of a connection and counts it.
+func (o *attacker) countResponse(conn net.Conn, req *http.Request) {
+	res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
+	if err != nil {
+		o.responses[0].Add(1)
+		return
+	}
+	_ = res.Body.Close()
+	o.responses[res.StatusCode].Add(1)
+}
+
 // unread returns an attack that requests a page and reads nothing for a second.
 func unread(path string) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
-		conn, err := o.dialSlowly()
+		conn, err := o.dialSmall()
 		if err != nil {
 			return err
 		}
@@ -170,22 +180,16 @@ func unread(path string) func(o *attacker, worker int) error {
 		}
 		time.Sleep(time.Second) // the client does not read
 		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
-		if err != nil {
-			o.responses[0].Add(1)
-			return nil
-		}
-		_ = res.Body.Close()
-		o.responses[res.StatusCode].Add(1)
+		o.countResponse(conn, req)
 		return nil
 	}
 }
 
-// pipelined returns an attack without credentials: a connection with many requests in one write, whose
-// responses are hardly read.
+// pipelined returns an attack without credentials: it sends many requests in one write, and reads only the
+// first response.
 func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
-		conn, err := o.dialSlowly()
+		conn, err := o.dialSmall()
 		if err != nil {
 			return err
 		}
@@ -196,13 +200,7 @@ func pipelined(path string, requests int) func(o *attacker, worker int) error {
 			return nil
 		}
 		time.Sleep(200 * time.Millisecond) // the client does not read
-		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), nil)
-		if err != nil {
-			o.responses[0].Add(1)
-			return nil
-		}
-		_ = res.Body.Close()
-		o.responses[res.StatusCode].Add(1)
+		o.countResponse(conn, nil)
 		return nil
 	}
 }
@@ -227,7 +225,7 @@ func replay(o *attacker, _ int) error {
 	return nil
 }
 
-// largeFrames sends the largest messages over a WebSocket and reads no response meanwhile.
+// largeFrames sends the largest messages over a WebSocket and reads no response.
 func largeFrames(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -301,7 +299,7 @@ func pings(o *attacker, _ int) error {
 		return err
 	}
 	req.SetBasicAuth(o.as, "secret")
-	for name, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} {
+	for name, value := range websocketHeaders {
 		req.Header.Set(name, value)
 	}
 	_ = req.Write(conn)

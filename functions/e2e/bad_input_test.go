@@ -13,18 +13,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A cursor that no page returned gets a page or a 400.
-func TestHugeCursorsAreNoInternalError(t *testing.T) {
+// A call with a cursor that no page has returned must get a page or a 400.
+func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := s.SubmitTo(task.DefaultQueue)
 	message := s.Subscribe(cluster.Booking(1, "")).Data("id")
-	const most = "9223372036854775807"
+	const maxInt64 = "9223372036854775807"
 	cursors := []string{id, "open." + id, "1." + id}
-	for _, n := range []string{"2147483648", "-2147483649", most, "-9223372036854775808", "9223372036854775808"} {
+	for _, n := range []string{"2147483648", "-2147483649", maxInt64, "-9223372036854775808", "9223372036854775808"} {
 		cursors = append(cursors, n, n+"."+n, n+"."+n+"."+n, n+".1.1", "1."+n+".1", "1.1."+n, "1."+n, "."+n+".t", "9007199254740991."+n, "9007199254740991."+n+".t")
 	}
-	c, refusing := contract.Read(t), []string{}
+	c, alwaysRefused := contract.Read(t), []string{}
 	for pattern, operation := range c.Operations {
 		for _, p := range c.Parameters(operation, "query") {
 			if p["name"] != "after" || strings.Contains(pattern, "/stream/") {
@@ -45,10 +45,10 @@ func TestHugeCursorsAreNoInternalError(t *testing.T) {
 				responses[got.Status]++
 			}
 			if responses[200] == 0 {
-				refusing = append(refusing, pattern)
+				alwaysRefused = append(alwaysRefused, pattern)
 			}
 		}
 	}
-	slices.Sort(refusing)
-	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, refusing, "only these read the row of the cursor")
+	slices.Sort(alwaysRefused)
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these read the row of the cursor")
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// internals matches what a submitter must not read about the broker: texts and numbers
-// of NATS and its client, and the names of its streams.
+// internals matches what the errors for a submitter must not contain: texts and numbers of NATS
+// and its client, and the names of streams.
 var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
 	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
 
-// textsNameNoInternals submits while the broker fails, and reads every text that a
-// submitter is shown about it.
-func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
+// testErrorTexts submits while the broker fails, and requires that no text for the submitter
+// contains internals.
+func testErrorTexts(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
 	t.Helper()
 	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
 	shop := w.Admin.NewCaller("shop", "submitter")
-	fine := shop.Post(cluster.MessagesPath, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
-	require.Equal(t, 202, fine.Status, fine.Text)
+	accepted := shop.Post(cluster.MessagesPath, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
+	require.Equal(t, 202, accepted.Status, accepted.Text)
 	fail(w)
 
 	refused := shop.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
@@ -31,15 +31,15 @@ func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas st
 	require.NotRegexp(t, internals, refused.Text)
 	for key, to := range map[string]string{"3": "user:bob", "4": "msg.orders.paid"} {
 		saved := shop.Post(cluster.MessagesPath, `{"client_msg_id":"`+key+`","to":"`+to+`","data":"x"}`)
-		require.Equal(t, 200, saved.Status, "what is saved waits: %s", saved.Text)
-		var shown any
+		require.Equal(t, 200, saved.Status, "a saved message waits for the broker: %s", saved.Text)
+		var lastError any
 		cluster.Eventually(t, func() bool {
-			w.Admin.Tick("relay") // no wake-up passes a broker that is away
-			shown = shop.Get(saved.Header.Get("Location")).Data("last_error")
-			return shown != nil
+			w.Admin.Tick("relay") // without the broker there is no wake-up
+			lastError = shop.Get(saved.Header.Get("Location")).Data("last_error")
+			return lastError != nil
 		})
-		t.Logf("%s: %s", to, shown)
-		require.NotRegexp(t, internals, shown)
+		t.Logf("%s: %s", to, lastError)
+		require.NotRegexp(t, internals, lastError)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	t.Run("stream_full", func(t *testing.T) {
 		t.Parallel()
 		servers := sandbox.NewNATSCluster(t, 1)
-		textsNameNoInternals(t, servers, "1", func(w *cluster.Cluster) {
+		testErrorTexts(t, servers, "1", func(w *cluster.Cluster) {
 			js := w.JetStream()
 			for stream, subject := range map[string]string{"USERS": "inbox.x", "MESSAGES": "msg.x", "ACCEPTED": "acc.0.x"} {
 				_, err := js.Publish(t.Context(), subject, []byte("x"))
@@ -62,10 +62,10 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 			}
 		})
 	})
-	t.Run("broker_away", func(t *testing.T) {
+	t.Run("broker_unavailable", func(t *testing.T) {
 		t.Parallel()
 		servers := sandbox.NewNATSCluster(t, 1)
-		textsNameNoInternals(t, servers, "1", func(*cluster.Cluster) { servers[0].Kill() })
+		testErrorTexts(t, servers, "1", func(*cluster.Cluster) { servers[0].Kill() })
 	})
 }
 
@@ -73,7 +73,7 @@ func TestErrorsForSubmittersWithoutLeader(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
-	textsNameNoInternals(t, servers, "3", func(*cluster.Cluster) {
+	testErrorTexts(t, servers, "3", func(*cluster.Cluster) {
 		servers[1].Kill()
 		servers[2].Kill()
 	})

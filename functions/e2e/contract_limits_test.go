@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
-// A limit is checked by a value on it and one beyond it: the service must complain of the
-// second about something that it does not complain of the first. So the limits and words of
-// openapi.yaml are those of the code, whatever else is wrong with the call.
+// The limits and enums of openapi.yaml must be those of the code. For each limit, the test calls
+// with an allowed value and with one beyond the limit: the second must get an error for the field
+// that the first does not get. Other errors of the calls do not matter.
 func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	t.Parallel()
 	s, c := cluster.Serve(t), contract.Read(t)
@@ -39,27 +39,27 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 		}
 		inBody := func(name string, value any) []string {
 			changed := maps.Clone(body)
-			delete(changed, "app_id") // a claim without it waits for no work
+			delete(changed, "app_id") // without it, a claim is refused and does not wait
 			changed[name] = value
 			text, err := json.Marshal(changed)
 			require.NoError(t, err)
-			return complaints(s, example, example.URL.RawQuery, string(text), name)
+			return fieldErrors(s, example, example.URL.RawQuery, string(text), name)
 		}
 		inQuery := func(name string, value any) []string {
 			query := example.URL.Query()
 			query.Del("app_id")
 			query.Set(name, fmt.Sprint(value))
-			return complaints(s, example, query.Encode(), "", name)
+			return fieldErrors(s, example, query.Encode(), "", name)
 		}
 		check := func(name string, schema contract.Object, call func(string, any) []string) {
 			for _, l := range limits(name, schema) {
-				if refusedThere[pattern+" "+name] {
+				if skippedFields[pattern+" "+name] {
 					continue
 				}
 				checked++
-				complaint := call(name, l.beyond)
+				errorsBeyond := call(name, l.beyond)
 				for _, within := range l.within {
-					assert.NotSubset(t, call(name, within), complaint, "%s: %s: %.60v is refused as %.60v is, or both are accepted", pattern, name, within, l.beyond)
+					assert.NotSubset(t, call(name, within), errorsBeyond, "%s: %s: %.60v is refused like %.60v, or both are accepted", pattern, name, within, l.beyond)
 				}
 			}
 		}
@@ -78,13 +78,13 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	require.Greater(t, checked, 100)
 }
 
-// refusedThere are fields that these examples must not have, or not so long.
-var refusedThere = map[string]bool{
+// skippedFields are fields whose limits the example calls cannot reach.
+var skippedFields = map[string]bool{
 	"POST /api/v1/admin/template/{id}/preview template_content": true, // the template of the path is previewed
 	"POST /api/v1/sms/send content":                             true, // 4000 characters of parameters, 200 of text
 }
 
-// limit is a bound or a list of words: values that it allows, and one that it does not.
+// limit is a bound or an enum: values that it allows, and one that it does not.
 type limit struct {
 	within []any
 	beyond any
@@ -116,8 +116,8 @@ func limits(name string, schema contract.Object) (all []limit) {
 	return all
 }
 
-// complaints returns what a call's response says about one field.
-func complaints(s *cluster.Client, example *http.Request, query, body, name string) (all []string) {
+// fieldErrors returns the errors of a call for one field.
+func fieldErrors(s *cluster.Client, example *http.Request, query, body, name string) (all []string) {
 	s.T.Helper()
 	got := s.Do(example.Method, example.URL.Path+"?"+query, body)
 	fields, _ := got.Body["fields"].([]any)

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s story) messages() {
+func (s checkedClient) messages() {
 	s.T.Helper()
 	paid := `{"client_msg_id":"order-1","exchange_name":"orders","routing_key":"paid","type":"order.paid.v1","data":{"order":[1,null,2.0]},
 		"sent_at":"2023-12-01T18:00:00+08:00","ack":"saved","confirm":true,"max_sends":2,"expected_receipts":2}`
@@ -28,7 +28,7 @@ func (s story) messages() {
 	s.post(200, cluster.MessagesPath, `{"client_msg_id":"to-url","to":"http://127.0.0.1:1/orders","data":0}`)
 	sent := s.post(200, cluster.MessagesPath, `{"client_msg_id":"sent","to":"orders.paid","data":0}`).Data("server_msg_id")
 
-	// Another call saves the same message and does not end.
+	// Another transaction saves the same message and is still open.
 	s.Exec("begin")
 	s.Exec(`insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 		values ($1, $1, $1, 0, 'admin', 'slow', 0, 'a', 'b', '1', true, 5, 1)`, task.ID(message.ID(0, "admin", "slow")))
@@ -87,7 +87,7 @@ func (s story) messages() {
 	s.get(200, cluster.AdminPath+"actions?subject="+fmt.Sprint(sent))
 }
 
-func (s story) conversations() {
+func (s checkedClient) conversations() {
 	s.T.Helper()
 	ann := s.as(s.NewCaller("ann", "submitter"))
 	first := ann.Client.SendText("cid", "hello")
@@ -106,11 +106,11 @@ func (s story) conversations() {
 	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, first))
 }
 
-// accepting gets the responses of a service that accepts messages before it saves them.
-func (s story) accepting() {
+// accepting tests a server with NATS, which accepts messages before it saves them.
+func (s checkedClient) accepting() {
 	s.T.Helper()
 	other, _ := s.Host.ServeWithNATS(s.T)
-	a := story{other, s.witness}
+	a := checkedClient{other, s.witness}
 	accepted := a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
 	require.Equal(s.T, "accepted", accepted.Data("ack"))
 	require.Equal(s.T, "process", accepted.Data("durability"))

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func (s story) pauses() {
+func (s checkedClient) pauses() {
 	s.T.Helper()
 	at := cluster.AdminPath + "queues/bulk"
 	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)

@@ -18,21 +18,23 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// story makes calls as one caller and checks each against the contract.
-type story struct {
+// checkedClient makes calls as one caller and checks each response against the contract.
+type checkedClient struct {
 	*cluster.Client
 	witness *contract.Witness
 }
 
-func (s story) as(caller *cluster.Client) story { return story{caller, s.witness} }
+func (s checkedClient) as(caller *cluster.Client) checkedClient {
+	return checkedClient{caller, s.witness}
+}
 
-// call makes one call and demands its status; header holds names and values in turn.
-func (s story) call(status int, method, path, body string, header ...string) cluster.Reply {
+// call makes one call and requires its status. header has names and values alternately.
+func (s checkedClient) call(status int, method, path, body string, header ...string) cluster.Reply {
 	s.T.Helper()
 	return s.send(s.request(method, path, body, header...), status)
 }
 
-func (s story) request(method, path, body string, header ...string) *http.Request {
+func (s checkedClient) request(method, path, body string, header ...string) *http.Request {
 	s.T.Helper()
 	req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, strings.NewReader(body))
 	require.NoError(s.T, err)
@@ -46,7 +48,7 @@ func (s story) request(method, path, body string, header ...string) *http.Reques
 	return req
 }
 
-func (s story) send(req *http.Request, status int) cluster.Reply {
+func (s checkedClient) send(req *http.Request, status int) cluster.Reply {
 	s.T.Helper()
 	res, err := s.witness.RoundTrip(req)
 	require.NoError(s.T, err)
@@ -60,32 +62,32 @@ func (s story) send(req *http.Request, status int) cluster.Reply {
 	return r
 }
 
-func (s story) get(status int, path string) cluster.Reply {
+func (s checkedClient) get(status int, path string) cluster.Reply {
 	s.T.Helper()
 	return s.call(status, "GET", path, "")
 }
 
-func (s story) post(status int, path, body string, header ...string) cluster.Reply {
+func (s checkedClient) post(status int, path, body string, header ...string) cluster.Reply {
 	s.T.Helper()
 	return s.call(status, "POST", path, body, header...)
 }
 
 // submit submits a task and returns its id.
-func (s story) submit(body string) string {
+func (s checkedClient) submit(body string) string {
 	s.T.Helper()
 	return s.post(200, "/api/v1/sms/send", body).Data("task_id").(string)
 }
 
-// claim claims the one pending task and returns its id. It waits, as an older task that
-// is pending again may be found a little late.
-func (s story) claim() string {
+// claim claims the one pending task and returns its id. It waits, because a claim may find an
+// older task a little later than it became pending again.
+func (s checkedClient) claim() string {
 	s.T.Helper()
 	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).List()
 	require.Len(s.T, tasks, 1)
 	return tasks[0]["task_id"].(string)
 }
 
-func (s story) runAll() {
+func (s checkedClient) runAll() {
 	s.templates()
 	s.defaults()
 	s.submitting()
@@ -105,12 +107,12 @@ func (s story) runAll() {
 	s.refusals()
 }
 
-// The story calls every operation and gets every response that the contract lists for it,
+// runAll must call every operation and get every response that the contract lists for it,
 // except failures of the service itself and responses that need a flood of calls.
-func TestContractListsExactlyTheResponsesGiven(t *testing.T) {
+func TestContractListsExactlyTheResponses(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := story{h.Serve(t), contract.NewWitness(t)}
+		s := checkedClient{h.Serve(t), contract.NewWitness(t)}
 		s.runAll()
 
 		c := s.witness.Contract
@@ -122,17 +124,17 @@ func TestContractListsExactlyTheResponsesGiven(t *testing.T) {
 				response, _ := c.Child(operation, "responses", status)
 				for _, code := range c.ErrorCodes(response) {
 					listed := strings.TrimSpace(pattern + " " + status + " " + code)
-					require.True(t, s.witness.Seen[listed], "never given: %s", listed)
+					require.True(t, s.witness.Seen[listed], "no call got the listed response %s", listed)
 				}
 			}
 		}
 	})
 }
 
-func (s story) templates() {
+func (s checkedClient) templates() {
 	s.T.Helper()
-	made := s.post(200, cluster.AdminPath+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
-	at := fmt.Sprintf("%stemplate/%v", cluster.AdminPath, made.Data("id"))
+	created := s.post(200, cluster.AdminPath+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
+	at := fmt.Sprintf("%stemplate/%v", cluster.AdminPath, created.Data("id"))
 	s.post(200, cluster.AdminPath+"template", `{"template_name":"第二","template_content":"{a}"}`)
 	require.Equal(s.T, "1", s.get(200, cluster.AdminPath+"template?limit=1&active=true").Data("next_after"))
 	s.get(200, cluster.AdminPath+"template?after=1")
@@ -155,10 +157,10 @@ func (s story) templates() {
 	s.post(404, cluster.AdminPath+"template/99/preview", `{"content":"a=b"}`)
 }
 
-func (s story) defaults() {
+func (s checkedClient) defaults() {
 	s.T.Helper()
-	made := s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
-	at := fmt.Sprintf("%sdefault-sms/%v", cluster.AdminPath, made.Data("id"))
+	created := s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
+	at := fmt.Sprintf("%sdefault-sms/%v", cluster.AdminPath, created.Data("id"))
 	s.post(409, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"x"}`)
 	s.post(400, cluster.AdminPath+"default-sms", `{"phone_number":"x"}`)
 	s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
@@ -181,7 +183,7 @@ func (s story) defaults() {
 	s.post(200, "/api/v1/sms/task/"+first+"/cancel", "")
 }
 
-func (s story) submitting() {
+func (s checkedClient) submitting() {
 	s.T.Helper()
 	const send = "/api/v1/sms/send"
 	keyed := `{"phone_number":"13800138000","content":"code=123456&name=张三&x=1","use_template":true,"source":"system_a"}`
@@ -204,7 +206,7 @@ func (s story) submitting() {
 	s.get(200, "/api/v1/sms/task/"+full)
 	s.post(200, "/api/v1/sms/task/"+full+"/cancel", "")
 
-	// Another call holds the key.
+	// Another transaction has saved the key and is still open.
 	s.Exec("begin")
 	s.Exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
 	s.post(409, send, `{"phone_number":"13800138000","content":"x"}`, "Idempotency-Key", "order-3")
@@ -217,7 +219,7 @@ func (s story) submitting() {
 	s.post(400, send+"/batch", `{"items":[{}]}`, "Idempotency-Key", "order-1")
 }
 
-func (s story) sending() {
+func (s checkedClient) sending() {
 	s.T.Helper()
 	const pending, report = "/api/v1/sms/tasks/pending", "/api/v1/sms/report"
 	s.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"one"},{"phone_number":"13800138000","content":"two"}]}`)
@@ -252,7 +254,7 @@ func (s story) sending() {
 	s.get(200, "/api/v1/sms/task/"+other)
 }
 
-func (s story) repair() {
+func (s checkedClient) repair() {
 	s.T.Helper()
 	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
 	require.Equal(s.T, held, s.claim())
@@ -290,13 +292,13 @@ func (s story) repair() {
 	s.post(400, cluster.AdminPath+"bulk/preview", `{"action":"retry","filter":{"state":"held"}}`)
 	s.post(409, cluster.AdminPath+"bulk", `{"action":"retry","filter":{"state":"failed"},"expected":0,"reason":"x"}`)
 	s.post(400, cluster.AdminPath+"bulk", `{"action":"retry","filter":{"state":"failed"}}`)
-	began := s.post(200, cluster.AdminPath+"bulk", fmt.Sprintf(`{"action":"retry","filter":{"state":"failed"},"expected":%v,"reason":"the gateway was down"}`, preview.Data("matched")))
+	bulk := s.post(200, cluster.AdminPath+"bulk", fmt.Sprintf(`{"action":"retry","filter":{"state":"failed"},"expected":%v,"reason":"the gateway was down"}`, preview.Data("matched")))
 	s.get(200, cluster.AdminPath+"bulk?limit=1")
 	s.get(400, cluster.AdminPath+"bulk?limit=0")
-	s.get(200, fmt.Sprintf("%sbulk/%v", cluster.AdminPath, began.Data("id")))
-	s.get(400, fmt.Sprintf("%sbulk/%v?x=1", cluster.AdminPath, began.Data("id")))
-	s.post(200, fmt.Sprintf("%sbulk/%v/stop", cluster.AdminPath, began.Data("id")), `{"reason":"it was the wrong queue"}`)
-	s.post(400, fmt.Sprintf("%sbulk/%v/stop", cluster.AdminPath, began.Data("id")), `{"reason":1}`)
+	s.get(200, fmt.Sprintf("%sbulk/%v", cluster.AdminPath, bulk.Data("id")))
+	s.get(400, fmt.Sprintf("%sbulk/%v?x=1", cluster.AdminPath, bulk.Data("id")))
+	s.post(200, fmt.Sprintf("%sbulk/%v/stop", cluster.AdminPath, bulk.Data("id")), `{"reason":"it was the wrong queue"}`)
+	s.post(400, fmt.Sprintf("%sbulk/%v/stop", cluster.AdminPath, bulk.Data("id")), `{"reason":1}`)
 	s.get(404, cluster.AdminPath+"bulk"+cluster.UnknownIDPath)
 	s.post(404, cluster.AdminPath+"bulk"+cluster.UnknownIDPath+"/stop", "")
 	s.get(200, cluster.AdminPath+"overview")
@@ -308,7 +310,7 @@ func (s story) repair() {
 	s.get(200, cluster.AdminPath+"actions?after=1000000&subject="+failed)
 }
 
-func (s story) callersAndBlockedWords() {
+func (s checkedClient) callersAndBlockedWords() {
 	s.T.Helper()
 	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
@@ -319,21 +321,21 @@ func (s story) callersAndBlockedWords() {
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.call(404, "DELETE", cluster.AdminPath+"blocked-words/99", "")
 
-	made := s.post(200, cluster.AdminPath+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
+	created := s.post(200, cluster.AdminPath+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
 	s.post(409, cluster.AdminPath+"callers", `{"name":"system_a","roles":["sender"]}`)
 	s.post(400, cluster.AdminPath+"callers", `{"name":"ä","roles":[]}`)
-	bound := *s.Client
-	bound.User, bound.Password = "system_a", made.Data("token").(string)
-	theirs := s.as(&bound)
-	theirs.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-	theirs.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
-	at := fmt.Sprintf("%scallers/%v", cluster.AdminPath, made.Data("id"))
+	limited := *s.Client
+	limited.User, limited.Password = "system_a", created.Data("token").(string)
+	systemA := s.as(&limited)
+	systemA.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+	systemA.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
+	at := fmt.Sprintf("%scallers/%v", cluster.AdminPath, created.Data("id"))
 	s.get(200, cluster.AdminPath+"callers?limit=1")
 	s.get(200, cluster.AdminPath+"callers/names?ids=0,1")
 	s.get(400, cluster.AdminPath+"callers/names?ids=x")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"queues":[]}`)
-	theirs.post(403, "/api/v1/subscribe/send", cluster.Booking(1, ""))
+	systemA.post(403, "/api/v1/subscribe/send", cluster.Booking(1, ""))
 	s.call(400, "PUT", at, `{}`)
 	s.post(200, at+"/rotate", "")
 	s.post(200, at+"/revoke", "")
@@ -346,7 +348,7 @@ func (s story) callersAndBlockedWords() {
 	s.post(404, none+"/revoke", "")
 }
 
-func (s story) eventsAndHealth() {
+func (s checkedClient) eventsAndHealth() {
 	s.T.Helper()
 	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -368,15 +370,15 @@ func (s story) eventsAndHealth() {
 }
 
 // refusals makes the calls that every operation refuses in the same way.
-func (s story) refusals() {
+func (s checkedClient) refusals() {
 	s.T.Helper()
-	others := map[any]story{}
+	others := map[any]checkedClient{}
 	for _, role := range []string{"receiver", "submitter", "sender"} {
 		others[role] = s.as(s.NewCaller("only-"+role, role))
 	}
 	stranger := *s.Client
 	stranger.Password = "guess"
-	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
+	ignoreQuery := []string{"sweep", "relay", "deliver"}
 	var strangers sync.WaitGroup
 	defer strangers.Wait()
 	for pattern, operation := range s.witness.Contract.Operations {
@@ -385,7 +387,7 @@ func (s story) refusals() {
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{task_id}", cluster.UnknownIDPath[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
-		strangers.Go(func() { // each waits as long as any failed login does
+		strangers.Go(func() { // in parallel, because each failed login is delayed
 			res, err := s.witness.RoundTrip(s.as(&stranger).request(method, path, ""))
 			if assert.NoError(s.T, err) {
 				assert.Equal(s.T, 401, res.StatusCode, pattern)
@@ -397,7 +399,7 @@ func (s story) refusals() {
 			}
 		}
 		s.call(415, method, path, "x", "Content-Type", "text/plain")
-		if !slices.Contains(undecoded, operation.Node["operationId"].(string)) {
+		if !slices.Contains(ignoreQuery, operation.Node["operationId"].(string)) {
 			s.call(400, method, path+"?surprise=1", "")
 		}
 		req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, strings.NewReader("not sent"))
@@ -412,12 +414,12 @@ func (s story) refusals() {
 func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewWitness(t)}
-		// They return a result for each item, judge a text that lacks a parameter, need one of two parameters, or need no database.
-		others := map[string]int{"callerNames": 400, "sendBatch": 200, "reportBatch": 200, "previewText": 200, "streamToken": 200, "healthz": 200, "metrics": 200, "exporterMetrics": 200, "save": 204, "wechat": 204}
+		s := checkedClient{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewWitness(t)}
+		// These return a result for each item, are called without a required parameter, or need no database.
+		exceptions := map[string]int{"callerNames": 400, "sendBatch": 200, "reportBatch": 200, "previewText": 200, "streamToken": 200, "healthz": 200, "metrics": 200, "exporterMetrics": 200, "save": 204, "wechat": 204}
 		for pattern, operation := range s.witness.Contract.Operations {
-			want, other := others[operation.Node["operationId"].(string)]
-			if !other {
+			want, found := exceptions[operation.Node["operationId"].(string)]
+			if !found {
 				want = 503
 			}
 			req := s.witness.Contract.ExampleCall(t, s.URL, pattern)
@@ -429,7 +431,7 @@ func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 
 func TestContractCoversInternalErrors(t *testing.T) {
 	t.Parallel()
-	s := story{cluster.Serve(t), contract.NewWitness(t)}
+	s := checkedClient{cluster.Serve(t), contract.NewWitness(t)}
 	s.Exec("alter table callers rename column name to another")
 	require.Equal(t, "internal", s.get(500, cluster.AdminPath+"callers").Body["error"])
 }

@@ -16,13 +16,13 @@ import (
 )
 
 // streams tests the streams on another server, one with NATS.
-func (s story) streams() {
+func (s checkedClient) streams() {
 	s.T.Helper()
 	server, nc := s.Host.ServeWithNATS(s.T)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(s.T, err)
 	s.T.Cleanup(broker.Close)
-	chat := story{server, s.witness}
+	chat := checkedClient{server, s.witness}
 	ann := chat.as(chat.NewCaller("ann", "submitter"))
 	ann.post(200, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:ann","data":{"text":"你好"}}`)
 	chat.post(204, "/events/relay", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -52,15 +52,17 @@ func (s story) streams() {
 	ann.get(403, cluster.StreamsPath+"bob")
 }
 
+var websocketHeaders = map[string]string{
+	"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
 // upgrade opens a WebSocket, reads its first frame and closes it.
-func (s story) upgrade(path string) {
+func (s checkedClient) upgrade(path string) {
 	s.T.Helper()
 	req, err := http.NewRequestWithContext(s.T.Context(), http.MethodGet, s.URL+path, nil)
 	require.NoError(s.T, err)
 	req.SetBasicAuth(s.User, s.Password)
-	for name, value := range map[string]string{
-		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-	} {
+	for name, value := range websocketHeaders {
 		req.Header.Set(name, value)
 	}
 	res, err := http.DefaultClient.Do(req)
@@ -78,7 +80,7 @@ func (s story) upgrade(path string) {
 }
 
 // readStream reads n events of a stream.
-func (s story) readStream(path string, n int, header ...string) []cluster.StreamEvent {
+func (s checkedClient) readStream(path string, n int, header ...string) []cluster.StreamEvent {
 	s.T.Helper()
 	e := cluster.OpenStream(s.Client, path, header...)
 	events := make([]cluster.StreamEvent, n)

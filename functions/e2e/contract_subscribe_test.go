@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s story) subscribeMessages() {
+func (s checkedClient) subscribeMessages() {
 	s.T.Helper()
 	send := cluster.SubscribePath + "send"
 	all := cluster.Booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
@@ -28,7 +28,7 @@ func (s story) subscribeMessages() {
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.get(200, "/api/v1/sms/task/"+first.Data("task_id").(string))
 
-	// Another call orders the same message and does not end.
+	// Another transaction submits the same message and is still open.
 	s.Exec("begin")
 	s.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id)
 		values ('t', 'BOOKING_CONFIRM', 'course_booking', 2, 9007199254740993, 'o', '{}', 0, $1)`, task.NewID())
@@ -70,8 +70,8 @@ func (s story) subscribeMessages() {
 	s.recordedMessages()
 }
 
-// pages goes through the lists that end at a number of bytes too.
-func (s story) pages(at string) {
+// pages reads two pages of each list whose pages are limited in bytes, too.
+func (s checkedClient) pages(at string) {
 	s.T.Helper()
 	id := path.Base(at)
 	s.Exec(`update subscribe_message_logs set send_status = 2 where id = $1`, id)
@@ -98,7 +98,7 @@ func (s story) pages(at string) {
 	s.get(400, cluster.AdminPath+"tasks/"+newest.(string)+"?after=1.2")
 }
 
-func (s story) recordedMessages() {
+func (s checkedClient) recordedMessages() {
 	s.T.Helper()
 	recorded := s.post(200, cluster.SubscribePath+"record", cluster.Recording(3, `"lease_seconds":60`))
 	require.Equal(s.T, true, s.post(200, cluster.SubscribePath+"record", cluster.Recording(3, "")).Data("skipped"))

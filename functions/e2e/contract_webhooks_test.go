@@ -15,11 +15,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s story) webhooks() {
+func (s checkedClient) webhooks() {
 	s.T.Helper()
 	shop, bank := s.as(s.NewCaller("hooks", "submitter")), s.as(s.NewCaller("bank", "submitter"))
-	made := shop.post(200, cluster.EndpointsPath, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
-	id := made.Data("id").(string)
+	endpoint := shop.post(200, cluster.EndpointsPath, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
+	id := endpoint.Data("id").(string)
 	at := cluster.EndpointsPath + "/" + id
 	shop.post(400, cluster.EndpointsPath, `{"url":"ftp://shop.test/","events":["task.lost"]}`)
 	for range 19 {
@@ -29,8 +29,8 @@ func (s story) webhooks() {
 	after := shop.get(200, cluster.EndpointsPath+"?limit=1").Data("next_after")
 	require.Equal(s.T, id, after)
 	require.Len(s.T, shop.get(200, fmt.Sprintf("%s?after=%v", cluster.EndpointsPath, after)).Data("items"), 19)
-	s.get(200, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, made.Data("caller_id")))
-	bank.get(403, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, made.Data("caller_id")))
+	s.get(200, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, endpoint.Data("caller_id")))
+	bank.get(403, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, endpoint.Data("caller_id")))
 	shop.get(200, at)
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
@@ -57,7 +57,7 @@ func (s story) webhooks() {
 	cluster.InsertAttempts(s.Client, delivery)
 	cluster.InsertDelivery(s.Client, id, task.NewID())
 	shop.get(200, cluster.DeliveriesPath+"?limit=1")
-	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", cluster.DeliveriesPath, id, cluster.UnknownIDPath[1:], made.Data("caller_id")))
+	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", cluster.DeliveriesPath, id, cluster.UnknownIDPath[1:], endpoint.Data("caller_id")))
 	shop.get(400, cluster.DeliveriesPath+"?state=lost")
 	bank.get(403, cluster.DeliveriesPath+"?caller_id=0")
 	shop.get(200, cluster.DeliveriesPath+"/"+delivery)
@@ -72,31 +72,31 @@ func (s story) webhooks() {
 	shop.post(409, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
 	s.get(200, cluster.AdminPath+"actions?subject=webhook/"+id)
 
-	closed := bank.post(200, cluster.EndpointsPath, `{"url":"https://bank.test/events"}`)
-	s.post(200, fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, closed.Data("caller_id")), "")
+	revoked := bank.post(200, cluster.EndpointsPath, `{"url":"https://bank.test/events"}`)
+	s.post(200, fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, revoked.Data("caller_id")), "")
 	for _, action := range []string{"enable", "test"} {
-		s.post(409, fmt.Sprintf("%s/%v/%s", cluster.EndpointsPath, closed.Data("id"), action), "")
+		s.post(409, fmt.Sprintf("%s/%v/%s", cluster.EndpointsPath, revoked.Data("id"), action), "")
 	}
 }
 
-// insertIncident inserts a cleared or an open alert and returns its id.
-func insertIncident(s *cluster.Client, queue string, over bool) task.ID {
+// insertAlert inserts a cleared or an open alert and returns its id.
+func insertAlert(s *cluster.Client, queue string, cleared bool) task.ID {
 	id := task.NewID()
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
-		values ($1, 'failure_rate', $2, 0.35, 0.2, case when $3 then now() end, case when $3 then 0.04 end)`, id, queue, over)
+		values ($1, 'failure_rate', $2, 0.35, 0.2, case when $3 then now() end, case when $3 then 0.04 end)`, id, queue, cleared)
 	return id
 }
 
-func (s story) alerts() {
+func (s checkedClient) alerts() {
 	s.T.Helper()
-	insertIncident(s.Client, "wechat", true)
-	insertIncident(s.Client, "wechat", false)
+	insertAlert(s.Client, "wechat", true)
+	insertAlert(s.Client, "wechat", false)
 	page := s.get(200, cluster.AdminPath+"alerts?limit=1")
 	s.get(200, fmt.Sprintf("%salerts?after=%v", cluster.AdminPath, page.Data("next_after")))
 	s.get(400, cluster.AdminPath+"alerts?after=closed.7")
 }
 
-func (s story) deadLetters() {
+func (s checkedClient) deadLetters() {
 	s.T.Helper()
 	s.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
 		select 'deliver', 'evt-' || n, 'sendonce.task.succeeded.v1', '{"state":"succeeded"}', 'has no subject', n from generate_series(1, 2) n`)
@@ -109,8 +109,8 @@ func (s story) deadLetters() {
 	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", cluster.AdminPath, page.Data("next_after")))
 }
 
-// relayEvent posts the n events of the stream to deliver, as a trigger does.
-func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
+// postEvents posts the n events of the stream to deliver, as a trigger does.
+func postEvents(s *cluster.Client, nc *nats.Conn, n uint64) {
 	s.T.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(s.T, err)
@@ -126,8 +126,8 @@ func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
 		for name := range m.Header {
 			header = append(header, name, m.Header.Get(name))
 		}
-		taken := s.Do("POST", "/events/deliver", string(m.Data), header...)
-		require.Equal(s.T, 204, taken.Status, taken.Text)
+		posted := s.Do("POST", "/events/deliver", string(m.Data), header...)
+		require.Equal(s.T, 204, posted.Status, posted.Text)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestContractCoversEvents(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
-	gone, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
+	disabled, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
 	for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
 		sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
 		require.Equal(t, 200, sent.Status, sent.Text)
@@ -143,12 +143,12 @@ func TestContractCoversEvents(t *testing.T) {
 		done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
 		require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
 	}
-	s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(cluster.EndpointsPath)+1:])
-	s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(cluster.EndpointsPath)+1:])
+	s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, disabled[len(cluster.EndpointsPath)+1:])
+	s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, disabled[len(cluster.EndpointsPath)+1:])
 	s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
-		insertIncident(s, "wechat", true), insertIncident(s, "default", false))
+		insertAlert(s, "wechat", true), insertAlert(s, "default", false))
 	require.Equal(t, 204, s.Tick("relay").Status)
-	relayEvent(s, nc, 6)
+	postEvents(s, nc, 6)
 
 	c, delivered := contract.Read(t), map[string]int{}
 	rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
@@ -171,5 +171,5 @@ func TestContractCoversEvents(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
 		"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
-	}, delivered, "outcomes go to the endpoint and the callback URL; the disabled endpoint and the alerts to the endpoint that is left")
+	}, delivered, "outcomes go to the endpoint and the callback URL; events of the disabled endpoint and of alerts go to the other endpoint")
 }

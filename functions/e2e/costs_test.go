@@ -30,16 +30,15 @@ var update = flag.Bool("update", false, "rewrite "+costsFile)
 // machine.
 type cost struct{ statements, wal, blocks, allocations float64 }
 
-// work is something that a process does, and how many tasks, messages or calls it does
-// it for.
+// work is what a row of the table measures.
 type work struct {
 	name    string
-	units   int
+	units   int    // tasks, messages or calls of one do
 	prepare func() // is not measured; may be nil
 	do      func()
 }
 
-// newCounted returns all functions, on a Postgres that counts what statements cost.
+// newCounted starts all functions on a Postgres that counts the costs of statements.
 func newCounted(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t)
@@ -52,8 +51,8 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// A hot call may cost at most a tenth more than costs.txt says. It reads as many blocks beside many finished tasks
-// as beside none, but for one more level of some indexes: SENDONCE_TASK_ROWS=1000000 (make lists) is the long form.
+// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read only a few more
+// blocks than with none, as some indexes have one more level. SENDONCE_TASK_ROWS=1000000 (make lists) runs the long form.
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
 	c := newCounted(t)
@@ -68,29 +67,28 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(costsFile, []byte(table.String()), 0o644))
 	}
-	has, err := os.ReadFile(costsFile)
+	content, err := os.ReadFile(costsFile)
 	require.NoError(t, err)
-	want := parseCosts(t, string(has))
+	want := parseCosts(t, string(content))
 	require.Len(t, want, len(got))
 	for _, w := range all {
 		if got[w.name].exceeds(want[w.name], w.units) {
-			sandbox.RequireGolden(t, costsFile, string(has), table.String(), updateCosts)
+			sandbox.RequireGolden(t, costsFile, string(content), table.String(), updateCosts)
 		}
 	}
 
 	rows := numberFrom("SENDONCE_TASK_ROWS", 20_000)
 	require.NoError(t, load.FillTasks(t.Context(), c.Admin.Owner, rows, io.Discard))
-	c.Admin.Exec(`vacuum analyze task_live`) // of what was measured first
+	c.Admin.Exec(`vacuum analyze task_live`) // it has the rows of the first measurements
 	for _, w := range all {
 		large := w.measure(c)
-		t.Logf("%-24s %6.1f blocks beside none, %6.1f beside %d", w.name, got[w.name].blocks, large.blocks, rows)
+		t.Logf("%-24s %6.1f blocks without finished tasks, %6.1f with %d", w.name, got[w.name].blocks, large.blocks, rows)
 		require.Less(t, large.blocks, 1.5*got[w.name].blocks+2, w.name)
 	}
 }
 
-// measure returns the lowest cost of several rounds. The first round prepares
-// statements, opens connections and fills caches, and something may run in the
-// background of each.
+// measure returns the lowest cost of several rounds. The first round also prepares
+// statements, opens connections and fills caches, and background work may add to any round.
 func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	for round := range 3 {
 		if w.prepare != nil {
@@ -111,14 +109,14 @@ func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	return lowest
 }
 
-// exceeds reports whether a cost is more than a tenth above a limit. It allows for what may
-// run in the background of each round, such as four statements with 400 allocations.
+// exceeds reports whether a cost is more than a tenth above a limit. It allows for
+// background work in each round, such as four statements with 400 allocations.
 func (m cost) exceeds(limit cost, units int) bool {
 	return m.statements > 1.1*limit.statements+4/float64(units) || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 ||
 		m.allocations > 1.1*limit.allocations+2+400/float64(units)
 }
 
-// hotWork is done in its order: what is submitted is claimed and then reported.
+// hotWork returns the work in its order: tasks are submitted, then claimed and reported.
 func hotWork(c *cluster.Cluster) []work {
 	ctx, t := c.T.Context(), c.T
 	var claimed []api.ClaimedTask
@@ -181,23 +179,23 @@ func hotWork(c *cluster.Cluster) []work {
 
 var heapAllocations = regexp.MustCompile(`(?m)^sendonce_go_heap_allocations_total (\S+)$`)
 
-// costOf returns what was spent so far on the database, as any of its roles but the
-// owner, and by the process.
-func costOf(c *cluster.Cluster) (has cost) {
+// costOf returns the costs so far: in the database those of all roles but the owner, and the
+// allocations of the process.
+func costOf(c *cluster.Cluster) (sum cost) {
 	require.NoError(c.T, c.Admin.Owner.QueryRow(c.T.Context(), `
 select coalesce(sum(calls), 0), coalesce(sum(wal_bytes), 0), coalesce(sum(shared_blks_hit + shared_blks_read), 0)
 from pg_stat_statements
 where dbid = (select oid from pg_database where datname = current_database()) and userid <> current_user::regrole`).
-		Scan(&has.statements, &has.wal, &has.blocks))
+		Scan(&sum.statements, &sum.wal, &sum.blocks))
 	found := heapAllocations.FindStringSubmatch(cluster.Metrics(c.T, c.Admin.URL))
 	require.NotNil(c.T, found)
 	var err error
-	has.allocations, err = strconv.ParseFloat(found[1], 64)
+	sum.allocations, err = strconv.ParseFloat(found[1], 64)
 	require.NoError(c.T, err)
-	return has
+	return sum
 }
 
-// parseCosts reads the rows of a table of costs by what they are for.
+// parseCosts returns the rows of a table of costs by their names.
 func parseCosts(t *testing.T, table string) map[string]cost {
 	t.Helper()
 	costs := map[string]cost{}

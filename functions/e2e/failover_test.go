@@ -13,27 +13,27 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startOnPair starts a cluster on the database of a pair, which its functions reach by env.
+// startOnPair starts a cluster on the database of a pair. env has the settings with which its functions connect.
 func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
 	url, bin := pair.URL("postgres"), cluster.Binary(t)
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	// What is not accepted in its turn would be saved ahead of what was.
+	// Else a message that cannot be accepted would be saved before earlier ones that were accepted.
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer returns settings by which functions reach the primary of a pair
-// through PgBouncer, and that through a service that always leads to the primary.
+// throughPgBouncer returns settings with which functions connect to the primary of a pair
+// through PgBouncer, which uses a service that always leads to the primary.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach calls each function once; each must succeed at its first call. The relay is
-// called by the load already, and a second one at the same time would overtake it.
+// callEach calls each function once, and requires that the first call succeeds. It does not call
+// the relay: the load does, and a second call at the same time would overtake it.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{
@@ -53,22 +53,22 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
 	direct := func(*testing.T, *sandbox.Pair) []string { return nil }
-	for _, way := range []struct {
+	for _, route := range []struct {
 		name string
-		to   func(*testing.T, *sandbox.Pair) []string
+		env  func(*testing.T, *sandbox.Pair) []string
 	}{{"directly", direct}, {"through PgBouncer", throughPgBouncer}} {
-		for _, end := range []struct {
+		for _, fault := range []struct {
 			name    string
-			of      func(*sandbox.Pair)
-			refused []string // before the standby is promoted
+			inject  func(*sandbox.Pair)
+			refused []string // calls that fail before the standby is promoted
 		}{
 			{"killed", (*sandbox.Pair).KillPrimary, []string{"submit", "claim or report", "read", "saved message"}},
-			// Calls that change something still wait to learn whether they were committed.
+			// Calls that change data still wait for the end of their commits.
 			{"shut down", (*sandbox.Pair).StopPrimary, []string{"read"}},
 		} {
-			t.Run(fmt.Sprintf("reached %s its primary is %s", way.name, end.name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("primary reached %s is %s", route.name, fault.name), func(t *testing.T) {
 				pair := sandbox.NewPair(t)
-				failOver(t, pair, startOnPair(t, pair, way.to(t, pair)...), end.of, end.refused)
+				failOver(t, pair, startOnPair(t, pair, route.env(t, pair)...), fault.inject, fault.refused)
 			})
 		}
 	}
@@ -77,7 +77,7 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 // failOver loses the primary of a cluster under load.
 func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
 	shop := cluster.NewReceiver(t, nil)
-	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all functions work
 	c.AddEndpoint(shop.URL)
 	callEach(c)
 	l := startCallLoad(c)
@@ -93,7 +93,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 		}
 		woken <- tasks
 	}()
-	l.progress(5) // by then it waits
+	l.progress(5) // by then the claim waits
 	lose(pair)
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
 	defer cancel()
@@ -107,7 +107,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 	sent, err := c.API("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: key})
 	require.NoError(t, err)
 	tasks := <-woken
-	require.Len(t, tasks, 1, "the claim waits on across the failover")
+	require.Len(t, tasks, 1, "the claim continues to wait during the failover")
 	require.Equal(t, sent.TaskID, tasks[0].TaskID)
 	require.NoError(t, l.Submitted(key, sent.TaskID))
 	l.Claimed(sent.TaskID, tasks[0].ClaimID.String())

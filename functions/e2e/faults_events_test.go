@@ -9,15 +9,15 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// The safety tick is 15 minutes, and the reporting process is killed before NATS is back,
-// so only the trigger's check when it connects can bring the outcomes.
+// The safety tick is 15 minutes, and the reporting process is killed before NATS is back, so only
+// the check that the trigger makes when it connects can cause the deliveries.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	secret := c.AddEndpoint(shop.URL).Secret
 	finished := c.FinishTasks(1)
-	require.Equal(t, finished[0], shop.Event(t, 1, secret).Subject) // all is up
+	require.Equal(t, finished[0], shop.Event(t, 1, secret).Subject) // all functions work
 	require.NoError(t, c.NATS.Stop())
 	pace, over := time.NewTicker(20*time.Millisecond), time.After(outage(t))
 	defer pace.Stop()

@@ -14,19 +14,22 @@ import (
 )
 
 // outage is how long a fault lasts: 1 s, or SENDONCE_FAULT_SECONDS.
-func outage(t *testing.T) time.Duration {
+func outage(t *testing.T) time.Duration { return secondsFrom(t, "SENDONCE_FAULT_SECONDS", time.Second) }
+
+// secondsFrom reads a number of seconds from an environment variable.
+func secondsFrom(t *testing.T, name string, otherwise time.Duration) time.Duration {
 	t.Helper()
-	text := os.Getenv("SENDONCE_FAULT_SECONDS")
+	text := os.Getenv(name)
 	if text == "" {
-		return time.Second
+		return otherwise
 	}
 	seconds, err := strconv.Atoi(text)
-	require.NoError(t, err, "SENDONCE_FAULT_SECONDS")
+	require.NoError(t, err, name)
 	return time.Duration(seconds) * time.Second
 }
 
-// The default safety tick is 15 minutes, so only the trigger's check after the outage can
-// bring what was saved during it.
+// The default safety tick is 15 minutes, so only the trigger's check after the outage can cause
+// the sends of the messages that were saved during it.
 func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -49,7 +52,7 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
 	require.NoError(t, o.NATS.Stop())
 	wait(t, g, 10)
-	g.Stop() // so that no later call wakes anybody
+	g.Stop() // so that no later call publishes a wake-up
 	waiting := o.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)
 	o.StartNATS()
@@ -60,7 +63,7 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	for kind, o := range g.Outcomes() {
 		require.Empty(t, o.Failures, kind)
 	}
-	enterReceived(t, l, messages)
+	recordReceived(t, l, messages)
 	require.NoError(t, l.CheckReceivedOnce())
 	require.Empty(t, l.Overtaken(), "each sender's messages are in their order")
 	require.NoError(t, l.CheckTasks(t.Context(), o.Admin.Owner))

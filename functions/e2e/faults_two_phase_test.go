@@ -112,7 +112,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.Contains(t, drain.Output(), "0 accepted messages are not saved")
 	require.GreaterOrEqual(t, w.Admin.Count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
 	l.acknowledged(25, "saved")
-	require.Equal(t, before, l.Acknowledged("accepted"), "it is off")
+	require.Equal(t, before, l.Acknowledged("accepted"), "two-phase is off")
 	_, err := trigger.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 	restartWith(w, "TWO_PHASE_ENABLED=true")
@@ -132,8 +132,8 @@ func restartWith(w *cluster.Cluster, setting string) {
 	require.NoError(w.T, err)
 }
 
-// Nothing that was acknowledged is lost when a trigger with batches under way, and the
-// process that accepts and saves, are killed.
+// No acknowledged message may be lost if a trigger with batches in progress, and the process that
+// accepts and saves, are killed.
 func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -157,28 +157,18 @@ type valve struct {
 
 func newValve(t *testing.T, server *sandbox.NATS) *valve {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := url.Parse(server.URL())
 	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	through, err := url.Parse(server.URL())
-	require.NoError(t, err)
-	through.Host = listener.Addr().String()
-	v := &valve{url: through.String()}
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // the test is over
-			}
-			server, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(server.Port()))
-			if err != nil {
-				client.Close()
-				continue
-			}
-			go func() { defer server.Close(); _, _ = io.Copy(server, client) }() // ends with either side
-			go func() { defer client.Close(); v.copy(client, server) }()
+	v := &valve{}
+	address.Host = sandbox.ServeTCP(t, func(_ int, client net.Conn) {
+		upstream, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(server.Port()))
+		if err != nil {
+			return
 		}
-	}()
+		go func() { defer upstream.Close(); _, _ = io.Copy(upstream, client) }() // ends with either side
+		v.copy(client, upstream)
+	})
+	v.url = address.String()
 	return v
 }
 
@@ -234,7 +224,7 @@ func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	require.EqualValues(t, 2, again.Data("accept_seq"))
 	w.StartTrigger(w.Client.BaseURL)
 	id := again.Data("server_msg_id").(string)
-	cluster.Eventually(t, func() bool { return w.Message(id).State == "sent" }, "committed after bob has it")
+	cluster.Eventually(t, func() bool { return w.Message(id).State == "sent" }, "it is saved after bob has received it")
 	require.Len(t, w.Inbox("bob"), 2)
 	require.Equal(t, 2, w.SavedMessages())
 }

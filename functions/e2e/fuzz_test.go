@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed has all functions without their database: a call that needs the database gets 503,
-// and all that happens before is tested.
+// fuzzed has all functions without their database. A call that needs the database gets 503, so
+// the code before that is tested.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted
@@ -47,8 +47,8 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	return z
 }
 
-// call makes one call as the built-in admin, with all roles. The response to any
-// call must be an envelope and no 500.
+// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an
+// error must be an envelope.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
@@ -119,7 +119,7 @@ func FuzzKeys(f *testing.F) {
 		header := jsonHeader()
 		header["Idempotency-Key"] = []string{key}
 		z.call(t, "POST", "/api/v1/sms/send", header, `{"phone_number":"13800138000","content":"hi"}`)
-		z.call(t, "GET", "/api/v1/sms/task/by-key/"+strings.ReplaceAll(key, "?", ""), http.Header{}, "")
+		z.call(t, "GET", "/api/v1/sms/by-key/"+strings.ReplaceAll(key, "?", ""), http.Header{}, "")
 		z.call(t, "GET", "/api/v1/messages/by-key/"+strings.ReplaceAll(key, "?", ""), http.Header{}, "")
 	})
 }

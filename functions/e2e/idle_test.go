@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,21 +17,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lease is how long a delivery belongs to the process that claimed it; deliver is woken
-// again at its end.
+// lease is how long a process has a delivery after its claim. At its end deliver is woken again.
 const lease = 30 * time.Second
 
-// quietTime is how long nothing must happen: short enough for every run of the
-// tests, or as many seconds as SENDONCE_IDLE_SECONDS says.
+// quietTime returns how long nothing may happen: 3 s, or SENDONCE_IDLE_SECONDS.
 func quietTime(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv("SENDONCE_IDLE_SECONDS")
-	if text == "" {
-		return 3 * time.Second
-	}
-	seconds, err := strconv.Atoi(text)
-	require.NoError(t, err, "SENDONCE_IDLE_SECONDS")
-	return time.Duration(seconds) * time.Second
+	return secondsFrom(t, "SENDONCE_IDLE_SECONDS", 3*time.Second)
 }
 
 // invocations counts the calls of event functions that the processes logged.
@@ -49,14 +39,14 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether no wake-up falls due by then, is pending, or is under way. It
-// checks in the order in which a wake-up travels, so none is missed.
-func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
+// isSettled reports whether no wake-up is due before until, pending, or in progress. It checks in
+// the order of the states of a wake-up, so none is missed.
+func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	require.NoError(c.T, err)
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
-		if err == nil && time.Unix(due, 0).Before(then) { // else it is a tick
+		if err == nil && time.Unix(due, 0).Before(until) { // an error: it is a tick, which has no time
 			return false
 		}
 	}
@@ -65,12 +55,12 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
 			return false
 		}
 	}
-	// A wake-up that is being worked on may have been replaced by a newer one.
+	// A newer wake-up may have replaced one that is still in progress.
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
-// waitIdle waits until all work is over and demands that nothing happens after that. It
-// returns the earlier calls of each event function.
+// waitIdle waits until all work is done, and requires that nothing happens after that. It returns
+// the number of earlier calls of each event function.
 func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	c.T.Helper()
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
@@ -81,7 +71,7 @@ func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	before := statements.Load()
 	require.NotZero(c.T, before)
 
-	// That nothing happens is no condition to wait for: time must pass.
+	// No condition shows that nothing happens: time must pass.
 	<-time.After(quiet)
 	after := statements.Load()
 	c.T.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",

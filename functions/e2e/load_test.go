@@ -29,7 +29,7 @@ func calling(c *cluster.Cluster, function string) func() *api.Client {
 	}
 }
 
-// submitCall submits tasks, each with its key until it gets a response.
+// submitCall submits tasks. Each is repeated with its key until it gets a response.
 func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	key := api.NewKey()
 	return func(ctx context.Context) error {
@@ -67,7 +67,7 @@ func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	}
 }
 
-// messageCall submits the messages of a sender in their order, each until it is
+// messageCall submits the messages of a sender in order. Each is repeated until it is
 // acknowledged.
 func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack string, change ...func(*api.MessageRequest)) load.Call {
 	n := 1
@@ -103,8 +103,8 @@ func wait(t *testing.T, g *load.Generator, n int, kinds ...string) {
 	require.NoError(t, g.WaitSucceeded(ctx, n, kinds...))
 }
 
-// requireRefusals demands that every call that failed was refused with 503 and
-// Retry-After, and returns how many did.
+// requireRefusals requires that every failed call was refused with 503 and Retry-After. It
+// returns their number.
 func requireRefusals(t *testing.T, g *load.Generator) (refused int) {
 	t.Helper()
 	for kind, o := range g.Outcomes() {
@@ -119,8 +119,8 @@ func requireRefusals(t *testing.T, g *load.Generator) (refused int) {
 	return refused
 }
 
-// enterReceived enters the data of messages that a stream holds, oldest first.
-func enterReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStreamMsg) {
+// recordReceived records the messages of a stream, oldest first, as received.
+func recordReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStreamMsg) {
 	t.Helper()
 	for _, m := range messages {
 		var received load.Message
@@ -129,8 +129,8 @@ func enterReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStream
 	}
 }
 
-// acceptLoad is senders that submit messages to bob, to be accepted before they are
-// saved, and a ledger of the responses.
+// acceptLoad has senders that submit messages to bob, which are accepted before they are saved,
+// and a ledger of the responses.
 type acceptLoad struct {
 	*load.Generator
 	*load.Ledger
@@ -154,9 +154,9 @@ func (l *acceptLoad) acknowledged(n int, ack string) {
 	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
 }
 
-// finish ends the load and demands that what was acknowledged, and nothing else, is
-// saved and in bob's inbox once. It returns how many accepted messages are behind a later
-// one of their sender there.
+// finish ends the load, and requires that the acknowledged messages, and no others, are saved and
+// in bob's inbox once. It returns how many accepted messages are there behind a later one of their
+// sender.
 func (l *acceptLoad) finish() (overtaken int) {
 	t, w := l.w.T, l.w
 	t.Helper()
@@ -177,11 +177,11 @@ func (l *acceptLoad) finish() (overtaken int) {
 		isAccepted[id] = true
 	}
 	inbox, ordered := w.Inbox("bob"), load.NewLedger()
-	enterReceived(t, l.Ledger, inbox)
+	recordReceived(t, l.Ledger, inbox)
 	require.NoError(t, l.CheckReceivedOnce())
 	for _, m := range inbox {
 		if isAccepted[m.Header.Get("ce-id")] {
-			enterReceived(t, ordered, []*jetstream.RawStreamMsg{m})
+			recordReceived(t, ordered, []*jetstream.RawStreamMsg{m})
 		}
 	}
 	for _, n := range ordered.Overtaken() {
@@ -192,7 +192,7 @@ func (l *acceptLoad) finish() (overtaken int) {
 	return overtaken
 }
 
-// twoPhaseAt starts all functions and a trigger, which accept messages at a NATS URL.
+// twoPhaseAt starts all functions and a trigger. They accept messages in the NATS of a URL.
 func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
 	t.Helper()
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
@@ -233,7 +233,7 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 	read := calling(c, "submit")
 	for n := range 2 {
 		l.Start("claim or report", pace, claimCall(c, l.Ledger))
-		l.Start("read", pace, func(ctx context.Context) error { // what was accepted is found
+		l.Start("read", pace, func(ctx context.Context) error { // each submitted task must be found
 			for _, id := range l.TaskIDs() {
 				_, err := read().Task(ctx, id)
 				return err
@@ -277,7 +277,7 @@ func (l *callLoad) finish(shop *cluster.Receiver) {
 	t.Logf("%d tasks submitted, %d claimed, %d reported, %d messages; %d calls got 503", submitted, claimed, reported, sent, refused)
 }
 
-// subjectsOf returns the tasks that a receiver got events of.
+// subjectsOf returns the tasks whose events a receiver got.
 func subjectsOf(t *testing.T, v *cluster.Receiver) map[string]bool {
 	t.Helper()
 	v.Mu.Lock()
@@ -291,7 +291,7 @@ func subjectsOf(t *testing.T, v *cluster.Receiver) map[string]bool {
 	return subjects
 }
 
-// requireNoErrors demands that no process returned 500 or panicked.
+// requireNoErrors requires that no process returned 500 or panicked.
 func requireNoErrors(c *cluster.Cluster) {
 	c.T.Helper()
 	for name, p := range c.Processes() {

@@ -38,7 +38,7 @@ func TestColdStartLogsInOnce(t *testing.T) {
 		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
 		want := 1
 		if path == "/api/v1/admin/overview" || path == "/api/v1/admin/search" {
-			want = 2 // the one adds to counters, the other finds tasks by id: both use both roles
+			want = 2 // overview adds to counters, and search finds tasks by id: both need a second role
 		}
 		assert.EqualValues(t, want, env.DatabaseConnections(), pattern)
 	}

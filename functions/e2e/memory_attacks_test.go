@@ -23,14 +23,14 @@ import (
 func getting(path string) call       { return call{method: "GET", path: path} }
 func posting(path, body string) call { return call{method: "POST", path: path, body: body} }
 
-func alone(want int, c call) func(*target) (int, call) {
+func quietCall(want int, c call) func(*target) (int, call) {
 	return func(*target) (int, call) { return want, c }
 }
 
 const (
 	submitOne   = `{"phone_number":"13800138000","content":"hi"}`
 	batchPath   = "/api/v1/sms/send/batch"
-	nobodysTask = `{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":2}`
+	unknownTask = `{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":2}`
 )
 
 func batchOf(item string, n int) string {
@@ -38,9 +38,9 @@ func batchOf(item string, n int) string {
 }
 
 func attacks() []attack {
-	submitQuiet := alone(200, posting("/api/v1/sms/send", submitOne))
-	streamQuiet := alone(400, getting("/api/v1/stream/ann?after=-1"))
-	reportQuiet := alone(404, posting("/api/v1/sms/report", nobodysTask))
+	submitQuiet := quietCall(200, posting("/api/v1/sms/send", submitOne))
+	streamQuiet := quietCall(400, getting("/api/v1/stream/ann?after=-1"))
+	reportQuiet := quietCall(404, posting("/api/v1/sms/report", unknownTask))
 	return []attack{
 		{name: "largest batch", function: "submit", status: 200, quiet: submitQuiet,
 			body: func() string {
@@ -95,7 +95,7 @@ func attacks() []attack {
 				return c
 			})},
 		{name: "pipelined unknown paths", function: "submit", status: 404, quiet: submitQuiet, once: pipelined("/nosuch", 1500)},
-		{name: "pipelined calls of nobody", function: "messages", status: 401, quiet: messageQuiet(), once: pipelined("/api/v1/messages/peers", 1500)},
+		{name: "pipelined calls without credentials", function: "messages", status: 401, quiet: quietMessage(), once: pipelined("/api/v1/messages/peers", 1500)},
 		{name: "largest report batch", function: "report", status: 200, quiet: reportQuiet,
 			body: func() string {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
@@ -107,17 +107,17 @@ func attacks() []attack {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
 			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
-		{name: "pages of a conversation", function: "messages", status: 200, quiet: messageQuiet(), prepare: (*target).conversation,
+		{name: "pages of a conversation", function: "messages", status: 200, quiet: quietMessage(), prepare: (*target).conversation,
 			once: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
-		{name: "unread pages", function: "messages", status: 200, quiet: messageQuiet(), prepare: (*target).conversation,
+		{name: "unread pages", function: "messages", status: 200, quiet: quietMessage(), prepare: (*target).conversation,
 			once: unread("/api/v1/messages?between=mallory,bob&limit=200")},
-		{name: "large messages", function: "messages", status: 200, quiet: messageQuiet(),
+		{name: "large messages", function: "messages", status: 200, quiet: quietMessage(),
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
 			once: sends(func(o *attacker, _ int) call {
 				return posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body))
 			})},
 		{name: "lists of subscribe messages", function: "subscribe", status: 200,
-			quiet: alone(200, getting("/api/v1/subscribe/statistics")),
+			quiet: quietCall(200, getting("/api/v1/subscribe/statistics")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 					send_status, caller_id, task_id) select 't', 't', 'b', 1, n, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(n::text), 1900))), 2,
@@ -126,7 +126,7 @@ func attacks() []attack {
 			once: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/subscribe/logs?business_type=b&business_id=1&limit=200", "/api/v1/subscribe/failures?limit=200"}[worker%2])
 			})},
-		{name: "lists of deliveries", function: "webhooks", status: 200, quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
+		{name: "lists of deliveries", function: "webhooks", status: 200, quiet: quietCall(200, getting("/api/v1/webhooks/endpoints")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at, tries)
 					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', 1, null, now(), tries
@@ -134,7 +134,7 @@ func attacks() []attack {
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
 			},
 			once: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
-		{name: "lists of dead letters", function: "admin", status: 200, role: "operator", quiet: alone(200, getting("/api/v1/admin/alerts")),
+		{name: "lists of dead letters", function: "admin", status: 200, role: "operator", quiet: quietCall(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
 				o.db.Exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
@@ -142,14 +142,14 @@ func attacks() []attack {
 			once: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/admin/dead-letters?limit=200", "/api/v1/admin/actions?limit=200"}[worker%2])
 			})},
-		{name: "largest claims", function: "claim", status: 200, quiet: alone(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
+		{name: "largest claims", function: "claim", status: 200, quiet: quietCall(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
 				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
 			once: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
-		{name: "batches of events", function: "save", status: 204, role: "trigger", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
+		{name: "batches of events", function: "save", status: 204, role: "trigger", quiet: quietCall(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
 			body: func() string {
 				event := fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}}`, strings.Repeat("d", 64<<10))
 				return "[" + strings.Repeat(event+",", fn.MaxEventBatch/len(event)-1) + event + "]"
@@ -157,15 +157,15 @@ func attacks() []attack {
 			once: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
 			})},
-		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).due,
+		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueMessages,
 			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "relay of large events", function: "relay", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).events,
+		{name: "relay of large events", function: "relay", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueEvents,
 			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).dueToURL,
+		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueURLMessages,
 			once: sends(func(*attacker, int) call {
 				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
 			})},
-		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).subscribeMessages,
+		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).subscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
 			once: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/wechat", body: o.body, header: tick("wechat")}
@@ -185,7 +185,7 @@ func tick(function string) []string {
 	return []string{"ce-specversion", "1.0", "ce-id", "1", "ce-source", "/test", "ce-type", "sendonce.tick." + function + ".v1"}
 }
 
-func messageQuiet() func(*target) (int, call) {
+func quietMessage() func(*target) (int, call) {
 	return func(*target) (int, call) {
 		return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
 	}
@@ -198,29 +198,29 @@ with m as (
 	from generate_series(1, $4::integer) n returning id
 )`
 
-// conversation makes one of the largest messages.
+// conversation inserts a conversation of the largest messages.
 func (o *target) conversation() {
 	o.db.Exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
 		"mallory", 2, "bob", 400)
 }
 
-// due makes the largest messages that wait to be published.
-func (o *target) due() {
+// dueMessages inserts the largest messages, which wait to be published.
+func (o *target) dueMessages() {
 	o.db.Exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
 }
 
-// events makes the largest events of tasks that wait to be published.
-func (o *target) events() {
+// dueEvents inserts the largest events of tasks, which wait to be published.
+func (o *target) dueEvents() {
 	o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
 		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), json_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
 	o.db.Exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
 	o.db.Exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
 }
 
-// dueToURL makes the largest messages that wait to be posted, to a receiver that is slow.
-func (o *target) dueToURL() {
+// dueURLMessages inserts the largest messages, which wait to be posted to a slow receiver.
+func (o *target) dueURLMessages() {
 	receiver := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(200 * time.Millisecond) // a slow receiver holds what is posted to it
+		time.Sleep(200 * time.Millisecond) // meanwhile the function has the message in memory
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/plain")
 		for range 100 {
@@ -239,7 +239,7 @@ func (o *target) dueToURL() {
 		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
 			sender, 1, "http://"+l.Addr().String(), 40)
 	}
-	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places
+	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each caller may have a quarter of the posts
 }
 
 // streams makes the streams, as the trigger does: without them no stream can be opened.
@@ -267,8 +267,8 @@ func (o *target) inbox() {
 	}
 }
 
-// subscribeMessages makes some of the largest that wait to be sent through a WeChat
-// that is slow and sends as much as is read.
+// subscribeMessages inserts the largest subscribe messages, which wait to be sent through a slow
+// WeChat with the longest responses that are read.
 func (o *target) subscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
 	o.db.Exec(`

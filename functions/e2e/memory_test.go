@@ -20,22 +20,20 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The attacker makes so many calls at once, and each of them so often. `make attack`
-// makes the first 64, and then also holds the neighbour's calls to their time.
 var (
-	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)
-	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != ""
+	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // calls that the attacker makes at once
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how often it makes each of them
+	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the time of the neighbour's calls is limited, too
 )
 
-// attackTime is how long the whole attack lasts at least.
+// attackTime is the minimum duration of a whole attack.
 const attackTime = 5 * time.Second
 
-// shortAttacks are those of `make test`, which used the most memory. The tests of shared/fn
-// hold bodies that are half sent and responses that are not read to the same bound.
+// shortAttacks are the attacks of `make test`: those that used the most memory. The tests of
+// shared/fn have the same limit for half-sent bodies and unread responses.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
-// maxResident is what a function may use: containers have 256 MB.
+// maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
 const maxResident = 200 << 20
 
 func numberFrom(name string, otherwise int) int {
@@ -45,7 +43,7 @@ func numberFrom(name string, otherwise int) int {
 	return otherwise
 }
 
-// attack is one way to have a function hold much memory.
+// attack is one way to make a function use much memory.
 type attack struct {
 	name     string
 	function string // "" = all of them in one process
@@ -53,18 +51,18 @@ type attack struct {
 	prepare  func(t *target)
 	body     func() string                       // what the attacker sends, made once
 	once     func(o *attacker, worker int) error // one call of the attacker
-	together []string                            // other attacks that are made at the same time instead
-	quiet    func(t *target) (want int, c call)  // of a neighbour, and the status it gets
+	together []string                            // other attacks, which are made at the same time instead of this one
+	quiet    func(t *target) (want int, c call)  // the call of a neighbour, and the status that it must get
 
-	status     int  // a status that it gets at least once, or it is refused before it uses memory; 0 = none, for a connection that it holds
+	status     int  // that at least one call of the attacker must get, else it was refused before it used memory; 0 = no response
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
-// rolesOf are those of the attacker and its neighbour for attacks of a role: no more
-// than these need, as admins have places and memory of their own.
+// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. They have no
+// other roles, because admins have limits of concurrency and memory of their own.
 var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "operator": "{admin}", "trigger": "{trigger}"}
 
-// nameOf is the caller who has the role for somebody.
+// nameOf returns the name of the caller with a role for mallory, the attacker, or ann, its neighbour.
 func nameOf(who, role string) string {
 	return strings.TrimSuffix(who+"-"+role, "-")
 }
@@ -72,7 +70,7 @@ func nameOf(who, role string) string {
 // call is an HTTP request.
 type call struct {
 	method, path, body, kind string
-	header                   []string // names and values in turn
+	header                   []string // names and values alternately
 }
 
 // target is one function as a process of its own.
@@ -109,7 +107,7 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 			require.Less(t, peak, int64(maxResident), "resident memory of %s", a.function)
 			require.Zero(t, responses[http.StatusInternalServerError])
 			if a.together == nil {
-				require.Positive(t, responses[a.status], "no call got %d: it is not the attack that its name says", a.status)
+				require.Positive(t, responses[a.status], "no call got %d: the attack was refused before it used memory", a.status)
 			}
 			if wholeAttack && !a.memoryOnly {
 				require.LessOrEqual(t, busy.p50, max(5*idle, 5*time.Millisecond), "the neighbour's calls")
@@ -180,11 +178,11 @@ func (o *target) attack(a attack) *sandbox.Process {
 	require.NoError(o.t, err)
 	env := []string{attackerVariable + "=" + a.name, attackURLVariable + "=" + o.url}
 	for _, name := range []string{"SENDONCE_ATTACK_CALLS", "SENDONCE_ATTACK_ROUNDS"} {
-		if value, given := os.LookupEnv(name); given {
+		if value, found := os.LookupEnv(name); found {
 			env = append(env, name+"="+value)
 		}
 	}
-	niceness := "0" // among other tests it would starve
+	niceness := "0" // with the lowest priority, it would get no processor time beside other tests
 	if wholeAttack {
 		niceness = "19"
 	}
@@ -195,7 +193,7 @@ func (o *target) attack(a attack) *sandbox.Process {
 	return p
 }
 
-// responsesOf is how often an attacker that has ended got each status.
+// responsesOf returns the number of responses by status of an attacker that has ended.
 func responsesOf(t *testing.T, p *sandbox.Process) (responses map[int]int) {
 	t.Helper()
 	require.Zero(t, p.ExitCode(), p.Output())
@@ -204,17 +202,17 @@ func responsesOf(t *testing.T, p *sandbox.Process) (responses map[int]int) {
 	return responses
 }
 
-// neighbour is the median time of n calls.
+// neighbour makes n calls of the neighbour and returns their median time.
 func (o *target) neighbour(a attack, n int) time.Duration {
 	took := make([]time.Duration, n)
 	for i := range took {
-		took[i] = o.neighbourly(a)
+		took[i] = o.neighbourCall(a)
 	}
 	slices.Sort(took)
 	return took[n/2]
 }
 
-func (o *target) neighbourly(a attack) time.Duration {
+func (o *target) neighbourCall(a attack) time.Duration {
 	want, c := a.quiet(o)
 	began := time.Now()
 	status, err := c.do(o.client, o.url, nameOf("ann", a.role))
@@ -229,12 +227,11 @@ type busyTime struct {
 	calls int
 }
 
-// neighbourUntil makes the neighbour's calls one after another for as long as
-// the attack lasts.
+// neighbourUntil makes calls of the neighbour, one after another, until the attack is done.
 func (o *target) neighbourUntil(a attack, done <-chan struct{}) busyTime {
 	var took []time.Duration
 	for {
-		took = append(took, o.neighbourly(a))
+		took = append(took, o.neighbourCall(a))
 		select {
 		case <-done:
 			slices.Sort(took)
@@ -244,7 +241,7 @@ func (o *target) neighbourUntil(a attack, done <-chan struct{}) busyTime {
 	}
 }
 
-// peak is the most memory that the process has had.
+// peak returns the maximum resident memory of the process, in bytes.
 func (o *target) peak() int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.process.Pid()))
 	require.NoError(o.t, err, o.process.Output())

@@ -17,15 +17,15 @@ import (
 
 const examples = "../console/apidocs/examples/"
 
-// The examples of the docs run against a system with all functions. That in TypeScript uses types that are generated of
-// openapi.yaml, and that in scripts/clients a generated Go client: make clients compiles both first.
+// The examples of the docs run against a system with all functions. The one in TypeScript uses types that are generated
+// from openapi.yaml, and the one in scripts/clients uses a generated Go client: make clients compiles both first.
 func TestExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t)
 	c.StartAll()
 	for language, example := range map[string]struct {
-		program []string
-		with    string // the program of this name runs it
+		program     []string
+		interpreter string // of the program; "" = none
 	}{
 		"Python":           {[]string{"python3", examples + "example.py"}, "python3"},
 		"curl":             {[]string{"sh", examples + "example.sh"}, "curl"},
@@ -38,8 +38,8 @@ func TestExamplesOfTheDocs(t *testing.T) {
 			if program[len(program)-1] == "" {
 				t.Skip("make clients compiles this client")
 			}
-			if _, err := exec.LookPath(example.with); example.with != "" && err != nil {
-				t.Skip(example.with + " is not installed")
+			if _, err := exec.LookPath(example.interpreter); example.interpreter != "" && err != nil {
+				t.Skip(example.interpreter + " is not installed")
 			}
 			printed := runExample(t, c, program...)
 			require.Contains(t, printed, "succeeded", printed)

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// pooled gives the way through PgBouncer to a database.
-func pooled(t *testing.T, url string) string {
+// pooledURL returns the URL of a database through PgBouncer.
+func pooledURL(t *testing.T, url string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
@@ -24,13 +24,13 @@ func pooled(t *testing.T, url string) string {
 func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, pooled(t, url), func(c *settings.Config) { c.Pooler = true })
-	story{cluster.ServeHandler(t, h).Connect(url), contract.NewWitness(t)}.runAll()
+	_, h := cluster.NewEnv(t, pooledURL(t, url), func(c *settings.Config) { c.Pooler = true })
+	checkedClient{cluster.ServeHandler(t, h).Connect(url), contract.NewWitness(t)}.runAll()
 }
 
-func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {
+func TestPooledSessionIsResetForTheNextClient(t *testing.T) {
 	t.Parallel()
-	url := pooled(t, sandbox.NewDatabase(t))
+	url := pooledURL(t, sandbox.NewDatabase(t))
 	asHot := func() *pgx.Conn {
 		config, err := pgx.ParseConfig(url)
 		require.NoError(t, err)
@@ -46,21 +46,21 @@ func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {
 	sessions := map[uint32]bool{}
 	for range 3 {
 		var pid uint32
-		var settings string
+		var values string
 		require.NoError(t, attacker.QueryRow(t.Context(), `select pg_backend_pid(), concat(set_config('synchronous_commit', 'off', false),
-			set_config('search_path', 'pg_temp', false), set_config('default_transaction_read_only', 'on', false))`).Scan(&pid, &settings))
+			set_config('search_path', 'pg_temp', false), set_config('default_transaction_read_only', 'on', false))`).Scan(&pid, &values))
 		sessions[pid] = true
 		require.NoError(t, next.QueryRow(t.Context(), `select pg_backend_pid(), concat_ws(' ', current_setting('synchronous_commit'),
-			current_setting('search_path'), current_setting('default_transaction_read_only'))`).Scan(&pid, &settings))
-		require.Contains(t, sessions, pid, "it was the attacker's")
-		require.Equal(t, "on public, pg_temp off", settings)
+			current_setting('search_path'), current_setting('default_transaction_read_only'))`).Scan(&pid, &values))
+		require.Contains(t, sessions, pid, "the session was the attacker's")
+		require.Equal(t, "on public, pg_temp off", values)
 	}
 }
 
 func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	c := o.StartEach("DATABASE_URL="+pooled(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
+	c := o.StartEach("DATABASE_URL="+pooledURL(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(20)

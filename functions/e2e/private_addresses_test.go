@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// allowing serves all functions, which may call only public addresses and these networks.
-func allowing(t *testing.T, databaseURL, list string) *cluster.Client {
+// serveAllowing serves all functions, which may call only public addresses and the networks of list.
+func serveAllowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	t.Helper()
 	var networks config.Networks
 	require.NoError(t, networks.Decode(list))
@@ -22,10 +22,10 @@ func allowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	return cluster.ServeHandler(t, h).Connect(databaseURL)
 }
 
-// A caller learns at once that a URL will never be called, not from the tries.
+// A URL that will never be called is refused when it is submitted, not when it is called.
 func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	s := allowing(t, sandbox.NewDatabase(t), "10.1.0.0/16")
+	s := serveAllowing(t, sandbox.NewDatabase(t), "10.1.0.0/16")
 	n := 0
 	for _, c := range []struct {
 		path, field string
@@ -58,11 +58,11 @@ func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	require.Contains(t, batch.Text, "SENDONCE_OUTGOING_NETWORKS")
 }
 
-// The setting decides about what is new: a repeat has the response of the first call.
+// The setting applies only to new submissions: a repeat has the response of the first call.
 func TestRepeatsAreAcceptedAfterNetworksWereRemoved(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before, after := allowing(t, url, "127.0.0.1"), allowing(t, url, "")
+	before, after := serveAllowing(t, url, "127.0.0.1"), serveAllowing(t, url, "")
 	for path, body := range map[string]string{
 		"/api/v1/sms/send":   `{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/","idempotency_key":"` + api.NewKey() + `"}`,
 		cluster.MessagesPath: `{"client_msg_id":"m","to":"http://127.0.0.1/","data":1}`,

@@ -24,12 +24,12 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	require.Equal(t, 200, one.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
 	require.Equal(t, 404, one.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 
-	// A claim without limit and lease_seconds: ten tasks, leased as the setting says.
+	// A claim without limit and lease_seconds returns ten tasks, with the lease of PROCESSING_TIMEOUT_MINUTES.
 	one.Connect(url)
 	for range 11 {
 		one.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "User-Agent", strings.Repeat("号", 600))
 	}
-	require.Equal(t, 500, one.Count(`select max(length(user_agent)) from receive_logs`), "cut, never refused")
+	require.Equal(t, 500, one.Count(`select max(length(user_agent)) from receive_logs`), "truncated, never refused")
 	claims := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=claim", "PROCESSING_TIMEOUT_MINUTES=7"))))
 	claimed := claims.Get("/api/v1/sms/tasks/pending?app_id=a").List()
 	require.Len(t, claimed, 10)
@@ -38,7 +38,7 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 }
 
-// `make run` and the tests compile as binary does.
+// `make run` and the tests build binaries like cluster.Binary.
 func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	t.Parallel()
 	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")
@@ -52,8 +52,8 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
 }
 
-// Two processes are killed in turn while clients submit, and repeat with their keys what
-// got no response.
+// Two processes are killed alternately while clients submit. A submission without a response is
+// repeated with its key.
 func TestKilledProcessesLoseNoAcceptedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

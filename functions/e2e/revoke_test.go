@@ -15,25 +15,25 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// learnsWithin is how soon every process with NATS knows of a change.
-const learnsWithin = time.Second
+// changeLimit is the time within which every process with NATS applies a change of a caller.
+const changeLimit = time.Second
 
-// split is each function as a process of its own, for callers that are changed.
-type split struct {
+// processes has each function as a process of its own, for tests that change callers.
+type processes struct {
 	*cluster.Cluster
-	admin *cluster.Client
-	of    map[string]string // addresses
-	bus   *bus.Bus
-	n     int
+	admin     *cluster.Client
+	addresses map[string]string // by function
+	bus       *bus.Bus
+	published int // events
 }
 
-func startSplit(t *testing.T) *split {
+func startProcesses(t *testing.T) *processes {
 	o := cluster.New(t)
-	s := &split{Cluster: o, of: map[string]string{}}
+	s := &processes{Cluster: o, addresses: map[string]string{}}
 	for _, f := range []string{"admin", "stream", "claim", "submit"} {
-		s.of[f] = o.Start(f)
+		s.addresses[f] = o.Start(f)
 	}
-	s.admin = o.At(s.of["admin"])
+	s.admin = o.At(s.addresses["admin"])
 	var err error
 	s.bus, err = bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
@@ -42,22 +42,22 @@ func startSplit(t *testing.T) *split {
 	return s
 }
 
-// caller makes a caller and gives what each function is to it.
-func (s *split) caller(name, role string) (as func(function string) *cluster.Client, id string) {
+// caller creates a caller and returns its id and its client of each function.
+func (s *processes) caller(name, role string) (as func(function string) *cluster.Client, id string) {
 	s.T.Helper()
-	made := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
-	require.Equal(s.T, 200, made.Status, made.Text)
+	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
+	require.Equal(s.T, 200, created.Status, created.Text)
 	return func(function string) *cluster.Client {
-		return &cluster.Client{T: s.T, URL: s.of[function], User: name, Password: made.Data("token").(string), Owner: s.Admin.Owner}
-	}, made.Data("id").(string)
+		return &cluster.Client{T: s.T, URL: s.addresses[function], User: name, Password: created.Data("token").(string), Owner: s.Admin.Owner}
+	}, created.Data("id").(string)
 }
 
-// publish sends an event to a user, as the relay does, once the broker is there.
-func (s *split) publish(user string) {
+// publish sends an event to a user, as the relay does. It waits until the broker is available.
+func (s *processes) publish(user string) {
 	s.T.Helper()
-	s.n++
+	s.published++
 	e := cloudevents.NewEvent()
-	e.SetID(fmt.Sprint("event-", s.n))
+	e.SetID(fmt.Sprint("event-", s.published))
 	e.SetSource("/test")
 	e.SetType("text")
 	require.EventuallyWithT(s.T, func(t *assert.CollectT) {
@@ -81,11 +81,11 @@ const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 
 func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	t.Parallel()
-	s := startSplit(t)
+	s := startProcesses(t)
 	ann, _ := s.caller("ann", "receiver")
 	submits, _ := s.caller("submits", "submitter")
 	other, _ := s.caller("other", "sender")
-	calm := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann")
+	unchanged := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
 		status           int
@@ -110,28 +110,28 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		for _, changed := range []string{id, senderID} {
 			require.Equal(t, 200, s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).Status)
 		}
-		require.Equal(t, c.status, inTime(t, learnsWithin, polled, "the poll").Status, c.name)
-		rest := inTime(t, learnsWithin, streamEnds, "the stream")
+		require.Equal(t, c.status, inTime(t, changeLimit, polled, "the poll").Status, c.name)
+		rest := inTime(t, changeLimit, streamEnds, "the stream")
 		require.NotContains(t, rest, "data:")
-		require.Error(t, inTime(t, learnsWithin, socketEnds, "the socket"))
+		require.Error(t, inTime(t, changeLimit, socketEnds, "the socket"))
 		s.publish(c.name)
 		require.Equal(t, c.status, as("stream").Get(cluster.StreamsPath+c.name).Status)
 	}
 
 	sent := submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
 	require.Equal(t, 200, sent.Status, sent.Text)
-	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller took it")
+	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed it")
 	s.publish("ann")
-	require.NotEmpty(t, calm.NextMessage(), "who was not changed is not disturbed")
+	require.NotEmpty(t, unchanged.NextMessage(), "the stream of a caller that was not changed stays open")
 }
 
-func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
+func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	t.Parallel()
-	s := startSplit(t)
+	s := startProcesses(t)
 	ann, _ := s.caller("ann", "receiver")
 	bob, id := s.caller("bob", "receiver")
 	sends, senderID := s.caller("sender", "sender")
-	calm, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
+	unchanged, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
 	polled := sends("claim").StartWaiting(poll)
 	ends := stream.Ended()
 
@@ -140,11 +140,11 @@ func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	for _, revoked := range []string{id, senderID} {
 		require.Equal(t, 200, s.admin.Post("/api/v1/admin/callers/"+revoked+"/revoke", "").Status)
 	}
-	require.Less(t, time.Since(began), 5*time.Second, "the operator is not kept waiting")
+	require.Less(t, time.Since(began), 5*time.Second, "the call of the operator does not wait for NATS")
 	s.StartNATS()
 	require.Equal(t, 401, inTime(t, cluster.WaitLimit/3, polled, "the poll").Status)
 	require.NotContains(t, inTime(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
-	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
+	require.Less(t, time.Since(began), 25*time.Second, "before the cached caller expires")
 	s.publish("ann")
-	require.NotEmpty(t, calm.NextMessage())
+	require.NotEmpty(t, unchanged.NextMessage())
 }

@@ -26,14 +26,14 @@ func TestSenderReportsProgressAndErrors(t *testing.T) {
 		return cluster.StartProcess(t, bin, []string{"SENDONCE_PASSWORD=" + password},
 			"-url", "http://"+at, "-app", "phone-1", "-journal", filepath.Join(t.TempDir(), "journal"))
 	}
-	says := func(p *sandbox.Process, line string) {
+	waitFor := func(p *sandbox.Process, line string) {
 		t.Helper()
 		require.NoError(t, p.WaitFor(t.Context(), line), p.Output())
 	}
 
 	phone := run("secret")
-	says(phone, "sender: connecting to http://"+at+" as the user admin\n")
-	says(phone, "sender: cannot claim tasks: nothing listens at http://"+at+": start make run, or give the address of the service with -url; trying again until it works\n")
+	waitFor(phone, "sender: connecting to http://"+at+" as the user admin\n")
+	waitFor(phone, "sender: cannot claim tasks: nothing listens at http://"+at+": start make run, or give the address of the service with -url; trying again until it works\n")
 	service := cluster.NewClient(t, "http://"+at)
 	var refused atomic.Int32
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,16 +45,16 @@ func TestSenderReportsProgressAndErrors(t *testing.T) {
 	web.Listener = cluster.ListenAt(t, at)
 	web.Start()
 	t.Cleanup(web.Close)
-	says(phone, "sender: connected to http://"+at+" as phone-1, waiting for tasks of queue default (after ")
+	waitFor(phone, "sender: connected to http://"+at+" as phone-1, waiting for tasks of queue default (after ")
 	require.Equal(t, 1, strings.Count(phone.Output(), "cannot claim"), phone.Output())
 
 	sent := service.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
 	require.Equal(t, 200, sent.Status, sent.Text)
-	says(phone, "sent to 138****8000: hello\n")
-	says(phone, fmt.Sprintf("sender: task %v to 138****8000: ok\n", sent.Data("task_id")))
+	waitFor(phone, "sent to 138****8000: hello\n")
+	waitFor(phone, fmt.Sprintf("sender: task %v to 138****8000: ok\n", sent.Data("task_id")))
 
 	stranger := run("wrong")
-	says(stranger, `sender: cannot claim tasks: the service does not accept the user "admin" with this password: check -user and -password`)
+	waitFor(stranger, `sender: cannot claim tasks: the service does not accept the user "admin" with this password: check -user and -password`)
 	cluster.Eventually(t, func() bool { return refused.Load() >= 3 })
 	require.Equal(t, 1, strings.Count(stranger.Output(), "cannot claim"), stranger.Output())
 	require.NoError(t, phone.Kill(), "its long poll would keep the service from closing")

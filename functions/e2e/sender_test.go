@@ -26,19 +26,19 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// killPoint is a moment at which a sender is killed. It is found from what the service
-// and the provider receive, as the sender has no hooks.
+// killPoint is a moment at which a sender is killed. The test recognises it by what the service
+// and the provider receive, because the sender has no hooks.
 type killPoint string
 
 const (
-	claimResponded killPoint = "the claim is made and its response on its way"
-	markAsked      killPoint = "it is about to mark a task as sending"
-	marked         killPoint = "a task is marked and the response on its way"
-	connected      killPoint = "its journal has the attempt and nothing has left"
-	arrived        killPoint = "the message has left and is not accepted"
-	taken          killPoint = "the message is accepted and the response on its way"
-	reportAsked    killPoint = "its journal has the result and nothing is reported"
-	reported       killPoint = "the result is reported and the response on its way"
+	claimResponse  killPoint = "tasks are claimed, the response is not received"
+	markRequest    killPoint = "a task is not marked as sending yet"
+	markResponse   killPoint = "a task is marked as sending, the response is not received"
+	sendConnection killPoint = "the journal has the attempt, nothing is sent"
+	sendRequest    killPoint = "the message is sent, not accepted"
+	sendResponse   killPoint = "the message is accepted, the response is not received"
+	reportRequest  killPoint = "the journal has the result, nothing is reported"
+	reportResponse killPoint = "the result is reported, the response is not received"
 )
 
 // senderRun is a service, a provider, and a sender process that is killed.
@@ -46,19 +46,19 @@ type senderRun struct {
 	t        *testing.T
 	service  *cluster.Client
 	queue    string
-	proxy    *httptest.Server // the service, as the sender sees it
+	proxy    *httptest.Server // between the sender and the service
 	provider *httptest.Server
 	journal  string
 	bin      string
 	process  *sandbox.Process
 
-	mu     sync.Mutex
-	trap   killPoint
-	caught chan struct{}
-	dead   chan struct{}
-	ledger map[string][]int64 // the provider's: claims by task
-	took   *sync.Cond
-	total  int
+	mu       sync.Mutex
+	trap     killPoint
+	caught   chan struct{}
+	dead     chan struct{}
+	ledger   map[string][]int64 // of the provider: claims of the accepted messages by task
+	total    int                // accepted messages
+	accepted *sync.Cond         // signalled when total changes
 }
 
 // startSenderRun uses a queue of its own, so that runs can share a service.
@@ -69,7 +69,7 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 		bin: sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender"), trap: trap,
 		caught: make(chan struct{}), dead: make(chan struct{}), ledger: map[string][]int64{},
 	}
-	h.took = sync.NewCond(&h.mu)
+	h.accepted = sync.NewCond(&h.mu)
 	at, err := url.Parse(service.URL)
 	require.NoError(t, err)
 	h.proxy = httptest.NewServer(h.watch(&httputil.ReverseProxy{
@@ -79,15 +79,15 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}))
 	t.Cleanup(h.proxy.Close)
-	h.provider = httptest.NewUnstartedServer(http.HandlerFunc(h.take))
+	h.provider = httptest.NewUnstartedServer(http.HandlerFunc(h.serveProvider))
 	h.provider.Listener = gate{h.provider.Listener, h}
 	h.provider.Start()
 	t.Cleanup(h.provider.Close)
 	return h
 }
 
-// reach blocks the call that gets to the chosen kill point until the sender is dead. It
-// returns whether the call goes on.
+// reach reports whether a call may continue. If it is at the chosen kill point, reach blocks it until
+// the sender is dead, and returns false.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m
@@ -113,7 +113,7 @@ func (h *senderRun) watch(next http.Handler) http.Handler {
 		if isMark {
 			r.Header.Set("X-Mark", "true")
 		}
-		if isMark && !h.reach(markAsked) || strings.HasSuffix(r.URL.Path, "/report/batch") && !h.reach(reportAsked) {
+		if isMark && !h.reach(markRequest) || strings.HasSuffix(r.URL.Path, "/report/batch") && !h.reach(reportRequest) {
 			panic(http.ErrAbortHandler)
 		}
 		next.ServeHTTP(w, r)
@@ -130,9 +130,9 @@ func (h *senderRun) watchResponse(res *http.Response) error {
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	path := res.Request.URL.Path
 	switch {
-	case strings.HasSuffix(path, "/tasks/pending") && bytes.Contains(body, []byte(`"claim_id"`)) && !h.reach(claimResponded),
-		res.Request.Header.Get("X-Mark") != "" && !h.reach(marked),
-		strings.HasSuffix(path, "/report/batch") && !h.reach(reported):
+	case strings.HasSuffix(path, "/tasks/pending") && bytes.Contains(body, []byte(`"claim_id"`)) && !h.reach(claimResponse),
+		res.Request.Header.Get("X-Mark") != "" && !h.reach(markResponse),
+		strings.HasSuffix(path, "/report/batch") && !h.reach(reportResponse):
 		return errCaught
 	}
 	return nil
@@ -147,7 +147,7 @@ type gate struct {
 func (g gate) Accept() (net.Conn, error) {
 	for {
 		conn, err := g.Listener.Accept()
-		if err != nil || g.run.reach(connected) {
+		if err != nil || g.run.reach(sendConnection) {
 			return conn, err
 		}
 		if err := conn.Close(); err != nil {
@@ -156,21 +156,21 @@ func (g gate) Accept() (net.Conn, error) {
 	}
 }
 
-// take handles a message as the provider.
-func (h *senderRun) take(_ http.ResponseWriter, r *http.Request) {
+// serveProvider receives a message as the provider.
+func (h *senderRun) serveProvider(_ http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID    string
 		Claim int64
 	}
-	if json.NewDecoder(r.Body).Decode(&m) != nil || !h.reach(arrived) {
+	if json.NewDecoder(r.Body).Decode(&m) != nil || !h.reach(sendRequest) {
 		panic(http.ErrAbortHandler)
 	}
 	h.mu.Lock()
 	h.ledger[m.ID] = append(h.ledger[m.ID], m.Claim)
 	h.total++
-	h.took.Broadcast()
+	h.accepted.Broadcast()
 	h.mu.Unlock()
-	if !h.reach(taken) {
+	if !h.reach(sendResponse) {
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -191,8 +191,8 @@ func (h *senderRun) start(concurrency string) {
 	})
 }
 
-// in counts the tasks of the queue in some states.
-func (h *senderRun) in(states ...int) int {
+// count returns the number of live tasks of the queue in some states.
+func (h *senderRun) count(states ...int) int {
 	return h.service.Count(`select count(*) from task_live where queue = $1 and state = any($2)`, h.queue, states)
 }
 
@@ -201,25 +201,24 @@ const (
 	stateProcessing = 2
 )
 
-// until waits for a condition, and prints the sender's output if it stays false.
-func (h *senderRun) until(done func() bool) {
+// waitUntil waits for a condition, and prints the sender's output if it stays false.
+func (h *senderRun) waitUntil(done func() bool) {
 	h.t.Helper()
 	if !assert.Eventually(h.t, done, cluster.WaitLimit, 5*time.Millisecond) {
 		h.t.Fatal(h.process.Output())
 	}
 }
 
-// settles waits until no task is pending or claimed.
-func (h *senderRun) settles() {
+// waitSettled waits until no task is pending or claimed.
+func (h *senderRun) waitSettled() {
 	h.t.Helper()
-	h.until(func() bool { return h.in(statePending, stateProcessing) == 0 })
+	h.waitUntil(func() bool { return h.count(statePending, stateProcessing) == 0 })
 }
 
-// stop ends the sender gracefully: tasks that are still claimed then are those of killed
-// senders.
+// stop ends the sender gracefully. Only tasks of killed senders are still claimed then.
 func (h *senderRun) stop() {
 	h.t.Helper()
-	h.until(func() bool { return h.in(statePending) == 0 })
+	h.waitUntil(func() bool { return h.count(statePending) == 0 })
 	code, err := h.process.Terminate(cluster.WaitLimit)
 	require.NoError(h.t, err)
 	require.Zero(h.t, code, h.process.Output())
@@ -235,8 +234,8 @@ func (h *senderRun) state(task string) string {
 	return h.service.Get("/api/v1/sms/task/" + task).Data("state").(string)
 }
 
-// keeps demands what holds for each task, whatever happened.
-func (h *senderRun) keeps(tasks map[string]string) {
+// requirePromises requires the promises of a sender for each task.
+func (h *senderRun) requirePromises(tasks map[string]string) {
 	h.t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,7 +252,7 @@ func (h *senderRun) keeps(tasks map[string]string) {
 		state := h.state(task)
 		require.Contains(h.t, map[string][]string{"resend": {"succeeded"}, "hold": {"succeeded", "held"}, "fail": {"succeeded", "failed"}}[policy], state)
 		if state == "succeeded" {
-			require.NotEmpty(h.t, sends, "what succeeded was sent")
+			require.NotEmpty(h.t, sends, "a succeeded task was sent")
 		}
 	}
 }
@@ -265,26 +264,26 @@ func startService(t *testing.T) *cluster.Client {
 	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
 }
 
-func TestKilledSenderRepeatsNothingBegun(t *testing.T) {
+func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	t.Parallel()
 	service := startService(t)
 	for _, c := range []struct {
 		at        killPoint
-		journaled bool              // the next start settles the attempt; else the end of its lease does
-		sends     map[string]int    // in the end, by on_unknown
-		ends      map[string]string // the state, by on_unknown
+		journaled bool              // the next start reports the attempt; else the end of its lease settles it
+		sends     map[string]int    // their final number, by on_unknown
+		ends      map[string]string // the final state, by on_unknown
 	}{
-		{claimResponded, false, all(1), succeeds()},
-		{markAsked, false, all(1), succeeds()},
-		{marked, false, map[string]int{"resend": 1}, asChosen()},
-		{connected, true, map[string]int{"resend": 1}, asChosen()},
-		{arrived, true, map[string]int{"resend": 1}, asChosen()},
-		{taken, true, map[string]int{"resend": 2, "hold": 1, "fail": 1}, asChosen()},
-		{reportAsked, true, all(1), succeeds()},
-		{reported, true, all(1), succeeds()},
+		{claimResponse, false, all(1), succeeds()},
+		{markRequest, false, all(1), succeeds()},
+		{markResponse, false, map[string]int{"resend": 1}, statesOfUnknown()},
+		{sendConnection, true, map[string]int{"resend": 1}, statesOfUnknown()},
+		{sendRequest, true, map[string]int{"resend": 1}, statesOfUnknown()},
+		{sendResponse, true, map[string]int{"resend": 2, "hold": 1, "fail": 1}, statesOfUnknown()},
+		{reportRequest, true, all(1), succeeds()},
+		{reportResponse, true, all(1), succeeds()},
 	} {
 		policies := []string{"hold"}
-		if c.at == taken {
+		if c.at == sendResponse {
 			policies = []string{"resend", "hold", "fail"}
 		}
 		for _, policy := range policies {
@@ -311,8 +310,8 @@ func TestKilledSenderRepeatsNothingBegun(t *testing.T) {
 				}
 				h.expireLeases()
 				h.start("1")
-				h.settles()
-				h.keeps(tasks)
+				h.waitSettled()
+				h.requirePromises(tasks)
 				require.Len(t, h.ledger[victim], c.sends[policy])
 				require.Equal(t, c.ends[policy], h.state(victim))
 			})
@@ -326,8 +325,8 @@ func succeeds() map[string]string {
 	return map[string]string{"resend": "succeeded", "hold": "succeeded", "fail": "succeeded"}
 }
 
-// asChosen returns the state of an unknown outcome by on_unknown.
-func asChosen() map[string]string {
+// statesOfUnknown returns the states of tasks with an unknown outcome by on_unknown.
+func statesOfUnknown() map[string]string {
 	return map[string]string{"resend": "succeeded", "hold": "held", "fail": "failed"}
 }
 
@@ -337,13 +336,13 @@ func (h *senderRun) kill() {
 	select {
 	case <-h.caught:
 	case <-time.After(cluster.WaitLimit):
-		h.t.Fatal("the moment did not come\n" + h.process.Output())
+		h.t.Fatal("the sender did not reach the kill point\n" + h.process.Output())
 	}
 	require.NoError(h.t, h.process.Kill())
 	close(h.dead)
 }
 
-// The kills come while several sends are under way, wherever each of them is.
+// The sender is killed while several sends are in progress, at any point of each.
 func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	t.Parallel()
 	h := startSenderRun(t, startService(t), "")
@@ -354,22 +353,22 @@ func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	}
 	for n := range 6 {
 		h.start("5")
-		h.untilTaken(4 + n) // fifteen more may be claimed
+		h.waitAccepted(4 + n) // fifteen more may be claimed
 		require.NoError(t, h.process.Kill())
 	}
 	h.start("5")
 	h.stop()
 	h.expireLeases()
 	h.start("5")
-	h.settles()
-	h.keeps(tasks)
+	h.waitSettled()
+	h.requirePromises(tasks)
 }
 
-// untilTaken waits until the provider has taken n more messages.
-func (h *senderRun) untilTaken(n int) {
+// waitAccepted waits until the provider has accepted n more messages.
+func (h *senderRun) waitAccepted(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for until := h.total + n; h.total < until; {
-		h.took.Wait()
+		h.accepted.Wait()
 	}
 }

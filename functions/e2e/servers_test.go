@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// What docs/platform.md says of the two servers.
+// The differences of the two servers are those in docs/platform.md.
 func TestDocumentedDifferencesOfTheServers(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"

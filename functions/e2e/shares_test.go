@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Calls of one caller that wait for a lock hold half of the connections to Postgres at most.
+// Calls of one caller that wait for a lock use at most half of the connections to Postgres.
 func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The trigger alone makes the streams, and the functions of a new system may run
-// before it: what they accepted with 2xx is published once it runs, and what they
-// cannot do yet they refuse with 503.
+// Only the trigger makes the streams, and the functions of a new system may run before it. What
+// they accept with 2xx is published when the trigger runs. A call that needs a stream is refused
+// with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -21,7 +21,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)
 	cluster.RegisterEndpoint(s, `{"url":"`+shop.URL+`"}`)
-	later := func(r cluster.Reply) {
+	refused := func(r cluster.Reply) {
 		t.Helper()
 		require.Equal(t, 503, r.Status, r.Text)
 		require.NotEmpty(t, r.Header.Get("Retry-After"))
@@ -31,14 +31,14 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	}
 	require.Equal(t, 200, submit(s, "1", "user:bob", "saved").Status)
 	require.Equal(t, 200, submit(s, "2", "msg.orders.paid", "saved").Status)
-	instead := submit(s, "3", "user:bob", "accepted")
-	require.Equal(t, 200, instead.Status, instead.Text)
-	require.Equal(t, "saved", instead.Data("ack"))
-	later(submit(strict, "4", "user:bob", "accepted"))
-	later(bob.Get(cluster.StreamsPath + "bob"))
-	later(s.Tick("save"))
-	task := s.SubmitTo(task.DefaultQueue)
-	require.Equal(t, 200, s.Post("/api/v1/sms/task/"+task+"/cancel", `{}`).Status)
+	saved := submit(s, "3", "user:bob", "accepted")
+	require.Equal(t, 200, saved.Status, saved.Text)
+	require.Equal(t, "saved", saved.Data("ack"))
+	refused(submit(strict, "4", "user:bob", "accepted"))
+	refused(bob.Get(cluster.StreamsPath + "bob"))
+	refused(s.Tick("save"))
+	id := s.SubmitTo(task.DefaultQueue)
+	require.Equal(t, 200, s.Post("/api/v1/sms/task/"+id+"/cancel", `{}`).Status)
 	for range 2 {
 		require.Equal(t, 204, s.Tick("relay").Status)
 		require.Equal(t, 204, s.Tick("sweep").Status)
@@ -49,7 +49,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	_, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
-	s.Exec(`update stream_pauses set until = now()`) // a minute at most
+	s.Exec(`update stream_pauses set until = now()`) // which may be a minute from now
 	o.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
 	received := cluster.OpenStream(bob, cluster.StreamsPath+"bob?after=0")

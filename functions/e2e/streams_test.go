@@ -17,35 +17,35 @@ import (
 func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	t.Parallel()
 	first := startProbed(t)
-	first.untilReady(200)
+	first.waitReadiness(200)
 	_, err := first.process.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 
-	p := startProbed(t, func(p *probed) {
+	p := startProbed(t, func(p *probedTrigger) {
 		p.natsDir, p.accepted = first.natsDir, "OTHER"
 		p.env = []string{"TWO_PHASE_STREAM=OTHER", "SENDONCE_STREAM_EVENTS_MB=1048576"}
 		require.NoError(t, first.nats.Stop())
 	})
 	for _, f := range eventFunctions {
-		p.until("trigger_delivered_total"+of(f), 1)
+		p.waitMetric("trigger_delivered_total"+labels(f), 1)
 	}
-	p.until(`trigger_route_stopped{durable="save-1-of-1",function="save",reason="subjects_taken"}`, 1)
-	p.until(`trigger_stream_missing{reason="subjects_taken",stream="OTHER"}`, 1)
+	p.waitMetric(`trigger_route_stopped{durable="save-1-of-1",function="save",reason="subjects_taken"}`, 1)
+	p.waitMetric(`trigger_stream_missing{reason="subjects_taken",stream="OTHER"}`, 1)
 	var health struct{ Status string }
-	require.NoError(t, json.Unmarshal([]byte(p.untilReady(503).Text), &health))
+	require.NoError(t, json.Unmarshal([]byte(p.waitReadiness(503).Text), &health))
 	require.True(t, strings.HasPrefix(health.Status, "these routes do not run: save-1-of-1 (stream OTHER cannot be made: "), health.Status)
 	require.Contains(t, health.Status, "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	require.InDelta(t, 1, p.metric(`trigger_pulling{durable="record",function="deliver"}`), 0, "a stream that cannot grow is used as it is")
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can read is a dead letter. If the stream of dead letters is
-// full, Postgres keeps it.
+// An event that no function can decode is a dead letter. If the stream of dead letters is full, it is
+// stored in Postgres.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
 	js := w.JetStream()
-	full := func(size int) {
+	fill := func(size int) {
 		for {
 			if _, err := js.Publish(t.Context(), "dlq.test", make([]byte, size), jetstream.WithRetryAttempts(0)); err != nil {
 				var api *jetstream.APIError
@@ -57,11 +57,11 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	}
 	w.StartTrigger(w.Client.BaseURL)
 	cluster.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil })
-	full(100_000)
-	full(1)
+	fill(100_000)
+	fill(1)
 	before := w.Accept("c-1", `"one"`)
 	poison := nats.NewMsg("acc.0.poison")
-	poison.Header.Set("ce-specversion", "1.0") // and nothing else
+	poison.Header.Set("ce-specversion", "1.0") // the other attributes are missing
 	poison.Data = []byte("poison")
 	_, err := js.PublishMsg(t.Context(), poison)
 	require.NoError(t, err)
@@ -72,8 +72,8 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// If the clock of NATS is ahead, a wake-up comes before its rows are due, and its
-// schedule is gone by then.
+// If the clock of NATS is ahead, a wake-up is published before its rows are due, and its schedule
+// is then removed.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -98,7 +98,7 @@ func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	s.Exec(`update task_live set due_at = now() + interval '20 seconds'`)
 	s.Exec(`update message_live set next_at = now() + interval '20 seconds'`)
 	for _, function := range []string{"sweep", "relay", "deliver"} {
-		for range 3 { // each time this process has just published the same schedule
+		for range 3 { // this process has just published the same schedule
 			require.Equal(t, 204, s.Tick(function).Status)
 			cluster.Eventually(t, scheduled(function), function)
 			require.NoError(t, wake.Purge(t.Context()))

@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TestInputIsStricterThanTheOriginalAPI holds the table of docs/guarantees.md to the
-// responses.
+// TestInputIsStricterThanTheOriginalAPI checks each row of the table in docs/guarantees.md.
 func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -49,7 +48,7 @@ func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 	refused(reportAs("other", 2, ""), 409, "stale_claim")
 	require.Equal(t, 200, reportAs("app", 2, "").Status)
 	refused(reportAs("app", 3, ""), 409, "stale_claim")
-	require.Equal(t, 2, s.Count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
+	require.Equal(t, 2, s.Count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are logged")
 
 	require.Nil(t, s.Subscribe(cluster.Booking(1, "")).Data("skipped"))
 	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("skipped"), "it is being sent")

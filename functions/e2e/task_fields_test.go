@@ -142,7 +142,7 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 						as = name
 					}
 				}
-				assert.Equal(t, fmt.Sprint(want), fmt.Sprint(shown[view][as]), "%s is %s of %s: %v", name, as, view, shown[view])
+				assert.Equal(t, fmt.Sprint(want), fmt.Sprint(shown[view][as]), "%s must be %s of %s: %v", name, as, view, shown[view])
 			}
 		}
 	}

@@ -22,23 +22,23 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// probed is a trigger as a process, with functions whose responses the test chooses.
-type probed struct {
+// probedTrigger is a trigger process, and functions whose responses the test chooses.
+type probedTrigger struct {
 	*cluster.Client // its probes
 	process         *sandbox.Process
 	bin             string
-	env             []string // what is in it before the start is added to what it needs
+	env             []string // settings that are added to the required ones
 	nats            *sandbox.NATS
 	natsDir         string
 	accepted        string // the stream that NATS permits; "" = ACCEPTED
 	functions       *httptest.Server
-	status          atomic.Int32  // the status of each call, unless it is
-	held            chan struct{} // a call to sweep hangs until this is closed; nil = it does not
+	status          atomic.Int32  // that the functions return
+	held            chan struct{} // calls to sweep wait until it is closed; nil = they do not wait
 }
 
-func startProbed(t *testing.T, change ...func(*probed)) *probed {
+func startProbed(t *testing.T, change ...func(*probedTrigger)) *probedTrigger {
 	t.Helper()
-	p := &probed{bin: cluster.Binary(t), natsDir: t.TempDir()}
+	p := &probedTrigger{bin: cluster.Binary(t), natsDir: t.TempDir()}
 	p.status.Store(http.StatusNoContent)
 	for _, c := range change {
 		c(p)
@@ -59,7 +59,7 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 }
 
 // health runs the command health beside the trigger and returns its exit code and output.
-func (p *probed) health() (int, string) {
+func (p *probedTrigger) health() (int, string) {
 	p.T.Helper()
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
 	require.NoError(p.T, err)
@@ -68,7 +68,7 @@ func (p *probed) health() (int, string) {
 }
 
 // scrape reads /metrics without a password.
-func (p *probed) scrape() string {
+func (p *probedTrigger) scrape() string {
 	p.T.Helper()
 	res, err := http.Get(p.URL + "/metrics")
 	require.NoError(p.T, err)
@@ -80,7 +80,7 @@ func (p *probed) scrape() string {
 }
 
 // metric returns one sample of a scrape; -1 if there is none.
-func (p *probed) metric(name string) float64 {
+func (p *probedTrigger) metric(name string) float64 {
 	p.T.Helper()
 	found := regexp.MustCompile(`(?m)^sendonce_` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(p.scrape())
 	if found == nil {
@@ -91,13 +91,13 @@ func (p *probed) metric(name string) float64 {
 	return value
 }
 
-// until waits until a sample has a least value.
-func (p *probed) until(name string, least float64) {
+// waitMetric waits until a sample is at least a value.
+func (p *probedTrigger) waitMetric(name string, least float64) {
 	p.T.Helper()
 	cluster.Eventually(p.T, func() bool { return p.metric(name) >= least }, name)
 }
 
-func (p *probed) untilReady(status int) cluster.Reply {
+func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 	p.T.Helper()
 	var r cluster.Reply
 	cluster.Eventually(p.T, func() bool { r = p.Get("/readyz"); return r.Status == status })
@@ -107,47 +107,49 @@ func (p *probed) untilReady(status int) cluster.Reply {
 // eventFunctions are those that a trigger wakes when it is connected.
 var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
-func of(function string) string { return fmt.Sprintf(`{durable=%q,function=%q}`, function, function) }
+func labels(function string) string {
+	return fmt.Sprintf(`{durable=%q,function=%q}`, function, function)
+}
 
 func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
-	require.Equal(t, "{\"status\":\"ok\"}\n", p.untilReady(200).Text)
+	require.Equal(t, "{\"status\":\"ok\"}\n", p.waitReadiness(200).Text)
 	require.Equal(t, 200, p.Get("/healthz").Status)
-	code, said := p.health()
-	require.Zero(t, code, said)
+	code, output := p.health()
+	require.Zero(t, code, output)
 	for _, f := range eventFunctions {
-		p.until("trigger_delivered_total"+of(f), 1)
+		p.waitMetric("trigger_delivered_total"+labels(f), 1)
 		require.InDelta(t, 1, p.metric(fmt.Sprintf(`trigger_deliveries_total{durable=%q,function=%q,status="204"}`, f, f)), 0)
-		require.InDelta(t, 1, p.metric("trigger_delivery_seconds_count"+of(f)), 0)
+		require.InDelta(t, 1, p.metric("trigger_delivery_seconds_count"+labels(f)), 0)
 		for name, want := range map[string]float64{"pulling": 1, "under_way": 0, "retried_total": 0, "denied_total": 0, "dead_letters_total": 0} {
-			require.InDelta(t, want, p.metric("trigger_"+name+of(f)), 0, name)
+			require.InDelta(t, want, p.metric("trigger_"+name+labels(f)), 0, name)
 		}
 	}
-	cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 })
-	require.Zero(t, p.metric("trigger_waiting"+of("sweep")))
+	cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+labels("sweep")) == 0 })
+	require.Zero(t, p.metric("trigger_waiting"+labels("sweep")))
 	require.Zero(t, p.metric("trigger_waiting"+`{durable="save-1-of-1",function="save"}`))
 	require.Zero(t, p.metric("dead_letters"))
 	require.Zero(t, p.metric(`stream_used_ratio{stream="USERS"}`))
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
-	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "it is no function")
+	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "the trigger is no function")
 	require.NotContains(t, p.scrape(), "secret")
 
 	require.NoError(t, p.nats.Stop())
 	var away cluster.Reply
 	cluster.Eventually(t, func() bool {
-		away = p.Get("/readyz") // which may notice the end of a pull before that of the connection
+		away = p.Get("/readyz") // it may first report a pull that ended before the connection did
 		return away.Status == 503 && away.Text == "{\"status\":\"not connected to NATS\"}\n"
 	})
 	require.Equal(t, "1", away.Header.Get("Retry-After"))
 	require.Equal(t, 200, p.Get("/healthz").Status, "a restart would not bring NATS back")
-	code, said = p.health()
-	require.Zero(t, code, said)
+	code, output = p.health()
+	require.Zero(t, code, output)
 	require.Zero(t, p.metric("trigger_connected"))
-	cluster.Eventually(t, func() bool { return p.metric("trigger_pulling"+of("sweep")) == 0 })
-	require.InDelta(t, -1, p.metric("trigger_waiting"+of("sweep")), 0, "rather than an old number")
+	cluster.Eventually(t, func() bool { return p.metric("trigger_pulling"+labels("sweep")) == 0 })
+	require.InDelta(t, -1, p.metric("trigger_waiting"+labels("sweep")), 0, "no old value")
 	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
-	require.InDelta(t, 1, p.metric("trigger_delivered_total"+of("sweep")), 0)
+	require.InDelta(t, 1, p.metric("trigger_delivered_total"+labels("sweep")), 0)
 
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
 	require.NoError(t, err)
@@ -155,7 +157,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	cluster.WaitExit(t, second)
 	require.Equal(t, 1, second.ExitCode())
 	require.Contains(t, second.Output(), "address already in use")
-	early := cluster.StartProcess(t, p.bin, p.env, "trigger") // NATS is away when it starts
+	early := cluster.StartProcess(t, p.bin, p.env, "trigger") // NATS is stopped when it starts
 	starting := *p.Client
 	starting.URL = cluster.Address(t, early)
 	require.Equal(t, 503, starting.Get("/readyz").Status)
@@ -163,8 +165,8 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.NoError(t, early.Kill())
 
 	cluster.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})
-	p.untilReady(200)
-	p.until("trigger_delivered_total"+of("sweep"), 2)
+	p.waitReadiness(200)
+	p.waitMetric("trigger_delivered_total"+labels("sweep"), 2)
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
 }
 
@@ -175,19 +177,19 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 	} {
 		t.Run(sample, func(t *testing.T) {
 			t.Parallel()
-			p := startProbed(t, func(p *probed) { p.status.Store(int32(status)) })
-			p.until(fmt.Sprintf(`trigger_deliveries_total{durable="sweep",function="sweep",status="%d"}`, status), 1)
-			p.until(sample+of("sweep"), 1)
-			require.Zero(t, p.metric("trigger_delivered_total"+of("sweep")))
+			p := startProbed(t, func(p *probedTrigger) { p.status.Store(int32(status)) })
+			p.waitMetric(fmt.Sprintf(`trigger_deliveries_total{durable="sweep",function="sweep",status="%d"}`, status), 1)
+			p.waitMetric(sample+labels("sweep"), 1)
+			require.Zero(t, p.metric("trigger_delivered_total"+labels("sweep")))
 			switch status {
 			case http.StatusBadRequest:
-				p.until("dead_letters", float64(len(eventFunctions)))
+				p.waitMetric("dead_letters", float64(len(eventFunctions)))
 			case http.StatusServiceUnavailable:
-				p.until("trigger_redelivered"+of("sweep"), 1)
-				require.InDelta(t, 1, p.metric("trigger_unsettled"+of("sweep")), 0)
+				p.waitMetric("trigger_redelivered"+labels("sweep"), 1)
+				require.InDelta(t, 1, p.metric("trigger_unsettled"+labels("sweep")), 0)
 				p.status.Store(http.StatusNoContent)
-				p.until("trigger_delivered_total"+of("sweep"), 1)
-				cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 })
+				p.waitMetric("trigger_delivered_total"+labels("sweep"), 1)
+				cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+labels("sweep")) == 0 })
 			}
 			require.Equal(t, 200, p.Get("/readyz").Status, "the function fails, not the trigger")
 			require.Equal(t, 200, p.Get("/healthz").Status)
@@ -199,26 +201,26 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
-	p := startProbed(t, func(p *probed) { p.held = held })
-	t.Cleanup(release) // before the functions end, which wait for their calls
-	p.until("trigger_under_way"+of("sweep"), 1)
-	p.until("trigger_delivered_total"+of("relay"), 1) // others go on
+	p := startProbed(t, func(p *probedTrigger) { p.held = held })
+	t.Cleanup(release) // before the functions stop, which wait for their calls
+	p.waitMetric("trigger_under_way"+labels("sweep"), 1)
+	p.waitMetric("trigger_delivered_total"+labels("relay"), 1) // other routes continue
 	require.Equal(t, 200, p.Get("/healthz").Status, "the function hangs, not the trigger")
 	require.Equal(t, 200, p.Get("/readyz").Status)
 
 	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
 	var code int
-	var said string
+	var output string
 	// The kernel stops a thread when it next runs, which may be after the signal was sent.
-	cluster.Eventually(t, func() bool { code, said = p.health(); return code == 1 })
-	require.Contains(t, said, "health failed")
+	cluster.Eventually(t, func() bool { code, output = p.health(); return code == 1 })
+	require.Contains(t, output, "health failed")
 	require.NoError(t, p.process.Signal(syscall.SIGCONT))
-	code, said = p.health()
-	require.Zero(t, code, said)
+	code, output = p.health()
+	require.Zero(t, code, output)
 
-	// Probes are served while it ends, and then it has ended.
+	// Probes are served while the trigger shuts down.
 	require.NoError(t, p.process.Signal(syscall.SIGTERM))
-	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.untilReady(503).Text)
+	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.waitReadiness(503).Text)
 	cluster.Eventually(t, func() bool { return strings.Contains(p.Get("/readyz").Text, "sweep") })
 	require.Equal(t, 200, p.Get("/healthz").Status)
 	release()
@@ -229,7 +231,7 @@ func TestPromtoolAcceptsMetricsOfTrigger(t *testing.T) {
 	t.Parallel()
 	sandbox.Tool(t, "promtool")
 	p := startProbed(t)
-	p.untilReady(200)
-	p.until("trigger_delivered_total"+of("sweep"), 1)
+	p.waitReadiness(200)
+	p.waitMetric("trigger_delivered_total"+labels("sweep"), 1)
 	sandbox.RequirePromtoolAccepts(t, p.scrape())
 }

@@ -70,7 +70,7 @@ func TestTasksInSeparateProcesses(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []any{"scheduled", 0, 1}, []any{response.State, response.Status, response.RetryCount})
-	require.Empty(t, claimSlow(0, 600), "it waits")
+	require.Empty(t, claimSlow(0, 600), "it waits for its backoff")
 	again := claimSlow(30, 600)
 	require.Len(t, again, 1, "claimed again after its backoff")
 	require.Equal(t, []any{id, 1}, []any{again[0].TaskID, again[0].RetryCount})
@@ -124,7 +124,7 @@ func TestForgedEventsAreRefused(t *testing.T) {
 	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
 	shop := cluster.NewReceiver(t, nil)
 	at, _ := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
-	// Without a trigger all of these wait for someone who calls.
+	// Without a trigger, all of these wait for a call of a function.
 	cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
 	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id")
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
@@ -132,7 +132,7 @@ func TestForgedEventsAreRefused(t *testing.T) {
 	require.Equal(t, 200, s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"msg.orders.paid","data":1}`).Status)
 
 	type forger struct {
-		name, password string // of nobody when both are empty
+		name, password string // both empty = no credentials
 		status         int
 	}
 	forgers := []forger{{"", "", 401}, {"admin", "", 401}, {"admin", "wrong", 401}, {"nobody", "secret", 401}}
@@ -140,7 +140,7 @@ func TestForgedEventsAreRefused(t *testing.T) {
 		caller := s.NewCaller(role, role)
 		forgers = append(forgers, forger{caller.User, caller.Password, 403}, forger{caller.User, "wrong", 401})
 	}
-	carrier := s.NewCaller("carrier", "trigger")
+	trigger := s.NewCaller("trigger", "trigger")
 	before := snapshotTables(s)
 	functions := []string{"deliver", "relay", "sweep"}
 	for _, f := range functions {
@@ -165,7 +165,7 @@ func TestForgedEventsAreRefused(t *testing.T) {
 	require.Equal(t, before, snapshotTables(s))
 	require.Zero(t, shop.Calls())
 	for _, f := range functions {
-		require.Equal(t, 204, carrier.Tick(f).Status)
+		require.Equal(t, 204, trigger.Tick(f).Status)
 		now := snapshotTables(s)
 		require.NotEqual(t, before, now, "there was something to do for %s", f)
 		before = now
