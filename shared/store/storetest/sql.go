@@ -7,9 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/stretchr/testify/require"
 )
 
 // ConnectAs opens a connection as a role of the functions.
