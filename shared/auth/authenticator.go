@@ -119,7 +119,7 @@ func builtInAdmin(name string) callers.Caller {
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that they take the same time
 	seen := au.Callers.seen(login.Name)
-	limited := !a.charged && !seen.caller.Knows(hash)
+	limited := !a.charged && !seen.caller.MatchesToken(hash)
 	if limited && !seen.fresh {
 		if !seen.exists {
 			au.deferred.add(login.Name, a.address, au.Callers.noteExisting)
@@ -136,7 +136,7 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 	case err != nil:
 		return callers.Caller{}, errors.Join(busy("the service is busy, try again"), err)
 	}
-	if !caller.Knows(hash) || caller.Revoked {
+	if !caller.MatchesToken(hash) || caller.Revoked {
 		return callers.Caller{}, ErrCredentials
 	}
 	return caller, nil

@@ -35,8 +35,8 @@ end $$`)
 		for _, list := range []bool{false, true} {
 			caller, err := db.Callers.ByName(ctx, "shop", list)
 			require.NoError(t, err)
-			require.True(t, caller.Knows(hash))
-			require.False(t, caller.Knows(sha256.Sum256([]byte("another"))))
+			require.True(t, caller.MatchesToken(hash))
+			require.False(t, caller.MatchesToken(sha256.Sum256([]byte("another"))))
 		}
 		callers, _, err := db.Callers.List(ctx, nil, 0, 10)
 		require.NoError(t, err)

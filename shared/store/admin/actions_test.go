@@ -175,7 +175,7 @@ func TestCallerIsRotatedAndRevokedWithoutShowingToken(t *testing.T) {
 	require.NoError(t, err)
 	login, err := db.Callers.ByName(ctx, "shop", false)
 	require.NoError(t, err)
-	require.True(t, login.Knows(second))
+	require.True(t, login.MatchesToken(second))
 
 	for range 2 {
 		c, _, err = db.Callers.Revoke(ctx, c.ID, storetest.BuiltIn)

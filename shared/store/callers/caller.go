@@ -60,9 +60,9 @@ func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	return proof[:]
 }
 
-// Knows reports whether hash is the SHA-256 of the caller's token. It takes the same time for any
+// MatchesToken reports whether hash is the SHA-256 of the caller's token. It takes the same time for any
 // hash.
-func (c Caller) Knows(hash [sha256.Size]byte) bool {
+func (c Caller) MatchesToken(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
 }
 
