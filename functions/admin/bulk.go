@@ -25,12 +25,15 @@ var statesOfActions = map[tasks.BulkAction][]task.State{
 func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
 	states, known := statesOfActions[tasks.BulkAction(action)]
 	bad.When(!known, "action", "must be cancel, retry, succeeded, failed or resend")
-	state, _ := task.ParseState(f.State)
-	bad.When(known && !slices.Contains(states, state), "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
+	state, isState := task.ParseState(f.State)
+	bad.When(known && !(isState && slices.Contains(states, state)), "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
 	_, known = task.ParseReason(f.Reason)
 	bad.When(!known, "filter.reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
 	bad.When(f.Reason != "" && state != task.Failed, "filter.reason", "only failed tasks have one")
-	bad.When(len(f.PhoneNumber) > 40, "filter.phone_number", "must be a phone number")
+	if f.PhoneNumber != "" {
+		_, problem := task.Country("").Phone(f.PhoneNumber)
+		bad.When(problem != "", "filter.phone_number", problem)
+	}
 	bad.AtMost("filter.source", f.Source, 50)
 	bad.Queue("filter.queue", f.Queue)
 	bad.When(f.From != nil && f.To != nil && !f.From.Before(*f.To), "filter.to", "must be after from")

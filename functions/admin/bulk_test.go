@@ -41,3 +41,20 @@ func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
 		require.EqualValues(t, 0, got.Data("changed"))
 	}
 }
+
+// Without its invalid field, such a filter would match more tasks than the operator meant.
+func TestBulkChangeRefusesInvalidFilters(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.SubmitTo("q")
+	for _, path := range []string{"bulk", "bulk/preview"} {
+		for field, filter := range map[string]string{
+			"filter.phone_number": `{"state":"pending","phone_number":"abc"}`,
+			"filter.state":        `{"state":"nonsense"}`,
+		} {
+			refused := s.Post(cluster.AdminPath+path, `{"action":"cancel","filter":`+filter+`,"expected":1,"reason":"withdrawn"}`)
+			require.Equal(t, 400, refused.Status, refused.Text)
+			require.Contains(t, refused.Text, `"`+field+`"`)
+		}
+	}
+}
