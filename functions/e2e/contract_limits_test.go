@@ -71,7 +71,7 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 			}
 		}
 		for _, p := range c.Parameters(operation, "query") {
-			schema, _ := c.Child(contract.Place{Node: p}, "schema")
+			schema, _ := c.Child(contract.NodeAt{Node: p}, "schema")
 			check(p["name"].(string), schema.Node, inQuery)
 		}
 	}

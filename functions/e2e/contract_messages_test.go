@@ -110,7 +110,7 @@ func (s checkedClient) conversations() {
 func (s checkedClient) accepting() {
 	s.T.Helper()
 	other, _ := s.Host.ServeWithNATS(s.T)
-	a := checkedClient{other, s.witness}
+	a := checkedClient{other, s.checker}
 	accepted := a.post(202, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
 	require.Equal(s.T, "accepted", accepted.Data("ack"))
 	require.Equal(s.T, "process", accepted.Data("durability"))

@@ -21,11 +21,11 @@ import (
 // checkedClient makes calls as one caller and checks each response against the contract.
 type checkedClient struct {
 	*cluster.Client
-	witness *contract.Witness
+	checker *contract.Checker
 }
 
 func (s checkedClient) as(caller *cluster.Client) checkedClient {
-	return checkedClient{caller, s.witness}
+	return checkedClient{caller, s.checker}
 }
 
 // call makes one call and requires its status. header has names and values alternately.
@@ -50,7 +50,7 @@ func (s checkedClient) request(method, path, body string, header ...string) *htt
 
 func (s checkedClient) send(req *http.Request, status int) cluster.Reply {
 	s.T.Helper()
-	res, err := s.witness.RoundTrip(req)
+	res, err := s.checker.RoundTrip(req)
 	require.NoError(s.T, err)
 	text, err := io.ReadAll(res.Body)
 	require.NoError(s.T, err)
@@ -112,10 +112,10 @@ func (s checkedClient) runAll() {
 func TestContractListsExactlyTheResponses(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := checkedClient{h.Serve(t), contract.NewWitness(t)}
+		s := checkedClient{h.Serve(t), contract.NewChecker(t)}
 		s.runAll()
 
-		c := s.witness.Contract
+		c := s.checker.Contract
 		for pattern, operation := range c.Operations {
 			for status := range operation.Node["responses"].(contract.Object) {
 				if status == "429" || status >= "500" {
@@ -124,7 +124,7 @@ func TestContractListsExactlyTheResponses(t *testing.T) {
 				response, _ := c.Child(operation, "responses", status)
 				for _, code := range c.ErrorCodes(response) {
 					listed := strings.TrimSpace(pattern + " " + status + " " + code)
-					require.True(t, s.witness.Seen[listed], "no call got the listed response %s", listed)
+					require.True(t, s.checker.Seen[listed], "no call got the listed response %s", listed)
 				}
 			}
 		}
@@ -381,14 +381,14 @@ func (s checkedClient) refusals() {
 	ignoreQuery := []string{"sweep", "relay", "deliver"}
 	var strangers sync.WaitGroup
 	defer strangers.Wait()
-	for pattern, operation := range s.witness.Contract.Operations {
+	for pattern, operation := range s.checker.Contract.Operations {
 		if operation.Node["security"] != nil {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{task_id}", cluster.UnknownIDPath[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
 		strangers.Go(func() { // in parallel, because each failed login is delayed
-			res, err := s.witness.RoundTrip(s.as(&stranger).request(method, path, ""))
+			res, err := s.checker.RoundTrip(s.as(&stranger).request(method, path, ""))
 			if assert.NoError(s.T, err) {
 				assert.Equal(s.T, 401, res.StatusCode, pattern)
 			}
@@ -414,15 +414,15 @@ func (s checkedClient) refusals() {
 func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s := checkedClient{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewWitness(t)}
+		s := checkedClient{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewChecker(t)}
 		// These return a result for each item, are called without a required parameter, or need no database.
 		exceptions := map[string]int{"callerNames": 400, "sendBatch": 200, "reportBatch": 200, "previewText": 200, "streamToken": 200, "healthz": 200, "metrics": 200, "exporterMetrics": 200, "save": 204, "wechat": 204}
-		for pattern, operation := range s.witness.Contract.Operations {
+		for pattern, operation := range s.checker.Contract.Operations {
 			want, found := exceptions[operation.Node["operationId"].(string)]
 			if !found {
 				want = 503
 			}
-			req := s.witness.Contract.ExampleCall(t, s.URL, pattern)
+			req := s.checker.Contract.ExampleCall(t, s.URL, pattern)
 			req.SetBasicAuth(s.User, s.Password)
 			s.send(req, want)
 		}
@@ -431,7 +431,7 @@ func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 
 func TestContractCoversInternalErrors(t *testing.T) {
 	t.Parallel()
-	s := checkedClient{cluster.Serve(t), contract.NewWitness(t)}
+	s := checkedClient{cluster.Serve(t), contract.NewChecker(t)}
 	s.Exec("alter table callers rename column name to another")
 	require.Equal(t, "internal", s.get(500, cluster.AdminPath+"callers").Body["error"])
 }

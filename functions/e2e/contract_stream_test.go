@@ -22,7 +22,7 @@ func (s checkedClient) streams() {
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(s.T, err)
 	s.T.Cleanup(broker.Close)
-	chat := checkedClient{server, s.witness}
+	chat := checkedClient{server, s.checker}
 	ann := chat.as(chat.NewCaller("ann", "submitter"))
 	ann.post(200, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:ann","data":{"text":"你好"}}`)
 	chat.post(204, "/events/relay", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -39,7 +39,7 @@ func (s checkedClient) streams() {
 	require.Equal(s.T, "message", all[0].Kind)
 	require.Equal(s.T, "ack", all[1].Kind)
 	for i, schema := range []string{"CloudEvent", "LateAck"} {
-		require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].Data)), all[i].Data)
+		require.NoError(s.T, s.checker.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].Data)), all[i].Data)
 	}
 	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].ID), "an admin reads every stream")
 	token := ann.post(200, cluster.StreamsPath+"ann/token", "").Data("token").(string)
@@ -67,7 +67,7 @@ func (s checkedClient) upgrade(path string) {
 	}
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.T, err)
-	require.Empty(s.T, s.witness.Problems(req, nil, res, nil))
+	require.Empty(s.T, s.checker.Problems(req, nil, res, nil))
 	head := make([]byte, 2) // of a text frame in one part: its type and its length
 	_, err = io.ReadFull(res.Body, head)
 	require.NoError(s.T, err)
@@ -75,7 +75,7 @@ func (s checkedClient) upgrade(path string) {
 	frame := make([]byte, head[1])
 	_, err = io.ReadFull(res.Body, frame)
 	require.NoError(s.T, err)
-	require.NoError(s.T, s.witness.Contract.CheckJSON(contract.Pointer("components", "schemas", "SocketFrame"), frame), string(frame))
+	require.NoError(s.T, s.checker.Contract.CheckJSON(contract.Pointer("components", "schemas", "SocketFrame"), frame), string(frame))
 	require.NoError(s.T, res.Body.Close())
 }
 
@@ -88,7 +88,7 @@ func (s checkedClient) readStream(path string, n int, header ...string) []cluste
 		events[i] = e.Event()
 	}
 	e.Close()
-	for _, problem := range s.witness.Problems(e.Req, nil, e.Res, []byte(e.Text.String())) {
+	for _, problem := range s.checker.Problems(e.Req, nil, e.Res, []byte(e.Text.String())) {
 		s.T.Errorf("GET %s returned %s: %s", path, e.Text.String(), problem)
 	}
 	return events

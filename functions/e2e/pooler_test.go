@@ -25,7 +25,7 @@ func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, pooledURL(t, url), func(c *settings.Config) { c.Pooler = true })
-	checkedClient{cluster.ServeHandler(t, h).Connect(url), contract.NewWitness(t)}.runAll()
+	checkedClient{cluster.ServeHandler(t, h).Connect(url), contract.NewChecker(t)}.runAll()
 }
 
 func TestPooledSessionIsResetForTheNextClient(t *testing.T) {

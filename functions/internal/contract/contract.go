@@ -26,17 +26,17 @@ type Object = map[string]any
 // Contract is openapi.yaml, parsed and compiled. All tests of a process share it.
 type Contract struct {
 	Doc        Object
-	Operations map[string]Place // by pattern, such as "GET /healthz"
-	mux        *http.ServeMux   // finds the pattern of a request
+	Operations map[string]NodeAt // by pattern, such as "GET /healthz"
+	mux        *http.ServeMux    // finds the pattern of a request
 
 	mu       sync.Mutex
 	compiler *jsonschema.Compiler
 }
 
-// Place is a node of the contract and its JSON pointer.
-type Place struct {
-	Node Object
-	At   string
+// NodeAt is a node of openapi.yaml with its JSON pointer.
+type NodeAt struct {
+	Node    Object
+	Pointer string
 }
 
 // PathValues replaces the parameters of a pattern by valid values.
@@ -66,13 +66,13 @@ var read = sync.OnceValues(func() (*Contract, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Contract{Doc: parsed.(Object), Operations: map[string]Place{}, mux: http.NewServeMux(), compiler: jsonschema.NewCompiler()}
+	c := &Contract{Doc: parsed.(Object), Operations: map[string]NodeAt{}, mux: http.NewServeMux(), compiler: jsonschema.NewCompiler()}
 	closeObjects(c.Doc)
 	c.compiler.AssertFormat()
 	for route, item := range c.Doc["paths"].(Object) {
 		for method, operation := range item.(Object) {
 			pattern := strings.ToUpper(method) + " " + route
-			c.Operations[pattern] = Place{operation.(Object), Pointer("paths", route, method)}
+			c.Operations[pattern] = NodeAt{operation.(Object), Pointer("paths", route, method)}
 			c.mux.Handle(pattern, http.NotFoundHandler())
 		}
 	}
@@ -118,19 +118,19 @@ func Pointer(names ...string) string {
 }
 
 // Child returns the node below p, with each $ref followed; ok is false if there is none.
-func (c *Contract) Child(p Place, names ...string) (found Place, ok bool) {
+func (c *Contract) Child(p NodeAt, names ...string) (found NodeAt, ok bool) {
 	for _, name := range names {
 		node, ok := p.Node[name].(Object)
 		if !ok {
-			return Place{}, false
+			return NodeAt{}, false
 		}
-		p = c.Follow(Place{node, p.At + Pointer(name)})
+		p = c.Follow(NodeAt{node, p.Pointer + Pointer(name)})
 	}
 	return p, true
 }
 
-// Follow returns the place to which the $ref of p leads, or p itself if it has none.
-func (c *Contract) Follow(p Place) Place {
+// Follow returns the node to which the $ref of p points, or p itself if it has none.
+func (c *Contract) Follow(p NodeAt) NodeAt {
 	ref, ok := p.Node["$ref"].(string)
 	if !ok {
 		return p
@@ -139,15 +139,15 @@ func (c *Contract) Follow(p Place) Place {
 	for name := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
 		node = node[name].(Object)
 	}
-	return c.Follow(Place{node, strings.TrimPrefix(ref, "#")})
+	return c.Follow(NodeAt{node, strings.TrimPrefix(ref, "#")})
 }
 
 // Parameters returns the parameters of an operation in its "path", "query" or "header".
-func (c *Contract) Parameters(operation Place, in string) []Object {
+func (c *Contract) Parameters(operation NodeAt, in string) []Object {
 	var found []Object
 	list, _ := operation.Node["parameters"].([]any)
 	for _, item := range list {
-		if p := c.Follow(Place{Node: item.(Object)}); p.Node["in"] == in {
+		if p := c.Follow(NodeAt{Node: item.(Object)}); p.Node["in"] == in {
 			found = append(found, p.Node)
 		}
 	}
@@ -176,25 +176,25 @@ func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 
 // find returns the operation that r calls. If there is none, response is the response of
 // x-other-responses to unknown paths or methods.
-func (c *Contract) find(r *http.Request) (pattern string, operation, response Place) {
+func (c *Contract) find(r *http.Request) (pattern string, operation, response NodeAt) {
 	name := "NoSuchPath"
 	if path.Clean(r.URL.Path) == r.URL.Path {
 		for _, method := range []string{r.Method, "GET", "POST", "PUT", "DELETE"} {
 			_, pattern := c.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
 			if pattern != "" && method == r.Method && method != http.MethodHead {
-				return pattern, c.Operations[pattern], Place{}
+				return pattern, c.Operations[pattern], NodeAt{}
 			}
 			if pattern != "" {
 				name = "MethodNotAllowed"
 			}
 		}
 	}
-	response, _ = c.Child(Place{c.Doc, ""}, "x-other-responses", name)
-	return "", Place{}, response
+	response, _ = c.Child(NodeAt{c.Doc, ""}, "x-other-responses", name)
+	return "", NodeAt{}, response
 }
 
 // ErrorCodes returns the error codes that a response may have; "" for a success.
-func (c *Contract) ErrorCodes(response Place) []string {
+func (c *Contract) ErrorCodes(response NodeAt) []string {
 	content, ok := c.Child(response, "content", "application/json")
 	if !ok {
 		return []string{""}
@@ -202,7 +202,7 @@ func (c *Contract) ErrorCodes(response Place) []string {
 	parts, _ := content.Node["schema"].(Object)["allOf"].([]any)
 	var codes []string
 	for _, part := range parts {
-		p, _ := c.Child(Place{Node: part.(Object)}, "properties", "error")
+		p, _ := c.Child(NodeAt{Node: part.(Object)}, "properties", "error")
 		list, _ := p.Node["enum"].([]any)
 		for _, code := range list {
 			codes = append(codes, code.(string))

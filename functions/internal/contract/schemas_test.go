@@ -54,32 +54,32 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 		}
 	}
 	for name := range c.Doc["webhooks"].(Object) {
-		body, ok := c.Child(Place{c.Doc, ""}, "webhooks", name, "post", "requestBody")
+		body, ok := c.Child(NodeAt{c.Doc, ""}, "webhooks", name, "post", "requestBody")
 		require.True(t, ok, name)
 		checkExamples(t, c, body, "webhook "+name)
 	}
 	for _, name := range []string{"NoSuchPath", "MethodNotAllowed"} {
-		response, ok := c.Child(Place{c.Doc, ""}, "x-other-responses", name)
+		response, ok := c.Child(NodeAt{c.Doc, ""}, "x-other-responses", name)
 		require.True(t, ok, name)
 		checkExamples(t, c, response, name)
 	}
-	parameters, _ := c.Child(Place{c.Doc, ""}, "components", "parameters")
+	parameters, _ := c.Child(NodeAt{c.Doc, ""}, "components", "parameters")
 	for name := range parameters.Node {
 		p, _ := c.Child(parameters, name)
 		if example, has := p.Node["example"]; has {
-			require.NoError(t, c.Check(p.At+"/schema", example), name)
+			require.NoError(t, c.Check(p.Pointer+"/schema", example), name)
 		}
 	}
 }
 
-func checkExamples(t *testing.T, c *Contract, body Place, what string) {
+func checkExamples(t *testing.T, c *Contract, body NodeAt, what string) {
 	t.Helper()
 	for kind := range body.Node["content"].(Object) {
 		content, _ := c.Child(body, "content", kind)
 		examples, _ := content.Node["examples"].(Object)
 		require.NotEmpty(t, examples, "%s has no example", what)
 		for name, example := range examples {
-			require.NoError(t, c.Check(content.At+"/schema", example.(Object)["value"]), "%s: example %s", what, name)
+			require.NoError(t, c.Check(content.Pointer+"/schema", example.(Object)["value"]), "%s: example %s", what, name)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (c *Contract) properties(schema Object) map[string]property {
 	all := map[string]property{}
 	parts, _ := schema["allOf"].([]any)
 	for _, part := range parts {
-		maps.Copy(all, c.properties(c.Follow(Place{Node: part.(Object)}).Node))
+		maps.Copy(all, c.properties(c.Follow(NodeAt{Node: part.(Object)}).Node))
 	}
 	required, _ := schema["required"].([]any)
 	own, _ := schema["properties"].(Object)
@@ -163,7 +163,7 @@ func (c *Contract) properties(schema Object) map[string]property {
 }
 
 func (c *Contract) kindOf(schema Object) string {
-	schema = c.Follow(Place{Node: schema}).Node
+	schema = c.Follow(NodeAt{Node: schema}).Node
 	kind, _ := schema["type"].(string)
 	if kinds, _ := schema["type"].([]any); len(kinds) > 0 {
 		kind = kinds[0].(string)

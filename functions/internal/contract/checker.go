@@ -19,10 +19,10 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Witness is a transport that fails the test when a call breaks the contract: by a
+// Checker is an http.RoundTripper that fails the test when a call breaks the contract: by a
 // status, an error code, a header, a field or a type that openapi.yaml does not have, or
 // by a request that openapi.yaml refuses and the service accepts.
-type Witness struct {
+type Checker struct {
 	t        testing.TB
 	Contract *Contract
 
@@ -30,14 +30,14 @@ type Witness struct {
 	Seen map[string]bool // "GET /healthz 200", "POST /api/v1/sms/send 404 no_default_content"
 }
 
-// NewWitness returns a witness that has seen nothing.
-func NewWitness(t testing.TB) *Witness {
+// NewChecker returns a Checker that has seen no response.
+func NewChecker(t testing.TB) *Checker {
 	t.Helper()
-	return &Witness{t: t, Contract: Read(t), Seen: map[string]bool{}}
+	return &Checker{t: t, Contract: Read(t), Seen: map[string]bool{}}
 }
 
 // RoundTrip makes the call and checks its request and its response.
-func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
+func (k *Checker) RoundTrip(r *http.Request) (*http.Response, error) {
 	var sent bytes.Buffer
 	if r.Body != nil && r.ContentLength < 1<<20 {
 		r = r.Clone(r.Context())
@@ -58,15 +58,15 @@ func (w *Witness) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	res.Body = io.NopCloser(bytes.NewReader(got))
-	for _, problem := range w.Problems(r, sent.Bytes(), res, got) {
-		w.t.Errorf("%s %s returned %d %s: %s", r.Method, r.URL, res.StatusCode, got, problem)
+	for _, problem := range k.Problems(r, sent.Bytes(), res, got) {
+		k.t.Errorf("%s %s returned %d %s: %s", r.Method, r.URL, res.StatusCode, got, problem)
 	}
 	return res, nil
 }
 
 // Problems returns how a call breaks the contract, and records its response in Seen.
-func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
-	c := w.Contract
+func (k *Checker) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
+	c := k.Contract
 	pattern, operation, response := c.find(r)
 	if pattern != "" {
 		found, ok := c.Child(operation, "responses", fmt.Sprint(res.StatusCode))
@@ -74,7 +74,7 @@ func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got
 			return []string{"the contract does not have this status"}
 		}
 		response = found
-		w.remember(pattern, res.StatusCode, got)
+		k.remember(pattern, res.StatusCode, got)
 		if res.StatusCode/100 == 2 {
 			problems = append(problems, c.requestProblems(operation, r, sent)...)
 		}
@@ -86,16 +86,16 @@ func (w *Witness) Problems(r *http.Request, sent []byte, res *http.Response, got
 	return append(problems, c.bodyProblems(response, res.Header, got)...)
 }
 
-func (w *Witness) remember(pattern string, status int, got []byte) {
+func (k *Checker) remember(pattern string, status int, got []byte) {
 	var envelope api.Envelope
 	_ = json.Unmarshal(got, &envelope) // bodyProblems reports a body that is not an envelope
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.Seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.Seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
 }
 
 // requestProblems returns how a request that the service accepted breaks the contract.
-func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte) (problems []string) {
+func (c *Contract) requestProblems(operation NodeAt, r *http.Request, sent []byte) (problems []string) {
 	query := r.URL.Query()
 	named := map[string]bool{}
 	for _, p := range c.Parameters(operation, "query") {
@@ -124,7 +124,7 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 		if fields, ok := value.(Object); ok {
 			maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil }) // null means absent
 		}
-		if err = cmp.Or(err, c.Check(content.At+"/schema", value)); err != nil {
+		if err = cmp.Or(err, c.Check(content.Pointer+"/schema", value)); err != nil {
 			problems = append(problems, fmt.Sprintf("the contract refuses the request %s: %v", sent, err))
 		}
 	}
@@ -133,7 +133,7 @@ func (c *Contract) requestProblems(operation Place, r *http.Request, sent []byte
 
 // headerProblems checks the headers that the contract lists for a response, and reports headers of
 // Sendonce that it does not list.
-func (c *Contract) headerProblems(response Place, header http.Header) (problems []string) {
+func (c *Contract) headerProblems(response NodeAt, header http.Header) (problems []string) {
 	listed, _ := response.Node["headers"].(Object)
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		h, _ := c.Child(response, "headers", name)
@@ -142,7 +142,7 @@ func (c *Contract) headerProblems(response Place, header http.Header) (problems 
 		case value == "" && h.Node["required"] == true:
 			problems = append(problems, "header "+name+" is required")
 		case value != "":
-			if err := c.Check(h.At+"/schema", value); err != nil {
+			if err := c.Check(h.Pointer+"/schema", value); err != nil {
 				problems = append(problems, fmt.Sprintf("header %s: %v", name, err))
 			}
 		}
@@ -155,7 +155,7 @@ func (c *Contract) headerProblems(response Place, header http.Header) (problems 
 	return problems
 }
 
-func (c *Contract) bodyProblems(response Place, header http.Header, got []byte) []string {
+func (c *Contract) bodyProblems(response NodeAt, header http.Header, got []byte) []string {
 	if _, has := response.Node["content"]; !has {
 		if len(got) > 0 {
 			return []string{"the contract has no body here"}
@@ -168,9 +168,9 @@ func (c *Contract) bodyProblems(response Place, header http.Header, got []byte) 
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}
 	if strings.HasPrefix(kind, "text/") { // not JSON
-		err = c.Check(content.At+"/schema", string(got))
+		err = c.Check(content.Pointer+"/schema", string(got))
 	} else {
-		err = c.CheckJSON(content.At+"/schema", got)
+		err = c.CheckJSON(content.Pointer+"/schema", got)
 	}
 	if err != nil {
 		return []string{err.Error()}
