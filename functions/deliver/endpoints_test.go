@@ -63,10 +63,10 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
-	broken, other, witness := cluster.NewReceiver(t, cluster.RespondWith(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	broken, other, healthy := cluster.NewReceiver(t, cluster.RespondWith(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	registered := w.AddEndpoint(broken.URL)
 	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret
-	w.AddEndpoint(witness.URL, "task.succeeded")
+	w.AddEndpoint(healthy.URL, "task.succeeded")
 	first := w.FinishTask()
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
@@ -85,7 +85,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	require.False(t, disabled.Enabled)
 	require.Equal(t, "failing", disabled.DisabledReason)
 	w.FinishTask() // the disabled endpoint does not receive this event
-	cluster.Eventually(t, func() bool { return witness.Calls() == 3 })
+	cluster.Eventually(t, func() bool { return healthy.Calls() == 3 })
 	cluster.WaitDeliveries(w, "pending", 2)
 
 	enabled, err := w.Client.EnableEndpoint(t.Context(), registered.ID)
