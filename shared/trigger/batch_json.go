@@ -30,7 +30,8 @@ func fittingInPost(held []*item) int {
 	return len(held)
 }
 
-// encodeBatch returns the events in the JSON batch format.
+// encodeBatch returns the events in the JSON batch format. tries counts the posts since they were delivered, with
+// this one.
 func encodeBatch(items []*item, tries uint64) []byte {
 	size := 2
 	for _, it := range items {

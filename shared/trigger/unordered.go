@@ -79,7 +79,7 @@ func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var v verdict
 	oneByOne := len(items) == 1
 	if !oneByOne {
-		v = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 0)})
+		v = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 1)})
 		oneByOne = v.kind == verdictRefused || v.status == http.StatusInternalServerError
 	}
 	if !oneByOne && v.kind == verdictDone {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/exporter"
 	"github.com/sendonce/sendonce/scripts/bench"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -38,6 +40,7 @@ type coldStarts struct {
 	pooled   []string // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
 	admin    string   // Authorization header of a caller that may call everything but event functions
 	events   string   // Authorization header of a caller that may call event functions
+	session  string   // Cookie header of the same caller, logged in to the console
 	tasks    []api.ClaimedTask
 }
 
@@ -135,6 +138,9 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 		request.SetBasicAuth("cold-"+role, tokens[role])
 		*header = request.Header.Get("Authorization")
 	}
+	if c.session, err = logIn(ctx, address, "cold-admin", tokens["admin"]); err != nil {
+		return err
+	}
 	// A task is reported by the caller that claimed it.
 	client := api.NewClient("http://"+address, "cold-admin", tokens["admin"])
 	if _, err := client.SendBatch(ctx, slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "cold"}}, n)); err != nil {
@@ -145,6 +151,25 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 		err = fmt.Errorf("only %d of %d tasks were claimed", len(c.tasks), n)
 	}
 	return err
+}
+
+// logIn returns the session cookie of the console.
+func logIn(ctx context.Context, address, name, password string) (string, error) {
+	form := url.Values{"name": {name}, "password": {password}}
+	r, err := http.NewRequestWithContext(ctx, "POST", "http://"+address+"/console/login", strings.NewReader(form.Encode()))
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := http.DefaultTransport.RoundTrip(r) // without following the redirect
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if len(resp.Cookies()) == 0 {
+		return "", fmt.Errorf("log in to the console: %s without a cookie", resp.Status)
+	}
+	return resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value, nil
 }
 
 // firstCall returns a call of the function that gets a 2xx only after a query, at least
@@ -169,17 +194,22 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 		method, path = "GET", "/api/v1/webhooks/endpoints"
 	case "admin":
 		method, path = "GET", "/api/v1/admin/callers"
+	case "console":
+		method, path = "GET", "/console/callers"
+	case "exporter":
+		method, path = "GET", exporter.Path
 	case "sweep", "relay", "deliver", "save", "wechat":
 		path, body = "/events/"+function, `{}`
 	default:
 		return nil, errors.New("add its first call to this program")
 	}
-	r, err := http.NewRequest(method, "http://cold"+path, strings.NewReader(body))
+	r, err := http.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", c.admin)
+	r.Header.Set("Cookie", c.session)
 	if strings.HasPrefix(path, "/events/") {
 		r.Header.Set("Authorization", c.events)
 		for name, value := range map[string]string{"Specversion": "1.0", "Id": strconv.Itoa(run), "Source": "cold", "Type": "sendonce.tick." + function + ".v1"} {

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/api"
 )
 
 // Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
@@ -24,6 +27,15 @@ func TestShortRun(t *testing.T) {
 		require.Len(t, r.baseline, 2)
 		require.Greater(t, r.resident, int64(1_000_000))
 		require.Contains(t, report, "| "+function+" | ")
+	}
+}
+
+func TestEachFunctionHasAFirstCall(t *testing.T) {
+	t.Parallel()
+	c := coldStarts{tasks: make([]api.ClaimedTask, 1)}
+	for _, f := range functions.Catalogue() {
+		_, err := c.firstCall(f.Name, 0)
+		require.NoError(t, err, f.Name)
 	}
 }
 
