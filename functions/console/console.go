@@ -6,7 +6,7 @@
 // API does not allow to that caller, and each change is in the audit log under its name.
 //
 // Templates are those of html/template, which escapes by context. It adds 3.9 MB to a binary of 17 MB, and
-// nothing to the start of other functions: templates are parsed at the first page. github.com/a-h/templ would add 0.1 MB,
+// nothing to the start of other functions: a template is parsed at its first page. github.com/a-h/templ would add 0.1 MB,
 // but needs generated code.
 package console
 

@@ -1,6 +1,9 @@
 package console
 
 import (
+	"io/fs"
+	"path"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,4 +17,17 @@ func TestWithNoticeReplacesEarlierNotice(t *testing.T) {
 		require.Equal(t, want, withNotice(to, "done", "resolve"))
 	}
 	require.Equal(t, "/console/bulk?done=messages_redrive&n=3", withNotice("/console/bulk", "done", "messages_redrive", "n", "3"))
+}
+
+func TestEachTemplateParses(t *testing.T) {
+	t.Parallel()
+	files, err := fs.Glob(templateFiles, "templates/*.html")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		for _, language := range languages {
+			_, err := pageTemplate(language, strings.TrimSuffix(path.Base(file), ".html"))
+			require.NoError(t, err)
+		}
+	}
 }
