@@ -117,7 +117,7 @@ func (r *bulkListRequest) Validate() []task.Field {
 
 // ownBulks limits a caller with queues to the bulk changes that it started: it returns the caller's id, else nil.
 func ownBulks(c *fn.Call) *int64 {
-	if c.HasQueues() {
+	if c.LimitedToQueues() {
 		return &c.Caller.ID
 	}
 	return nil

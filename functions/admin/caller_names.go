@@ -44,12 +44,12 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames returns the callers that the operator manages. An operator without queues also sees the built-in admin.
+// callerNames returns the callers that the operator manages. An operator that is not limited to queues also sees the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
 	rows, err := h.callerStore.Named(ctx, ids, req.Name)
 	response := api.CallerNamesResponse{Callers: []api.NamedCaller{}}
-	if (req.Name == h.username || slices.Contains(ids, builtInAdmin)) && !c.HasQueues() {
+	if (req.Name == h.username || slices.Contains(ids, builtInAdmin)) && !c.LimitedToQueues() {
 		response.Callers = append(response.Callers, api.NamedCaller{Name: h.username})
 	}
 	for _, row := range rows {

@@ -135,7 +135,7 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 
 // limits returns the calling admin with its grants, which limit the callers that it manages, or nil if it has no queues.
 func limits(c *fn.Call) *callers.StoredCaller {
-	if !c.HasQueues() {
+	if !c.LimitedToQueues() {
 		return nil
 	}
 	return &callers.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}

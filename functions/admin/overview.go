@@ -27,11 +27,11 @@ func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, err
 		}
 	}
 	for _, a := range s.Alerts {
-		if !c.HasQueues() || slices.Contains(c.Caller.Queues, a.Queue) {
+		if !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, a.Queue) {
 			all.Alerts = append(all.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
 		}
 	}
-	if c.HasQueues() {
+	if c.LimitedToQueues() {
 		return all, nil
 	}
 	if other := queueOverview(s.OtherQueues); other.Submitted+other.Claims > 0 || s.OtherQueues.Live().N > 0 {

@@ -56,7 +56,7 @@ func (s *search) own() *int64 {
 }
 
 // readsOnlyTasks reports whether the caller may read the tasks of its queues and nothing else.
-func (s *search) readsOnlyTasks() bool { return s.c.HasQueues() && readsAll(s.c) }
+func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
 
 // ignoreUnknown returns nil for the error of a search that found nothing.
 func ignoreUnknown(err error) error {
@@ -138,7 +138,7 @@ func (s *search) byName(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.own() != nil || s.c.HasQueues() || !task.ValidUser(s.text) {
+	if s.own() != nil || s.c.LimitedToQueues() || !task.ValidUser(s.text) {
 		return nil
 	}
 	caller, err := s.callerStore.ByName(ctx, s.text, true)

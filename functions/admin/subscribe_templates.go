@@ -80,7 +80,7 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.HasQueues(): // an admin who is limited to queues may not see the names of callers
+	case c.LimitedToQueues(): // an admin who is limited to queues may not see the names of callers
 	case t.CallerID == 0: // the built-in admin, which is not in the database
 		response.CallerName = h.username
 	default:

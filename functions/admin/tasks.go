@@ -199,7 +199,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 	if err != nil {
 		return nil, err
 	}
-	if c.HasQueues() {
+	if c.LimitedToQueues() {
 		before, err := h.taskStore.ByID(ctx, id)
 		switch {
 		case err != nil:

@@ -89,7 +89,7 @@ func (c *Call) dropHeaders() {
 // queues May(Admin) is false: it may use the routes for admins that are WithinQueues, but has no
 // other rights beyond its other roles.
 func (c *Call) May(role Role) bool {
-	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.HasQueues()
+	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
 
 // HasRole reports whether the caller has the role itself, whatever its queues.
@@ -97,7 +97,7 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 
 // ReadsAll reports whether the caller may read what belongs to other callers: an admin or a viewer, without
 // queues.
-func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.HasQueues() }
+func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
 // HidesURLs reports whether the caller sees only the host of URLs of other callers, as a viewer does. The rest of a URL
 // may be a secret that lets its holder post there.
@@ -123,8 +123,8 @@ func (c *Call) ActFor(name string) (string, error) {
 	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name+"; only an admin without queues may")
 }
 
-// HasQueues reports whether the caller is limited to queues.
-func (c *Call) HasQueues() bool { return len(c.Caller.Queues) > 0 }
+// LimitedToQueues reports whether the caller is limited to queues.
+func (c *Call) LimitedToQueues() bool { return len(c.Caller.Queues) > 0 }
 
 // MayUseQueue reports whether the caller may submit to and claim from the queue. A caller without a
 // list of queues may use all.

@@ -79,7 +79,7 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 // admitted returns an error if the caller has none of the roles of the route. A route for admins
 // refuses every caller with queues, unless it is WithinQueues.
 func (c *Call) admitted() error {
-	limited := slices.Contains(c.roles, Admin) && c.HasQueues()
+	limited := slices.Contains(c.roles, Admin) && c.LimitedToQueues()
 	switch {
 	case limited && c.withinQueues && slices.ContainsFunc(c.roles, c.HasRole):
 		return nil
