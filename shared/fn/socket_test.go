@@ -191,7 +191,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	} {
 		require.Equal(t, status, upgrade(header("Origin", origin)).status, origin)
 	}
-	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without the upgrade it is the stream")
+	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without an upgrade this is the stream, which has no such parameter")
 	h.dial(nil)
 	full := upgrade()
 	require.Equal(t, 429, full.status, "a socket counts as a stream")
@@ -200,7 +200,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 
 func TestSocketEndsWithCloseCode(t *testing.T) {
 	t.Parallel()
-	for name, drain := range map[string]bool{"the time": false, "the process": true} {
+	for name, drain := range map[string]bool{"when its time is up": false, "when the process ends": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -241,9 +241,9 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 func TestStalledSocketClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		frames bool
-		after  time.Duration
-		cause  string
+		stopsReading bool
+		after        time.Duration
+		cause        string
 	}{"no pong": {false, heartbeat + pongTimeout, "no pong"}, "no frame": {true, clientWriteTimeout, "write a frame"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -255,9 +255,9 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 				r := h.request("GET", "/api/v1/stream", "", header("Connection", "Upgrade"), header("Upgrade", "websocket"),
 					header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
 				require.NoError(t, r.Write(conn))
-				go func() { // reads the handshake, and all pings unless frames are not read either
+				go func() { // reads the response to the handshake, and then nothing or all frames; never sends a pong
 					buf := make([]byte, 4096)
-					for err := error(nil); err == nil && !(c.frames && strings.Contains(string(buf), "\r\n\r\n")); {
+					for err := error(nil); err == nil && !(c.stopsReading && strings.Contains(string(buf), "\r\n\r\n")); {
 						_, err = conn.Read(buf)
 					}
 				}()
@@ -269,7 +269,7 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 				require.NoError(t, other.conn.Close(websocket.StatusNormalClosure, ""))
 				web.CloseIdleConnections()
 				synctest.Wait()
-				h.calls(2) // the other's frame and its socket: the stalled one is not closed early
+				h.calls(2) // the frame and the socket of other; the stalled socket is not closed early
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 				line := h.calls(3)[2]
