@@ -18,10 +18,10 @@ const closeTimeout = 5 * time.Second
 // A nil *Bus means that NATS is not configured: its methods do nothing, and Publish returns
 // ErrUnavailable.
 type Bus struct {
-	cfg     Config
-	log     *slog.Logger
-	dropped atomic.Uint64
-	denied  denials
+	cfg         Config
+	log         *slog.Logger
+	failedSends atomic.Uint64
+	denied      denials
 
 	closing      context.Context // cancelled when Close begins
 	beginClosing context.CancelFunc
@@ -36,7 +36,7 @@ type Bus struct {
 	nc         *nats.Conn           // the newest; replaced when the client library closes it permanently
 	current    *Connection          // nil while disconnected
 	connected  chan struct{}        // closed and replaced by each new connection
-	pending    map[string]int       // by subject: the sum of n of Wake since the last wake-up that was sent
+	pending    map[string]int       // by subject: how many things became due since the last wake-up that was sent
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	oldServer  bool                 // logged that the server has no message schedules
@@ -66,13 +66,13 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	return b, nil
 }
 
-// Dropped counts the wake-ups and schedules since Open that could not be sent at once. They are sent
-// after the next connect, unless Close is called before it.
-func (b *Bus) Dropped() uint64 {
+// FailedSends counts the wake-ups, schedules and caller notifications since Open that could not be sent.
+// They are sent again until Close, in an outage at most maxUnsent of them. Those that fail again count again.
+func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0
 	}
-	return b.dropped.Load()
+	return b.failedSends.Load()
 }
 
 // Close sends pending wake-ups, ends the subscriptions and closes the connection. It takes a few
@@ -85,7 +85,7 @@ func (b *Bus) Close() {
 	b.closed = true
 	b.mu.Unlock()
 	b.beginClosing()
-	b.background.Wait() // each of these is bounded
+	b.background.Wait() // each background goroutine ends within a bounded time
 
 	b.mu.Lock()
 	nc := b.nc

@@ -11,7 +11,7 @@ import (
 const subjectCallers = "notify.callers"
 
 // NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the
-// server has received the message or ctx ends. A message that cannot be sent counts as dropped and is sent
+// server has received the message or ctx ends. A message that cannot be sent counts in FailedSends and is sent
 // after the next connect.
 func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	if b == nil {
@@ -23,7 +23,7 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 		defer close(sent)
 		b.send(wakeUp{subject: subjectCallers, caller: name}, []byte(name))
 	}) {
-		b.dropped.Add(1)
+		b.failedSends.Add(1)
 		return
 	}
 	select {

@@ -206,7 +206,7 @@ func TestNilBus(t *testing.T) {
 	b.OnQueue(nil, nil)()
 	require.NoError(t, b.Ensure(t.Context()))
 	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrUnavailable)
-	require.Zero(t, b.Dropped())
+	require.Zero(t, b.FailedSends())
 	b.Close()
 }
 

@@ -49,7 +49,7 @@ func bucketOf(at, now time.Time) time.Time {
 
 // WakeAt schedules a wake-up of subject for at. It fires up to 1.2 s late within the next minute and
 // up to 10.2 s late beyond; beyond an hour it may fire up to an hour early; beyond 31 days nothing is
-// scheduled. It neither blocks nor fails: a wake-up that cannot be scheduled counts as dropped and is scheduled
+// scheduled. It neither blocks nor fails: a wake-up that cannot be scheduled counts in FailedSends and is scheduled
 // after the next connect. subject must belong to the stream WAKE, so of all queues only WakeWeChat is
 // allowed.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
@@ -74,7 +74,7 @@ func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
 	bucket := bucketOf(at, now)
 	name := scheduleName(subject, strconv.FormatInt(bucket.Unix(), 10))
 	if (b.shouldSchedule(name, bucket, now) || again) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
-		b.dropped.Add(1)
+		b.failedSends.Add(1)
 	}
 }
 

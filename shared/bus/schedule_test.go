@@ -102,7 +102,7 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	require.Equal(t, map[string]uint64{WakeSweep: 1}, info.State.Subjects, "the schedule is removed")
 	require.LessOrEqual(t, info.State.LastSeq, uint64(3), "one publish per process, and one wake-up")
 	for _, b := range buses {
-		require.Zero(t, b.Dropped())
+		require.Zero(t, b.FailedSends())
 	}
 }
 
@@ -120,7 +120,7 @@ func TestFailedScheduleIsRetried(t *testing.T) {
 	js, b := broker.JS(), newBus(t, broker.URL())
 	due := time.Now().Add(time.Hour)
 	b.WakeAt(WakeSweep, due) // there is no stream yet
-	bustest.Eventually(t, func() bool { return b.Dropped() == 1 }, "counted")
+	bustest.Eventually(t, func() bool { return b.FailedSends() == 1 }, "counted")
 	require.NoError(t, b.Ensure(t.Context()))
 	bustest.Eventually(t, func() bool {
 		b.WakeAt(WakeSweep, due)

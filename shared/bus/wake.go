@@ -19,7 +19,7 @@ const (
 
 // Wake publishes to subject that n things became due. It neither blocks nor fails. The first call is sent
 // at once; calls within the next 20 ms (5 ms for a queue) are sent together. Wake-ups that cannot be sent
-// count as dropped and are sent as one after the next connect. n below 1 counts as 1.
+// count in FailedSends and are sent as one after the next connect. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -29,7 +29,7 @@ func (b *Bus) Wake(subject string, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		b.dropped.Add(1)
+		b.failedSends.Add(1)
 		return
 	}
 	before, debouncing := b.pending[subject]
@@ -89,7 +89,7 @@ type wakeUp struct {
 const maxUnsent = 10_000
 
 func (b *Bus) keepUnsent(w wakeUp) {
-	b.dropped.Add(1)
+	b.failedSends.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.unsent) < maxUnsent {

@@ -62,7 +62,7 @@ func TestWakeDebounces(t *testing.T) {
 	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 1001 }, "all arrive")
 	messages, _ := a.sum()
 	require.LessOrEqual(t, messages, atMost)
-	require.Zero(t, b.Dropped())
+	require.Zero(t, b.FailedSends())
 	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pending) == 0 }, "no state is left for a subject without wake-ups")
 }
 
@@ -75,7 +75,7 @@ func TestCloseSendsPendingWakeUps(t *testing.T) {
 	b.Close()
 	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 3 }, "all arrive")
 	b.Wake(WakeSweep, 4)
-	require.EqualValues(t, 1, b.Dropped())
+	require.EqualValues(t, 1, b.FailedSends())
 }
 
 func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
@@ -88,7 +88,7 @@ func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeRelay, 7)
 	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))
-	bustest.Eventually(t, func() bool { return b.Dropped() == 3 }, "counted")
+	bustest.Eventually(t, func() bool { return b.FailedSends() == 3 }, "counted")
 	broker.Start(broker.Dir)
 	js := broker.JS()
 	bustest.Eventually(t, func() bool {
@@ -106,7 +106,7 @@ func TestUnsentWakeUpsAreBounded(t *testing.T) {
 		b.keepUnsent(wakeUp{subject: WakeSweep, at: time.Unix(int64(i), 0)})
 	}
 	require.Len(t, b.takeUnsent(), maxUnsent)
-	require.EqualValues(t, maxUnsent+10, b.Dropped())
+	require.EqualValues(t, maxUnsent+10, b.FailedSends())
 }
 
 func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {

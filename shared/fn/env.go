@@ -214,7 +214,7 @@ func (e *Env) collect(s *metrics.Scrape) {
 		s.Gauge("calls_taken", "Slots for calls in use, by kind.", float64(n), "kind", kind)
 	}
 	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls use.", float64(e.budget.inUse()))
-	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()))
+	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.FailedSends()))
 	s.Counter("bus_denied_total", "Publications and subscriptions that the permissions of NATS did not allow; at most one a minute is logged.", float64(e.bus.Denied()))
 	if e.db == nil {
 		return
