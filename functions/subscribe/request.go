@@ -19,7 +19,7 @@ import (
 const (
 	maxType     = 50 // characters; these limits are those of the columns
 	maxWeChatID = 100
-	maxPage     = 1024
+	maxPagePath = 1024
 	maxReason   = 500
 )
 
@@ -30,7 +30,7 @@ var noMetadata = []byte(`{}`)
 type sendRequest api.SubscribeRequest
 
 // Validate names every field whose value is not acceptable. It does not compare send_at with the
-// current time (checkNow does), since a repeat must be accepted at any later time.
+// current time (checkNow does), since a repeated request must be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -44,7 +44,7 @@ func (r *sendRequest) Validate() []task.Field {
 	} else {
 		bad = append(bad, task.CheckSubscribeData(r.MessageData)...)
 	}
-	bad.AtMost("page_path", r.PagePath, maxPage)
+	bad.AtMost("page_path", r.PagePath, maxPagePath)
 	oneOf(&bad, "lang", r.Lang, "zh_CN", "en_US", "zh_HK", "zh_TW")
 	oneOf(&bad, "miniprogram_state", r.MiniprogramState, "formal", "trial", "developer")
 	bad.OnUnknown("on_unknown", r.OnUnknown)
@@ -82,7 +82,7 @@ func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Netw
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
-		Refused: r.checkNow(time.Now(), allowed), AllowOtherCallers: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
+		Refused: r.checkNow(time.Now(), allowed), MayResendOthers: c.May(fn.Admin), HidesOthers: len(c.Caller.BusinessTypes) > 0,
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // both numbers are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

@@ -45,7 +45,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Run("is refused to another caller with granted business types", func(t *testing.T) {
 		for _, id := range []uint64{1, 2} {
 			other := storetest.Booking(id, `{}`)
-			other.CallerID, other.OwnOnly = 8, true
+			other.CallerID, other.HidesOthers = 8, true
 			out, err := db.Subscribe.Submit(t.Context(), other)
 			require.Equal(t, subscribe.ErrOthersMessage(), err)
 			require.Zero(t, out)

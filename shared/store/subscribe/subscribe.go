@@ -46,10 +46,12 @@ type Submission struct {
 	// Refused is the error of a submission that must be refused. If the message is sent or being
 	// sent, the submission is skipped instead and succeeds.
 	Refused *task.Error
-	// AllowOtherCallers allows the submission of a failed message of another caller.
-	AllowOtherCallers bool
-	// OwnOnly refuses the submission of another caller's message, in any state of the message.
-	OwnOnly bool
+	// MayResendOthers allows the caller to send a failed message of another caller again, and shows
+	// whether the data of that message differs.
+	MayResendOthers bool
+	// HidesOthers refuses the submission of another caller's message in any state of that message,
+	// unless MayResendOthers is set.
+	HidesOthers bool
 }
 
 // Submitted is the result of a Submission.
@@ -290,7 +292,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, store.Commit(ctx, conn)
 	case s.Refused != nil:
 		return out, s.Refused
-	case owner != s.CallerID && !s.AllowOtherCallers:
+	case owner != s.CallerID && !s.MayResendOthers:
 		return out, task.Refuse(task.CodeForbidden, "another caller submitted this message and it failed; that caller or an admin may send it again")
 	}
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, locked.Now, func(*pgx.Batch) {})
@@ -298,12 +300,12 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 
 // isRefused reports whether the response must not show anything about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
-	return s.OwnOnly && !s.AllowOtherCallers && owner != s.CallerID
+	return s.HidesOthers && !s.MayResendOthers && owner != s.CallerID
 }
 
 // mayCompare reports whether the response may show that owner's message has other data. Otherwise
 // a caller could guess the data of another.
-func (s *Submission) mayCompare(owner int64) bool { return s.AllowOtherCallers || owner == s.CallerID }
+func (s *Submission) mayCompare(owner int64) bool { return s.MayResendOthers || owner == s.CallerID }
 
 // ErrOthersMessage refuses access to a message that another caller submitted. It is the same error
 // in every state of that message.

@@ -233,7 +233,7 @@ func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	_, err := db.Subscribe.Submit(t.Context(), other)
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
-	other.AllowOtherCallers = true
+	other.MayResendOthers = true
 	require.True(t, db.MustSubscribe(t, other).Again)
 	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it still belongs to the first caller")
 }
