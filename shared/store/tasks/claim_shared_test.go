@@ -22,7 +22,7 @@ func claimRequest(app string, caller int64, limit int) tasks.ClaimRequest {
 
 func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 	t.Parallel()
-	for _, marks := range []bool{false, true} {
+	for _, lowWaterMarks := range []bool{false, true} {
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
 		var ids []task.ID
 		for range 5 {
@@ -30,7 +30,7 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 			db.MustSubmit(t, s)
 			ids = append(ids, s.ID)
 		}
-		if marks {
+		if lowWaterMarks {
 			db.Tasks.UseMarks(task.DefaultQueue, tasks.Claimed{ID: ids[0], Priority: task.DefaultPriority})
 		}
 		longer := claimRequest("b", 2, 2)
@@ -46,10 +46,10 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 		require.NotEqual(t, claimed[0][0].ClaimID, claimed[1][0].ClaimID)
 		require.InDelta(t, time.Hour.Seconds()-60, claimed[1][0].LeaseUntil.Sub(claimed[0][0].LeaseUntil).Seconds(), 1)
 
-		second := db.MustTask(t, ids[2])
-		require.Equal(t, task.Processing, second.State)
-		require.Equal(t, "b", second.AppID)
-		require.EqualValues(t, 2, *second.ClaimedBy)
+		claimedByB := db.MustTask(t, ids[2])
+		require.Equal(t, task.Processing, claimedByB.State)
+		require.Equal(t, "b", claimedByB.AppID)
+		require.EqualValues(t, 2, *claimedByB.ClaimedBy)
 		require.Equal(t, 2, db.Count(t, `select count(*) from task_live where marks_sending`))
 		require.Equal(t, 1, db.Count(t, `select count(distinct xmin::text) from send_logs`))
 		require.Equal(t, 2, db.Count(t, `select count(*) from send_logs where app_id = 'b' and request_data->>'of' = 'b' and (response_data->>'claim_id')::bigint = $1`, claimed[1][0].ClaimID))
@@ -57,7 +57,7 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 	}
 }
 
-func TestSharedClaimsWithLostResponseAreReturned(t *testing.T) {
+func TestSharedClaimsAreLookedUpAfterLostResponse(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -73,13 +73,13 @@ func TestSharedClaimsWithLostResponseAreReturned(t *testing.T) {
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
 }
 
-func TestLookupWaitsForALostClaimThatStillRuns(t *testing.T) {
+func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
 	proxy.LoseCancels()
-	db, seen := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
-	for _, limit := range []int{2, 11} { // shared, and alone
+	db, observer := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
+	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and one that is above the limit for that
 		db.MustSubmit(t, storetest.Submission())
 		db.MustClaim(t, "app", limit) // prepares the statement now: preparing would wait for the locked table
 		for range 2 {
@@ -94,7 +94,7 @@ func TestLookupWaitsForALostClaimThatStillRuns(t *testing.T) {
 		waiting := func(kind string, n int) {
 			t.Helper()
 			require.Eventually(t, func() bool {
-				return seen.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == n
+				return observer.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == n
 			}, 10*time.Second, 5*time.Millisecond, kind)
 		}
 		waiting("relation", 1)
@@ -103,9 +103,9 @@ func TestLookupWaitsForALostClaimThatStillRuns(t *testing.T) {
 		waiting("advisory", 1)
 		release()
 		require.Len(t, <-claimed, 2)
-		require.Equal(t, 0, seen.Count(t, `select count(*) from task_live where state = 1`))
+		require.Equal(t, 0, observer.Count(t, `select count(*) from task_live where state = 1`), "no task is pending")
 	}
-	require.Equal(t, 6, seen.Count(t, `select count(*) from send_logs`), "claimed once")
+	require.Equal(t, 6, observer.Count(t, `select count(*) from send_logs`), "claimed once")
 }
 
 func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
@@ -138,5 +138,5 @@ func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 	release()
 	all.Wait()
 	require.Equal(t, 15, db.Count(t, `select count(distinct task_id) from send_logs`))
-	require.Equal(t, 15, db.Count(t, `select count(*) from task_live where state = 2`))
+	require.Equal(t, 15, db.Count(t, `select count(*) from task_live where state = 2`), "tasks in processing")
 }

@@ -92,7 +92,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	}
 	out, changes, logs := decideReports(locked, reports, st.backoff)
 	try := reportTry{out: out, at: locked.Now}
-	if i := slices.IndexFunc(logs, func(l VerdictLog) bool { return l.foreign == nil }); i >= 0 {
+	if i := slices.IndexFunc(logs, func(l VerdictLog) bool { return l.foreignCaller == nil }); i >= 0 {
 		try.logged = &logs[i].ID
 	}
 	var batch pgx.Batch
@@ -153,7 +153,7 @@ func (r *Report) log(t task.Task, verdict task.Verdict) VerdictLog {
 		l.claimID = t.ClaimID
 	}
 	if verdict == task.Stale && (t.ClaimedBy == nil || t.IsForeign(r.CallerID)) {
-		l.foreign = &r.CallerID
+		l.foreignCaller = &r.CallerID
 	}
 	switch r.Outcome {
 	case task.SentOK:

@@ -9,15 +9,15 @@ import (
 
 // VerdictLog is one row of report_logs.
 type VerdictLog struct {
-	ID        task.ID
-	claimID   int64
-	appID     string
-	status    int // the status number that the sender reported; 0 = none
-	Verdict   task.Verdict
-	errorCode string
-	Message   string
-	request   string // JSON
-	foreign   *int64 // the caller of a stale report, if it is not known to have claimed the task; else nil
+	ID            task.ID
+	claimID       int64
+	appID         string
+	status        int // the status number that the sender reported; 0 = none
+	Verdict       task.Verdict
+	errorCode     string
+	Message       string
+	request       string // JSON
+	foreignCaller *int64 // the caller of this report, if the report is stale and the caller is not known to have claimed the task; else nil
 }
 
 var logVerdicts = store.Bulk[VerdictLog]{Columns: verdictColumns, Text: `
@@ -31,7 +31,7 @@ insert into report_logs (@columns)
 select t.* from unnest(@arrays) as t (@columns)
 where not exists (select from report_logs l where l.task_id = t.task_id and l.caller_id = t.caller_id)`,
 	Columns: func() []store.BulkColumn[VerdictLog] {
-		return append(verdictColumns(), store.Array("caller_id bigint", func(l VerdictLog) *int64 { return l.foreign }))
+		return append(verdictColumns(), store.Array("caller_id bigint", func(l VerdictLog) *int64 { return l.foreignCaller }))
 	},
 }
 
@@ -57,9 +57,9 @@ func QueueVerdicts(batch *pgx.Batch, logs []VerdictLog) {
 	var own, foreign []VerdictLog
 	seen := map[reporter]bool{}
 	for _, l := range logs {
-		if l.foreign == nil {
+		if l.foreignCaller == nil {
 			own = append(own, l)
-		} else if by := (reporter{l.ID, *l.foreign}); !seen[by] {
+		} else if by := (reporter{l.ID, *l.foreignCaller}); !seen[by] {
 			seen[by] = true
 			foreign = append(foreign, l)
 		}
