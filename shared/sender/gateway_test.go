@@ -40,14 +40,14 @@ func (l *ledger) sent(m sender.Message) int {
 
 func TestConsoleConforms(t *testing.T) {
 	t.Parallel()
-	gatewaytest.Run(t, func(*testing.T) gatewaytest.Subject {
+	gatewaytest.Run(t, func(*testing.T) gatewaytest.Fixture {
 		// A line does not have the task's id, so each task has its own output.
 		var outputs sync.Map
 		of := func(m sender.Message) *sandbox.LogBuffer {
 			b, _ := outputs.LoadOrStore(m.TaskID, &sandbox.LogBuffer{})
 			return b.(*sandbox.LogBuffer)
 		}
-		return gatewaytest.Subject{
+		return gatewaytest.Fixture{
 			Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
 				return sender.NewConsole(of(m)).Send(ctx, m)
 			}),
@@ -70,7 +70,7 @@ func TestConsoleIsSafeForConcurrentUse(t *testing.T) {
 
 func TestHTTPGatewayConforms(t *testing.T) {
 	t.Parallel()
-	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject {
+	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Fixture {
 		accepted, stalled := newLedger(), make(chan struct{})
 		provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			var m struct{ ID, To, Text string }
@@ -87,29 +87,29 @@ func TestHTTPGatewayConforms(t *testing.T) {
 		t.Cleanup(provider.Close)
 		g, err := sender.NewHTTP(sender.HTTPConfig{URL: provider.URL, Body: `{"id":"{{.TaskID}}","to":"{{.PhoneNumber}}","text":"{{.Content}}"}`})
 		require.NoError(t, err)
-		return gatewaytest.Subject{Gateway: g, Sent: accepted.sent, Stall: func() { close(stalled) }}
+		return gatewaytest.Fixture{Gateway: g, Sent: accepted.sent, Stall: func() { close(stalled) }}
 	})
 }
 
 func TestFlakyGatewayConforms(t *testing.T) {
 	t.Parallel()
-	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject { return flakySubject(t, sender.FlakyConfig{}) })
+	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Fixture { return flakyFixture(t, sender.FlakyConfig{}) })
 }
 
 func TestHangingFlakyGatewayReturnsWhenCancelled(t *testing.T) {
 	t.Parallel()
-	s := flakySubject(t, sender.FlakyConfig{Shares: map[string]float64{"hang": 1}})
+	s := flakyFixture(t, sender.FlakyConfig{Shares: map[string]float64{"hang": 1}})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Equal(t, sender.Released, s.Gateway.Send(ctx, hello).Outcome)
 	require.Zero(t, s.Sent(hello))
 }
 
-func flakySubject(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Subject {
+func flakyFixture(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Fixture {
 	t.Helper()
 	f, err := sender.NewFlaky(cfg)
 	require.NoError(t, err)
-	return gatewaytest.Subject{Gateway: f, Sent: func(m sender.Message) int { return f.Ledger()[sender.Sent{TaskID: m.TaskID, ClaimID: m.ClaimID}] }}
+	return gatewaytest.Fixture{Gateway: f, Sent: func(m sender.Message) int { return f.Ledger()[sender.Sent{TaskID: m.TaskID, ClaimID: m.ClaimID}] }}
 }
 
 // badGateways violate one rule each.
@@ -152,9 +152,9 @@ var badGateways = map[string]struct {
 func TestSuiteFailsForBadGateways(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv("BAD_GATEWAY"); name != "" {
-		gatewaytest.Run(t, func(*testing.T) gatewaytest.Subject {
+		gatewaytest.Run(t, func(*testing.T) gatewaytest.Fixture {
 			provider := newLedger()
-			return gatewaytest.Subject{
+			return gatewaytest.Fixture{
 				Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
 					return badGateways[name].send(ctx, m, provider)
 				}),

@@ -1,7 +1,7 @@
 // Package gatewaytest tests that an implementation of sender.Gateway follows the rules of the interface.
 //
 //	func TestTheGatewayConforms(t *testing.T) {
-//		gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject { … })
+//		gatewaytest.Run(t, func(t *testing.T) gatewaytest.Fixture { … })
 //	}
 //
 // Run it with the race detector.
@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// Subject is a gateway whose provider accepts every message.
-type Subject struct {
+// Fixture is a gateway to test. Its provider accepts every message.
+type Fixture struct {
 	Gateway sender.Gateway
 
 	// Sent returns how often the provider accepted a message.
@@ -29,8 +29,8 @@ type Subject struct {
 }
 
 const (
-	returnTime  = 2500 * time.Millisecond // for Send to return after its ctx has ended: half of what a sender allows
-	sendTimeout = 30 * time.Second        // of a Send that nothing cancels
+	returnTime  = 2500 * time.Millisecond // how long Send may take to return after its ctx has ended: half of what a sender allows
+	sendTimeout = 30 * time.Second        // for a Send that nothing else cancels
 	concurrent  = 32
 )
 
@@ -44,9 +44,9 @@ const (
 	NoResponse       = "Send returns when ctx ends without a response"
 )
 
-// Run tests each rule with a new subject.
-func Run(t *testing.T, subject func(t *testing.T) Subject) {
-	for name, rule := range map[string]func(*testing.T, Subject){
+// Run tests each rule with a new fixture.
+func Run(t *testing.T, newFixture func(t *testing.T) Fixture) {
+	for name, rule := range map[string]func(*testing.T, Fixture){
 		SentOnce:         testSentOnce,
 		SentConcurrently: testSentConcurrently,
 		AnyContent:       testAnyContent,
@@ -56,7 +56,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rule(t, subject(t))
+			rule(t, newFixture(t))
 		})
 	}
 }
@@ -73,46 +73,46 @@ func sendContext(t *testing.T) context.Context {
 	return ctx
 }
 
-func testSentOnce(t *testing.T, s Subject) {
-	s.mustSend(t, message(0))
+func testSentOnce(t *testing.T, f Fixture) {
+	f.mustSend(t, message(0))
 }
 
-func testSentConcurrently(t *testing.T, s Subject) {
+func testSentConcurrently(t *testing.T, f Fixture) {
 	var all sync.WaitGroup
 	for n := range concurrent {
-		all.Go(func() { s.mustSend(t, message(n)) })
+		all.Go(func() { f.mustSend(t, message(n)) })
 	}
 	all.Wait()
 }
 
-func testAnyContent(t *testing.T, s Subject) {
+func testAnyContent(t *testing.T, f Fixture) {
 	for n, content := range []string{
 		"", " ", "您的验证码是 123456", "👍🏽 e\u0301", `"},{"to":"`, `\`, "{{.PhoneNumber}} {{", "%d %s %00", "a=1&b=2?#/../",
 		"line\r\nX-Header: 1\r\n\r\n", "\x1b[2J\u202e", "</script><!-- ' -->", "not\xffUTF-8",
 	} {
 		m := message(n)
 		m.Content = content
-		s.mustSend(t, m)
+		f.mustSend(t, m)
 	}
 }
 
-func (s Subject) mustSend(t *testing.T, m sender.Message) {
+func (f Fixture) mustSend(t *testing.T, m sender.Message) {
 	t.Helper()
-	if result := s.Gateway.Send(sendContext(t), m); result.Outcome != sender.OK {
+	if result := f.Gateway.Send(sendContext(t), m); result.Outcome != sender.OK {
 		t.Errorf("%q: the provider accepts everything, but the result is %s %q %q", m.Content, result.Outcome, result.Code, result.Message)
 	}
-	if n := s.Sent(m); n != 1 {
+	if n := f.Sent(m); n != 1 {
 		t.Errorf("%q: the provider accepted the message %d times", m.Content, n)
 	}
 }
 
-func testCancelledBefore(t *testing.T, s Subject) {
+func testCancelledBefore(t *testing.T, f Fixture) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.requireCorrectOutcome(t, ctx, message(0))
+	f.requireCorrectOutcome(t, ctx, message(0))
 }
 
-func testCancelledDuring(t *testing.T, s Subject) {
+func testCancelledDuring(t *testing.T, f Fixture) {
 	var all sync.WaitGroup
 	for n := range 4 * concurrent {
 		// From zero to more than a call takes.
@@ -120,27 +120,27 @@ func testCancelledDuring(t *testing.T, s Subject) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			s.requireCorrectOutcome(t, ctx, message(n))
+			f.requireCorrectOutcome(t, ctx, message(n))
 		})
 	}
 	all.Wait()
 }
 
-func testNoResponse(t *testing.T, s Subject) {
-	if s.Stall == nil {
+func testNoResponse(t *testing.T, f Fixture) {
+	if f.Stall == nil {
 		t.Skip("this provider always responds")
 	}
-	s.Stall()
+	f.Stall()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	s.requireCorrectOutcome(t, ctx, message(0))
+	f.requireCorrectOutcome(t, ctx, message(0))
 }
 
 // requireCorrectOutcome sends with a ctx that ends, and requires an outcome that does not contradict the provider.
-func (s Subject) requireCorrectOutcome(t *testing.T, ctx context.Context, m sender.Message) {
+func (f Fixture) requireCorrectOutcome(t *testing.T, ctx context.Context, m sender.Message) {
 	t.Helper()
 	results := make(chan sender.Result, 1)
-	go func() { results <- s.Gateway.Send(ctx, m) }()
+	go func() { results <- f.Gateway.Send(ctx, m) }()
 	var result sender.Result
 	select {
 	case result = <-results:
@@ -148,7 +148,7 @@ func (s Subject) requireCorrectOutcome(t *testing.T, ctx context.Context, m send
 		t.Errorf("Send did not return within %s of the end of its ctx", returnTime)
 		return
 	}
-	sent := s.Sent(m)
+	sent := f.Sent(m)
 	switch result.Outcome {
 	case sender.OK:
 		if sent != 1 {
