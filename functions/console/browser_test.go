@@ -45,7 +45,8 @@ var chromium struct {
 }
 
 // chromiumProgram returns the path of the browser, "" if there is none. The headless shell draws no window and needs a third
-// of the processor time. It is started by its full path, since its command in PATH is a script that would leave it running.
+// of the processor time of chromium. Its path is that of the program: its command in PATH is a script, and killing
+// the script would leave the program running.
 func chromiumProgram() string {
 	for _, name := range []string{"/usr/lib/chromium/chromium-headless-shell", "chromium"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -320,7 +321,7 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	require.True(t, strings.Contains(b.text(), "任务"))
 }
 
-func TestOperatorCancelsAllThatMatch(t *testing.T) {
+func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for range 7 {
@@ -341,7 +342,7 @@ func TestOperatorCancelsAllThatMatch(t *testing.T) {
 	require.Equal(t, 204, s.Tick("sweep").Status)
 	b.run(chromedp.WaitVisible(`.state.finished`, byQuery)) // the page refreshes itself
 	b.shot("bulk-finished")
-	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`))
+	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`), "cancelled")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
 	b.open("/console/bulk")
 	b.shot("bulks")
