@@ -71,7 +71,7 @@ func attackMain(name string) error {
 		running.Go(func() {
 			kind, o := kinds[worker%len(kinds)], attackers[worker%len(kinds)]
 			for round := 0; round < attackRounds || wholeAttack && time.Since(began) < attackTime; round++ {
-				if err := kind.once(o, worker); err != nil {
+				if err := kind.round(o, worker); err != nil {
 					errs <- err
 					return
 				}

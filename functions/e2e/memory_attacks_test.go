@@ -23,7 +23,7 @@ import (
 func getting(path string) call       { return call{method: "GET", path: path} }
 func posting(path, body string) call { return call{method: "POST", path: path, body: body} }
 
-func quietCall(want int, c call) func(*target) (int, call) {
+func expecting(want int, c call) func(*target) (int, call) {
 	return func(*target) (int, call) { return want, c }
 }
 
@@ -38,18 +38,18 @@ func batchOf(item string, n int) string {
 }
 
 func attacks() []attack {
-	submitQuiet := quietCall(200, posting("/api/v1/sms/send", submitOne))
-	streamQuiet := quietCall(400, getting("/api/v1/stream/ann?after=-1"))
-	reportQuiet := quietCall(404, posting("/api/v1/sms/report", unknownTask))
+	submitting := expecting(200, posting("/api/v1/sms/send", submitOne))
+	streaming := expecting(400, getting("/api/v1/stream/ann?after=-1"))
+	reporting := expecting(404, posting("/api/v1/sms/report", unknownTask))
 	return []attack{
-		{name: "largest batch", function: "submit", status: 200, quiet: submitQuiet,
+		{name: "largest batch", function: "submit", status: 200, neighbour: submitting,
 			body: func() string {
 				return batchOf(fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"callback_url":%q,"metadata":{"m":%q},"source":"s"}`,
 					strings.Repeat("你", 200), "https://example.com/"+strings.Repeat("c", 1980), strings.Repeat("m", 4096-8)), 1000)
 			},
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "half-sent bodies", function: "submit", quiet: submitQuiet, once: halfSent(batchPath, 8<<20)},
-		{name: "batch of bad fields", function: "submit", status: 200, quiet: submitQuiet,
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "half-sent bodies", function: "submit", neighbour: submitting, round: halfSent(batchPath, 8<<20)},
+		{name: "batch of bad fields", function: "submit", status: 200, neighbour: submitting,
 			body: func() string {
 				var item strings.Builder
 				for i := range 200 {
@@ -57,11 +57,11 @@ func attacks() []attack {
 				}
 				return batchOf("{"+item.String()[1:]+"}", 1000)
 			},
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "batch of many items", function: "submit", status: 400, quiet: submitQuiet,
-			body: func() string { return batchOf("1", 4<<20-100) },
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "batch of unused parameters", function: "submit", status: 200, quiet: submitQuiet,
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "batch of many items", function: "submit", status: 400, neighbour: submitting,
+			body:  func() string { return batchOf("1", 4<<20-100) },
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "batch of unused parameters", function: "submit", status: 200, neighbour: submitting,
 			prepare: func(o *target) {
 				o.db.Exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
 			},
@@ -73,13 +73,13 @@ func attacks() []attack {
 				text, _ := json.Marshal(map[string]any{"phone_number": "13800138000", "template_name": "t", "params": params})
 				return batchOf(string(text), 1000)
 			},
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "deep JSON", function: "submit", status: 400, quiet: submitQuiet,
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "deep JSON", function: "submit", status: 400, neighbour: submitting,
 			body: func() string {
 				return `{"items":[` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + strings.Repeat(`,{"a":{"a":{"a":{"a":{}}}}}`, 250_000) + `]}`
 			},
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "one large item", function: "submit", status: 200, quiet: submitQuiet,
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "one large item", function: "submit", status: 200, neighbour: submitting,
 			body: func() string {
 				var params strings.Builder
 				for i := range 600_000 {
@@ -87,94 +87,94 @@ func attacks() []attack {
 				}
 				return batchOf(`{"phone_number":"13800138000","params":{`+params.String()[1:]+`}}`, 1)
 			},
-			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
-		{name: "huge queries and headers", function: "submit", status: 400, quiet: submitQuiet,
-			once: sends(func(*attacker, int) call {
+			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "huge queries and headers", function: "submit", status: 400, neighbour: submitting,
+			round: sends(func(*attacker, int) call {
 				c := getting("/api/v1/sms/by-key/k?" + strings.Repeat("a=b&", 2900))
 				c.header = []string{"X-Filler", strings.Repeat("x", 3000)}
 				return c
 			})},
-		{name: "pipelined unknown paths", function: "submit", status: 404, quiet: submitQuiet, once: pipelined("/nosuch", 1500)},
-		{name: "pipelined calls without credentials", function: "messages", status: 401, quiet: quietMessage(), once: pipelined("/api/v1/messages/peers", 1500)},
-		{name: "largest report batch", function: "report", status: 200, quiet: reportQuiet,
+		{name: "pipelined unknown paths", function: "submit", status: 404, neighbour: submitting, round: pipelined("/nosuch", 1500)},
+		{name: "pipelined calls without credentials", function: "messages", status: 401, neighbour: messaging(), round: pipelined("/api/v1/messages/peers", 1500)},
+		{name: "largest report batch", function: "report", status: 200, neighbour: reporting,
 			body: func() string {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
 					`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q},`, strings.Repeat("é", 4000)), 1000), ",") + `]}`
 			},
-			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report/batch", o.body) })},
-		{name: "large reports", function: "report", status: 404, quiet: reportQuiet,
+			round: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report/batch", o.body) })},
+		{name: "large reports", function: "report", status: 404, neighbour: reporting,
 			body: func() string {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
-			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
-		{name: "pages of a conversation", function: "messages", status: 200, quiet: quietMessage(), prepare: (*target).conversation,
-			once: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
-		{name: "unread pages", function: "messages", status: 200, quiet: quietMessage(), prepare: (*target).conversation,
-			once: unread("/api/v1/messages?between=mallory,bob&limit=200")},
-		{name: "large messages", function: "messages", status: 200, quiet: quietMessage(),
+			round: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
+		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
+			round: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
+		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
+			round: unread("/api/v1/messages?between=mallory,bob&limit=200")},
+		{name: "large messages", function: "messages", status: 200, neighbour: messaging(),
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
-			once: sends(func(o *attacker, _ int) call {
+			round: sends(func(o *attacker, _ int) call {
 				return posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body))
 			})},
 		{name: "lists of subscribe messages", function: "subscribe", status: 200,
-			quiet: quietCall(200, getting("/api/v1/subscribe/statistics")),
+			neighbour: expecting(200, getting("/api/v1/subscribe/statistics")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 					send_status, caller_id, task_id) select 't', 't', 'b', 1, n, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(n::text), 1900))), 2,
 					(select id from callers where name = 'mallory'), gen_random_uuid() from generate_series(1, 200) n`)
 			},
-			once: sends(func(_ *attacker, worker int) call {
+			round: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/subscribe/logs?business_type=b&business_id=1&limit=200", "/api/v1/subscribe/failures?limit=200"}[worker%2])
 			})},
-		{name: "lists of deliveries", function: "webhooks", status: 200, quiet: quietCall(200, getting("/api/v1/webhooks/endpoints")),
+		{name: "lists of deliveries", function: "webhooks", status: 200, neighbour: expecting(200, getting("/api/v1/webhooks/endpoints")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, state, next_at, finished_at, tries)
 					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', 1, null, now(), tries
 					from (select jsonb_agg(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 1, 'error', repeat(md5(i::text), 15), 'response', repeat(md5(i::text), 128))) tries
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
 			},
-			once: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
-		{name: "lists of dead letters", function: "admin", status: 200, role: "operator", quiet: quietCall(200, getting("/api/v1/admin/alerts")),
+			round: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
+		{name: "lists of dead letters", function: "admin", status: 200, role: "admin", neighbour: expecting(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
 				o.db.Exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
 			},
-			once: sends(func(_ *attacker, worker int) call {
+			round: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/admin/dead-letters?limit=200", "/api/v1/admin/actions?limit=200"}[worker%2])
 			})},
-		{name: "largest claims", function: "claim", status: 200, quiet: quietCall(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
+		{name: "largest claims", function: "claim", status: 200, neighbour: expecting(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
 				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
-			once: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
-		{name: "batches of events", function: "save", status: 204, role: "trigger", quiet: quietCall(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
+			round: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
+		{name: "batches of events", function: "save", status: 204, role: "trigger", neighbour: expecting(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
 			body: func() string {
 				event := fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}}`, strings.Repeat("d", 64<<10))
 				return "[" + strings.Repeat(event+",", fn.MaxEventBatch/len(event)-1) + event + "]"
 			},
-			once: sends(func(o *attacker, _ int) call {
+			round: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
 			})},
-		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueMessages,
-			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "relay of large events", function: "relay", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueEvents,
-			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
-		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).dueURLMessages,
-			once: sends(func(*attacker, int) call {
+		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueMessages,
+			round: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+		{name: "relay of large events", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueEvents,
+			round: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueURLMessages,
+			round: sends(func(*attacker, int) call {
 				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
 			})},
-		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", quiet: quietCall(200, getting("/healthz")), prepare: (*target).subscribeMessages,
+		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).subscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
-			once: sends(func(o *attacker, _ int) call {
+			round: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/wechat", body: o.body, header: tick("wechat")}
 			})},
-		{name: "replays of large messages", function: "stream", status: 200, quiet: streamQuiet, prepare: (*target).inbox, once: replay},
-		{name: "large frames", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, once: largeFrames},
-		{name: "small frames", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, once: smallFrames},
-		{name: "pings", function: "stream", status: 101, quiet: streamQuiet, prepare: (*target).streams, once: pings},
-		{name: "everything at once", quiet: submitQuiet, memoryOnly: true, together: []string{
+		{name: "replays of large messages", function: "stream", status: 200, neighbour: streaming, prepare: (*target).inbox, round: replay},
+		{name: "large frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, round: largeFrames},
+		{name: "small frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, round: smallFrames},
+		{name: "pings", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, round: pings},
+		{name: "everything at once", neighbour: submitting, memoryOnly: true, together: []string{
 			"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of deliveries", "lists of dead letters",
 			"largest claims", "batches of events", "posts of large messages", "large events and messages", "replays of large messages", "large frames",
 		}},
@@ -185,7 +185,7 @@ func tick(function string) []string {
 	return []string{"ce-specversion", "1.0", "ce-id", "1", "ce-source", "/test", "ce-type", "sendonce.tick." + function + ".v1"}
 }
 
-func quietMessage() func(*target) (int, call) {
+func messaging() func(*target) (int, call) {
 	return func(*target) (int, call) {
 		return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
 	}

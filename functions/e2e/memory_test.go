@@ -22,15 +22,15 @@ import (
 
 var (
 	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // calls that the attacker makes at once
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how often it makes each of them
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how many rounds of them it makes
 	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the time of the neighbour's calls is limited, too
 )
 
 // attackTime is the minimum duration of a whole attack.
 const attackTime = 5 * time.Second
 
-// shortAttacks are the attacks of `make test`: those that used the most memory. The tests of
-// shared/fn have the same limit for half-sent bodies and unread responses.
+// shortAttacks are the attacks of `make test`: those that used the most memory. Half-sent
+// bodies and unread responses are not among them: shared/fn tests that they use bounded memory.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
 // maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
@@ -45,24 +45,25 @@ func numberFrom(name string, otherwise int) int {
 
 // attack is one way to make a function use much memory.
 type attack struct {
-	name     string
-	function string // "" = all of them in one process
-	role     string // "" = a submitter, sender and receiver; "operator" or "trigger"
-	prepare  func(t *target)
-	body     func() string                       // what the attacker sends, made once
-	once     func(o *attacker, worker int) error // one call of the attacker
-	together []string                            // other attacks, which are made at the same time instead of this one
-	quiet    func(t *target) (want int, c call)  // the call of a neighbour, and the status that it must get
+	name      string
+	function  string // "" = all of them in one process
+	role      string // "" = a submitter, sender and receiver; "admin" or "trigger"
+	prepare   func(t *target)
+	body      func() string                       // what the attacker sends, made once
+	round     func(o *attacker, worker int) error // what a worker of the attacker does in each round, mostly one call
+	together  []string                            // other attacks, which are made at the same time instead of this one
+	neighbour func(t *target) (want int, c call)  // returns the next call of the neighbour, and the status that it must get
 
 	status     int  // that at least one call of the attacker must get, else it was refused before it used memory; 0 = no response
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
-// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. They have no
-// other roles, because admins have limits of concurrency and memory of their own.
-var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "operator": "{admin}", "trigger": "{trigger}"}
+// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on
+// routes for admins are made by admins, because admins have their own limits of concurrency and memory.
+var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "admin": "{admin}", "trigger": "{trigger}"}
 
-// nameOf returns the name of the caller with a role for mallory, the attacker, or ann, its neighbour.
+// nameOf returns the name of the caller that who uses in attacks with a role. who is mallory, the
+// attacker, or ann, its neighbour.
 func nameOf(who, role string) string {
 	return strings.TrimSuffix(who+"-"+role, "-")
 }
@@ -116,7 +117,7 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 	}
 }
 
-// start starts what is attacked, with an attacker and a neighbour who may call it.
+// start starts the process to attack. Its database has the callers of the attacker and the neighbour.
 func start(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
@@ -213,7 +214,7 @@ func (o *target) neighbour(a attack, n int) time.Duration {
 }
 
 func (o *target) neighbourCall(a attack) time.Duration {
-	want, c := a.quiet(o)
+	want, c := a.neighbour(o)
 	began := time.Now()
 	status, err := c.do(o.client, o.url, nameOf("ann", a.role))
 	if err != nil || status != want {
