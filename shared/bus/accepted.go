@@ -120,15 +120,15 @@ func (b *Bus) RemoveStored(ctx context.Context, messages []StoredMessage) error 
 
 // AcceptState is the fill level of the stream of accepted messages and the progress of its consumers.
 type AcceptState struct {
-	Created  time.Time // of the stream: sequence numbers are valid only within one
+	Created  time.Time // of the stream; if it is created again, its sequence numbers begin again
 	Messages uint64
 	Bytes    uint64
 	MaxBytes int64 // limit at which Accept returns ErrUnavailable; -1 = none
 	FirstSeq uint64
 	LastSeq  uint64
 
-	// Only of the consumers for Config.AcceptShards:
-	Pending map[string]uint64 // by durable: messages that are not acknowledged, delivered or not
+	// Only of the consumers whose number of shards is Config.AcceptShards:
+	Pending map[string]uint64 // by durable: messages that it has not acknowledged, whether delivered or not
 	SavedTo uint64            // the function save has acknowledged everything up to here; 0 while one of its durables is missing
 }
 

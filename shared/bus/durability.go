@@ -68,8 +68,8 @@ func (d *Durability) Decode(name string) (err error) {
 
 // Durability returns what the stream of accepted messages survives. monitors are the monitoring URLs
 // of NATS servers, separated by commas, such as http://host:8222. DurableHost is returned only if each
-// server with a replica reports sync_interval: always there. With an ErrUnavailable the stream may survive
-// more than is returned.
+// server with a replica reports, at its monitoring URL, that its sync_interval is always. With an
+// ErrUnavailable the stream may survive more than is returned.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -94,11 +94,12 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	if err != nil {
 		return level, unavailable(err)
 	}
-	syncs, err := syncingServers(ctx, monitors)
-	switch {
-	case !slices.ContainsFunc(replicas, func(name string) bool { return !syncs[name] }):
-		return level | DurableHost, nil
-	case err != nil:
+	syncing, err := syncingServers(ctx, monitors)
+	mayNotSync := func(name string) bool { return !syncing[name] }
+	if !slices.ContainsFunc(replicas, mayNotSync) {
+		return level | DurableHost, nil // a monitor that failed was not needed
+	}
+	if err != nil {
 		return level, unavailable(err)
 	}
 	return level, nil
@@ -127,12 +128,13 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	return replicas, nil
 }
 
-// syncingServers returns the names of the servers that report that they sync every write.
+// syncingServers returns the names of the servers that report that they sync every write. With an error it
+// returns those of the monitors that responded.
 func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
 	type result struct {
-		server string // "" if it does not sync
+		server string // "" if it does not sync, or with an error
 		err    error
 	}
 	urls := strings.Split(monitors, ",")
@@ -147,7 +149,9 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 	var failed error
 	for range urls {
 		r := <-results
-		names[r.server] = r.err == nil
+		if r.server != "" {
+			names[r.server] = true
+		}
 		failed = errors.Join(failed, r.err)
 	}
 	return names, failed

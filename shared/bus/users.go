@@ -39,7 +39,8 @@ type User struct {
 // defaultReplyPrefix is the prefix of reply subjects.
 const defaultReplyPrefix = "_INBOX"
 
-// replyRoot is the beginning of all reply subjects, and of no subject of a stream or of NATS.
+// replyRoot is the beginning of all reply subjects. No stream has a subject that begins with it, nor does NATS
+// receive requests on one.
 const replyRoot = "_"
 
 // ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
@@ -50,7 +51,7 @@ func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeT
 // stream of accepted messages; subjects are those of other streams to which messages may be published.
 // See doc.go for what this separates and what it cannot.
 func Users(accepted string, subjects ...string) []User {
-	const names = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
+	const findStream = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
 	// Every function wakes others, is notified of changed callers, and reads at its start how durable the
 	// stream of accepted messages is.
 	function := func(name string, publish ...[]string) User {
@@ -60,9 +61,9 @@ func Users(accepted string, subjects ...string) []User {
 			Subscribe: []string{subjectCallers},
 		}
 	}
-	accept := slices.Concat([]string{AcceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
+	accept := slices.Concat([]string{AcceptPrefix + ">", findStream}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
 	publishedStreams := []string{StreamEvents, StreamMessages, StreamUsers}
-	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", publishedStreams...))
+	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", findStream}, subjects, api("STREAM.INFO", publishedStreams...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", publishedStreams...), api("STREAM.PURGE", publishedStreams...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
 		api("CONSUMER.INFO", StreamEvents+"."+RecordDurable), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headerStreams, ""))
@@ -80,7 +81,7 @@ func Users(accepted string, subjects ...string) []User {
 		stream,
 		function("webhooks"),
 		function("admin", []string{subjectCallers}),
-		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted)), // it also calls admin and messages in its process
+		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted)), // it also runs the API of admin and messages in its own process
 		function("sweep"),
 		function("relay", publish, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
@@ -96,7 +97,7 @@ func Users(accepted string, subjects ...string) []User {
 	}
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
 	pulled := []string{StreamWake, accepted, StreamEvents}
-	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", names},
+	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", findStream},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...),
 		api("CONSUMER.LIST", pulled...), surroundEach("$JS.ACK.", pulled, ".>")), Subscribe: []string{headersPrefix + "*"}}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
@@ -111,15 +112,19 @@ func Users(accepted string, subjects ...string) []User {
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject rejects subjects of Sendonce or NATS, because with one of them in Users, relay and deliver
-// could publish requests, events or accepted messages.
+// CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Users lets relay and deliver publish
+// to the subjects that it gets: with one of NATS or Sendonce they could, for example, send requests to
+// NATS, or write accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
-	named := !slices.ContainsFunc(tokens, func(t string) bool { return t == "" || strings.Trim(t, subjectChars) != "" })
-	wild := slices.IndexFunc(tokens, func(t string) bool { return strings.Contains(t, "*") && t != "*" || strings.Contains(t, ">") })
+	for i, t := range tokens {
+		isName := t != "" && strings.Trim(t, nameChars) == ""
+		isWildcard := t == "*" || t == ">" && i == len(tokens)-1
+		if !isName && !isWildcard {
+			return fmt.Errorf("%q: must be a subject such as orders.> of letters, digits, _ and -", subject)
+		}
+	}
 	switch {
-	case !named || wild >= 0 && (wild != len(tokens)-1 || tokens[wild] != ">"):
-		return fmt.Errorf("%q: must be a subject such as orders.> of letters, digits, _ and -", subject)
 	case strings.ContainsAny(tokens[0], "*>"), strings.HasPrefix(tokens[0], "_"):
 		return fmt.Errorf("%q: must begin with a name that is not of NATS, as orders.> does", subject)
 	case slices.Contains([]string{wakePrefix, AcceptPrefix, schedPrefix, DeadLetterPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
@@ -128,10 +133,7 @@ func CheckSubject(subject string) error {
 	return nil
 }
 
-const (
-	nameChars    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-	subjectChars = nameChars + "*>"
-)
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 // CheckReceivers rejects invalid names, and names whose password variable another user or receiver has.
 func CheckReceivers(users []User, receivers []string) error {
@@ -189,8 +191,9 @@ func PasswordConfig(passwords map[string]string) string {
 }
 
 // ServerConfig returns the part of a nats-server configuration with the limits of connections, the
-// account and its users. PasswordConfig must come before it. receivers is the concatenated ReceiverConfig
-// of each receiver. Both may be include lines.
+// account and its users. The PasswordConfig must come before it in the file. receivers is the concatenated
+// ReceiverConfig of each receiver. Instead of the PasswordConfig and of receivers there may be lines that
+// include files with them.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected
