@@ -15,9 +15,9 @@ const inFlight = 2000
 // life submits tasks one by one and, at the same time, claims and reports them in batches.
 type life struct {
 	tasks
-	slots     chan struct{} // a submission takes one, a report frees it
-	batches   chan struct{} // one for each batchRows tasks that can be claimed
-	claimable atomic.Int64  // number of tasks that addClaimable has added in total
+	slots   chan struct{} // a submission takes one, a report frees it
+	batches chan struct{} // one for each batchRows tasks that can be claimed
+	added   atomic.Int64  // tasks that addClaimable has added in total; it never decreases
 }
 
 // measureLife measures a steady state with a limited number of tasks in flight. The rate is that of
@@ -63,7 +63,8 @@ func (l *life) takeSlot(ctx context.Context) bool {
 }
 
 func (l *life) submit(c *bench.Client, _ int) (int, error) {
-	if _, err := l.SubmitOne(c, true); err != nil {
+	const keyed = true
+	if _, err := l.SubmitOne(c, keyed); err != nil {
 		<-l.slots
 		return 0, err
 	}
@@ -71,10 +72,12 @@ func (l *life) submit(c *bench.Client, _ int) (int, error) {
 	return 1, nil
 }
 
-// addClaimable adds tasks that can be claimed, and a batch for each batchRows of them.
+// addClaimable adds n tasks that can be claimed, and a batch each time the total reaches a multiple of
+// batchRows.
 func (l *life) addClaimable(n int) {
-	after := int(l.claimable.Add(int64(n)))
-	for range after/batchRows - (after-n)/batchRows {
+	after := int(l.added.Add(int64(n)))
+	before := after - n
+	for range after/batchRows - before/batchRows {
 		l.batches <- struct{}{}
 	}
 }
