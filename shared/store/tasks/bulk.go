@@ -122,7 +122,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		for _, f.Phone = range st.phones.Spellings(filter.Phone) {
 			low, high := f.bounds()
-			sql, _, _ := f.driver(low, high)
+			sql, _, _ := f.indexStatements(low, high)
 			var matched int
 			if err := tx.QueryRow(ctx, `select count(*) from (`+sql+`) matching`, f.args(low, high)...).Scan(&matched); err != nil {
 				return err

@@ -16,8 +16,8 @@ const (
 	WalkIndexSQL = walkIndexSQL
 )
 
-// Bulks returns the statements of this package that are not constants.
-func Bulks() map[string]string {
+// MultiRowStatements returns the statements of this package that are no constants: the text of each store.Bulk.
+func MultiRowStatements() map[string]string {
 	return map[string]string{
 		"insertDone": insertDone.SQL(), "updateLive": updateLive.SQL(), "insertEvents": insertEvents.SQL(),
 		"logVerdicts": logVerdicts.SQL(), "logForeign": logForeign.SQL(), "logReceived": logReceived.SQL(),
@@ -44,10 +44,12 @@ func (st *Store) ObserveSlowScans(queue string) {
 	}
 }
 
-// UseMarks makes claims start at the marks, which these tasks move up.
+// UseMarks makes claims start at the low-water marks. First it moves the marks up to these tasks, as a claim of
+// them does.
 func (st *Store) UseMarks(queue string, claimed ...Claimed) {
 	st.marks.advance(queue, claimed)
-	st.marks.set(queue, nil, true, time.Minute)
+	const inUse, scanTook = true, time.Minute // so long that the next scan is far away
+	st.marks.set(queue, nil, inUse, scanTook)
 }
 
 func (st *Store) MarksInUse(queue string) bool { return len(st.marks.of(queue)) > 0 }
@@ -71,8 +73,8 @@ func (f *Flush) Resolve(ctx context.Context) ([]Submitted, error) { return f.out
 
 func (f *Filter) Bounds() (low, high task.ID) { return f.bounds() }
 
-func (f *Filter) Driver(low, high task.ID) (list, edge string, edgeArgs []any) {
-	return f.driver(low, high)
+func (f *Filter) IndexStatements(low, high task.ID) (list, edge string, edgeArgs []any) {
+	return f.indexStatements(low, high)
 }
 
 func (f *Filter) Args(low, high task.ID) []any { return f.args(low, high) }

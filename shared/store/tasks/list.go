@@ -123,7 +123,7 @@ func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page P
 
 func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	low, high := f.bounds()
-	list, edge, edgeArgs := f.driver(low, high)
+	list, edge, edgeArgs := f.indexStatements(low, high)
 	var next task.ID
 	err := tx.QueryRow(ctx, edge, edgeArgs...).Scan(&next)
 	switch {
@@ -160,8 +160,9 @@ func (f *Filter) bounds() (low, high task.ID) {
 	return low, high
 }
 
-// driver returns the statements of the index with the fewest entries to scan.
-func (f *Filter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
+// indexStatements returns the statements that scan the index with the fewest entries: list reads a page, and edge, with
+// edgeArgs, returns the id at which a scan of scanRows entries ends.
+func (f *Filter) indexStatements(low, high task.ID) (list, edge string, edgeArgs []any) {
 	switch {
 	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):
 		return listFailedSQL, edgeOfFailedSQL, []any{low, high, scanRows - 1}

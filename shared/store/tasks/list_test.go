@@ -151,7 +151,7 @@ func TestListsScanOnlyTheirIndex(t *testing.T) {
 			{tasks.Filter{Reason: task.Rejected}, "task_done_failed"},
 		} {
 			low, high := c.filter.Bounds()
-			list, edge, edgeArgs := c.filter.Driver(low, high)
+			list, edge, edgeArgs := c.filter.IndexStatements(low, high)
 			c.filter.Limit = 50
 			for _, plan := range []string{
 				storetest.Explain(t, db.Read, tasks.WalkIndexSQL, edge, edgeArgs...),

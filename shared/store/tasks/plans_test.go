@@ -66,7 +66,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"existingCallersSQL":            `array['x']`,
 			"lockDefaultsSQL":               `array['13800138000']::varchar[]`,
 		},
-		Bulks: tasks.Bulks(),
+		Bulks: tasks.MultiRowStatements(),
 		Index: map[string]string{
 			"claimSQL": "task_live_ready", "claimWithEventsSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveWithEventsSQL": "task_live_ready",
 			"sharedClaimSQL": "task_live_ready", "sharedClaimWithEventsSQL": "task_live_ready", "sharedClaimAboveSQL": "task_live_ready", "sharedClaimAboveWithEventsSQL": "task_live_ready",
@@ -81,10 +81,10 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 	}.Require(t)
 }
 
-func TestBulksPrepareAgainstTheMigratedSchema(t *testing.T) {
+func TestMultiRowStatementsPrepareAgainstTheMigratedSchema(t *testing.T) {
 	t.Parallel()
 	conn := storetest.ConnectAs(t, sandbox.NewDatabase(t), sandbox.Roles.Hot)
-	for name, sql := range tasks.Bulks() {
+	for name, sql := range tasks.MultiRowStatements() {
 		_, err := conn.Prepare(t.Context(), name, sql)
 		require.NoError(t, err, name)
 	}
