@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestConfirmTokenIsCreatedOnceAndArchived(t *testing.T) {
+func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, other := storetest.OpenKeeping(t, url, 90, 0), storetest.OpenAt(t, url)
@@ -40,7 +40,7 @@ func TestConfirmTokenIsCreatedOnceAndArchived(t *testing.T) {
 		require.Equal(t, tokens, m, "concurrent calls return the same tokens")
 	}
 
-	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester)
+	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester) // only finished messages are archived
 	require.NoError(t, err)
 	require.Equal(t, 1, archiveMessages(t, db))
 	r, found, err = db.Messages.Recipient(t.Context(), a.ID)
@@ -49,21 +49,21 @@ func TestConfirmTokenIsCreatedOnceAndArchived(t *testing.T) {
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
 	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Permission: msg.HasToken})
 	require.NoError(t, err)
-	require.Equal(t, "received", after.State())
+	require.Equal(t, "received", after.State(), "a confirmation counts after the message was abandoned, too")
 
 	_, found, err = db.Messages.Recipient(t.Context(), task.NewID())
 	require.NoError(t, err)
 	require.False(t, found)
 }
 
-func TestConfirmationByAdminIsAuditedOnce(t *testing.T) {
+var byOperator = messages.Confirmation{Consumer: "points", Permission: msg.ByOperator, By: storetest.Tester}
+
+func TestConfirmationByOperatorIsAuditedOnce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	m, unsent := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 }), storetest.Message("unsent")
+	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Accepted))
-	db.MustSave(t, unsent)
-	byOperator := messages.Confirmation{Consumer: "points", Permission: msg.ByOperator, By: storetest.Tester}
 	for range 2 {
 		_, err := db.Messages.Confirm(t.Context(), m.ID, byOperator)
 		require.NoError(t, err)
@@ -71,12 +71,18 @@ func TestConfirmationByAdminIsAuditedOnce(t *testing.T) {
 	log := db.Actions(t, m.ID.String())
 	require.Equal(t, []string{"message.receive"}, storetest.ActionNames(log))
 	require.JSONEq(t, `{"state":"sent","status":1,"consumer":"points"}`, string(log[0].After))
+}
 
+func TestMessageThatWasNeverSentIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	unsent := storetest.Message("unsent")
+	db.MustSave(t, unsent)
 	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "its first send may be in progress")
 	_, err = db.Messages.Abandon(t.Context(), unsent.ID, storetest.Tester)
 	require.NoError(t, err)
 	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
-	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "it was never sent")
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, unsent.ID.String())))
 }
