@@ -48,10 +48,10 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	require.Equal(t, 2, s.Count(`select count(*) from message_live`))
 }
 
-func TestBadMessageNamesItsFields(t *testing.T) {
+func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	long := strings.Repeat("x", message.MaxData)
+	long := strings.Repeat("x", message.MaxData) // with its quotes it is too long
 	for _, c := range []struct {
 		body   string
 		status int
@@ -73,7 +73,7 @@ func TestBadMessageNamesItsFields(t *testing.T) {
 		{`{"client_msg_id":"k","to":"a","data":"\u0000"}`, 400, []string{"data"}},
 		{`{"client_msg_id":"k","to":"a","data":"\ud800"}`, 400, []string{"data"}},
 		{`{"client_msg_id":"k","to":"a","data":"` + long + `"}`, 413, nil},
-		{`{"client_msg_id":"k","to":"a","data":"` + long + long + `"}`, 413, nil},
+		{`{"client_msg_id":"k","to":"a","data":"` + long + long + `"}`, 413, nil}, // more than the limit of a request
 	} {
 		got := s.Post(cluster.MessagesPath, c.body)
 		name := c.body[:min(len(c.body), 100)]
@@ -81,8 +81,9 @@ func TestBadMessageNamesItsFields(t *testing.T) {
 		require.ElementsMatch(t, c.fields, got.Fields(), "%s\n%s", name, got.Text)
 	}
 	require.Zero(t, s.Count(`select count(*) from messages`))
-	full := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+long[2:]+`"}`)
-	require.Equal(t, 200, full.Status, full.Text)
+	longest := long[2:] // with its quotes it has MaxData bytes; the space before it does not count
+	got := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+longest+`"}`)
+	require.Equal(t, 200, got.Status, got.Text)
 }
 
 func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
@@ -99,44 +100,45 @@ func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "a repeat of an accepted message is accepted")
 }
 
-func TestOnlyAdminsActForOthers(t *testing.T) {
+func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, points := s.NewCaller("shop", "submitter"), s.NewCaller("points", "receiver")
 	const body = `{"from":"ann","client_msg_id":"k","to":"a","data":1}`
-	require.Equal(t, 403, shop.Post(cluster.MessagesPath, body).Status)
+	require.Equal(t, 403, shop.Post(cluster.MessagesPath, body).Status, "shop is not ann")
 	saved := s.Post(cluster.MessagesPath, body)
-	require.Equal(t, "ann", saved.Data("from"))
+	require.Equal(t, "ann", saved.Data("from"), "an admin acts for anyone")
 	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/by-key/k?from=ann").Status)
 	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
-	require.Equal(t, 403, points.Post(at+"/received", `{"consumer":"stock"}`).Status)
-	require.Equal(t, 403, shop.Post(at+"/received", `{"consumer":"shop"}`).Status)
-	require.Equal(t, 403, points.Post(cluster.MessagesPath, body).Status)
-	require.Equal(t, 403, shop.Post(at+"/redrive", "").Status)
-	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status)
+	require.Equal(t, 403, points.Post(at+"/received", `{"consumer":"stock"}`).Status, "points is not stock")
+
+	require.Equal(t, 403, shop.Post(at+"/received", `{"consumer":"shop"}`).Status, "shop is no receiver")
+	require.Equal(t, 403, points.Post(cluster.MessagesPath, strings.Replace(body, "ann", "points", 1)).Status, "points is no submitter")
+	require.Equal(t, 403, shop.Post(at+"/redrive", "").Status, "shop is no admin")
+	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status, "shop is no admin or viewer")
 }
 
-func TestRepeatedConfirmationHasTheSameResponse(t *testing.T) {
+func TestConfirmationCountsOnceAndAfterAbandon(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
 	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
 	s.ExhaustSends(message.Sent, saved.Data("server_msg_id"))
-	for _, who := range []*cluster.Client{points, points} {
-		got := who.Post(at+"/received", `{"consumer":"points"}`)
+	for range 2 { // the second one is a repeat
+		got := points.Post(at+"/received", `{"consumer":"points"}`)
 		require.Equal(t, http.StatusNoContent, got.Status)
 		require.Empty(t, got.Text)
 		require.Equal(t, "sent", s.Get(at).Data("state"), "one of two")
 	}
 	require.Equal(t, 200, s.Post(at+"/abandon", `{"reason":"enough"}`).Status)
-	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status)
+	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status, "it still counts")
 	got := s.Get(at)
 	require.Equal(t, "received", got.Data("state"))
 	require.EqualValues(t, 2, got.Data("status"))
 	require.Equal(t, "stock", got.Data("finished_by"))
 	require.Len(t, got.Data("receipts"), 2)
-	require.Equal(t, 204, points.Post(at+"/received", `{}`).Status)
+	require.Equal(t, 204, points.Post(at+"/received", `{}`).Status, "a repeat after the message was received")
 	require.Equal(t, 404, points.Post(cluster.MessagesPath+"/nonsense/received", `{}`).Status)
 }
 
@@ -196,11 +198,11 @@ func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
 	require.Contains(t, ann.Get(cluster.MessagesPath+"/"+created.Data("server_msg_id").(string)).Text, "SECRETMARK")
 }
 
-func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
+func TestViewersReadMessagesAndEachRevealIsAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, cid, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("eyes", "viewer")
-	limited := s.NewCaller("limited", "viewer")
+	limited := s.NewCaller("limited", "viewer") // to a queue; a message has none
 	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	id := ann.SendText("bob", "hello")
 	for path, status := range map[string]int{"/" + id: 404, "?between=ann,bob": 403, "/peers?user=bob": 403, "/stuck?kind=sent": 403} {
@@ -222,7 +224,7 @@ func TestMessagesAreReadByViewersAndRevealed(t *testing.T) {
 		require.Equal(t, i+1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1 and reason = 'asked'`, id))
 		reveal(who) // is not recorded again within the hour
 	}
-	require.Empty(t, reveal(cid), "not of this conversation")
+	require.Empty(t, reveal(cid), "cid is not in this conversation")
 	require.Empty(t, reveal(limited))
-	require.Equal(t, 4, s.Count(`select count(*) from operator_actions where action = 'message.reveal'`))
+	require.Equal(t, 4, s.Count(`select count(*) from operator_actions where action = 'message.reveal'`), "one for each caller that was shown the data")
 }
