@@ -12,7 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// blockClaims makes claims of webhooks wait. waiting returns how many wait; fail cancels the one that waits, and lets later claims run.
+// blockClaims makes claims of webhooks wait for an advisory lock, which a transaction on a connection of its own holds.
+// waiting returns how many claims wait; fail cancels the one that waits, and lets later claims run.
 func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail func()) {
 	t.Helper()
 	tx, err := cluster.NewClient(t, "").Connect(w.DatabaseURL).Owner.Begin(t.Context())
@@ -31,17 +32,18 @@ func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail fun
 
 func TestFailedClaimIsRepeated(t *testing.T) {
 	t.Parallel()
-	hang := make(chan struct{})
-	for name, receive := range map[string]func(int, http.ResponseWriter, *http.Request){
-		"after a newer wake-up was handled":      nil,
-		"while a message waits for its receiver": func(int, http.ResponseWriter, *http.Request) { <-hang },
+	for name, neighbourHangs := range map[string]bool{
+		"after a newer wake-up was handled":      false,
+		"while a message waits for its receiver": true,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := cluster.Open(t, "SENDONCE_SAFETY_TICK=15m")
-			webhook, neighbour := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, receive)
-			if receive != nil {
-				t.Cleanup(func() { close(hang) }) // before the server waits for its calls
+			w := cluster.Open(t, "SENDONCE_SAFETY_TICK=15m") // no tick repeats the claim during the test
+			webhook, neighbour := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+			if neighbourHangs {
+				ended := make(chan struct{})
+				neighbour.Respond = func(int, http.ResponseWriter, *http.Request) { <-ended }
+				t.Cleanup(func() { close(ended) }) // runs before neighbour.Close, which waits for its open requests
 			}
 			w.AddEndpoint(webhook.URL)
 			waiting, fail := blockClaims(t, w)
@@ -50,7 +52,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 			_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "m-1", To: neighbour.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 			require.NoError(t, err)
 			cluster.Eventually(t, func() bool { return neighbour.Calls() == 1 }, "messages do not wait for webhooks")
-			if receive == nil {
+			if !neighbourHangs {
 				cluster.Eventually(t, func() bool {
 					consumer, err := w.JetStream().Consumer(t.Context(), bus.StreamWake, "deliver")
 					return err == nil && consumer.CachedInfo().NumPending == 0 && consumer.CachedInfo().NumAckPending == 0
@@ -59,7 +61,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 			require.Zero(t, webhook.Calls())
 			failed := time.Now()
 			fail()
-			cluster.Eventually(t, func() bool { return webhook.Calls() == 1 }, "the webhook")
+			cluster.Eventually(t, func() bool { return webhook.Calls() == 1 }, "the webhook is claimed again and posted")
 			require.Less(t, time.Since(failed), 5*time.Second)
 		})
 	}
