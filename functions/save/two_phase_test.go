@@ -69,7 +69,8 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Zero(t, drain.ExitCode(), drain.Output())
 	require.Contains(t, drain.Output(), "1 accepted messages could not be saved")
 
-	// Rows that are older than the stream count as rows of another stream until the first check.
+	// The first check of a stream deletes all rows that are older than the stream, as those of an earlier one. Only
+	// after it the rows may be made older.
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_checked`) == 1 })
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges them")
@@ -107,25 +108,26 @@ func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	first := w.Accept("c-1", `"a casino"`)
 	require.Equal(t, 200, w.Admin.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
 	require.Equal(t, first, w.Accept("c-1", `"a casino"`))
-	send := func(key, data string) (int, any) {
+	send := func(key, data string) (status int, code any) {
 		r := w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%q,"ack":"accepted"}`, key, data))
 		return r.Status, r.Body["error"]
 	}
-	status, word := send("c-1", "another casino")
-	require.Equal(t, []any{422, "idempotency_key_reused"}, []any{status, word})
-	status, word = send("c-2", "a casino")
-	require.Equal(t, []any{400, "content_blocked"}, []any{status, word})
+	status, code := send("c-1", "another casino")
+	require.Equal(t, []any{422, "idempotency_key_reused"}, []any{status, code})
+	status, code = send("c-2", "a casino")
+	require.Equal(t, []any{400, "content_blocked"}, []any{status, code})
+
 	require.NoError(t, w.NATS.Stop())
 	status, _ = send("c-1", "a casino")
-	require.Equal(t, 503, status, "it is unknown whether it was accepted")
+	require.Equal(t, 503, status, "without NATS it is unknown whether this message with a blocked word is a repeat")
 	require.Equal(t, 503, w.Admin.Get(cluster.MessagesPath+"/"+first.ServerMsgID).Status)
-	failedOpen := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, []any{200, "saved", "best-effort"}, []any{failedOpen.Status, failedOpen.Data("ack"), failedOpen.Data("ordering")}, failedOpen.Text)
+	allowed := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
+	require.Equal(t, []any{200, "saved", "best-effort"}, []any{allowed.Status, allowed.Data("ack"), allowed.Data("ordering")}, "without a blocked word it is saved at once: %s", allowed.Text)
 	require.Equal(t, 1, w.SavedMessages())
 }
 
-// The stream is deleted and created again. Then a consumer counts messages as acknowledged
-// that no function has received.
+// The stream is deleted and created again. Then its consumer begins after messages that no
+// function has received: they count as acknowledged, but are not saved.
 func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -198,7 +200,7 @@ func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where event_id = 'strange'`))
 }
 
-func TestWithTwoPhaseOffAckAcceptedIsSaved(t *testing.T) {
+func TestAckAcceptedMeansSavedWhileTwoPhaseIsOff(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"a","to":"user:bob","data":1,"ack":"saved"}`)
@@ -288,7 +290,7 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	require.NoError(t, tx.Commit(t.Context()))
 
 	cluster.Eventually(t, func() bool { return w.Message(saved.ServerMsgID).State == "sent" })
-	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "the message with the state sent was delivered")
+	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "the saved message was delivered, too, when its state became sent")
 	cluster.Eventually(t, func() bool { return len(w.Inbox("admin")) == 1 })
 	var ack api.LateAck
 	require.NoError(t, json.Unmarshal(w.Inbox("admin")[0].Data, &ack))
@@ -306,6 +308,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	large := strings.Repeat("x", 60_000)
 	n := 0
 	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
+		// A message is saved under m-<n>, so the one that is accepted under it next will be rejected.
 		require.Equal(t, 200, cluster.SendTo(greedy, n, "user:bob", "x").Status)
 		status = greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n, large)).Status
 	}
