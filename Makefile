@@ -40,7 +40,7 @@ vuln: ## known vulnerabilities in the code of dependencies that is called; needs
 check: export CGO_ENABLED = 0
 check: export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 check: ## format, vet and lint only
-	@test -z "$$(gofmt -l .)" || { echo 'not formatted, run gofmt -w:'; gofmt -l .; exit 1; }
+	@test -z "$$(gofmt -l */)" || { echo 'not formatted, run gofmt -w:'; gofmt -l */; exit 1; }
 	go vet ./...
 	GOGC=400 go tool staticcheck ./...
 
