@@ -19,7 +19,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/functions"
-	"github.com/sendonce/sendonce/functions/exporter"
 	"github.com/sendonce/sendonce/scripts/bench"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -197,7 +196,7 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	case "console":
 		method, path = "GET", "/console/callers"
 	case "exporter":
-		method, path = "GET", exporter.Path
+		method, path = "GET", "/exporter/metrics"
 	case "sweep", "relay", "deliver", "save", "wechat":
 		path, body = "/events/"+function, `{}`
 	default:
