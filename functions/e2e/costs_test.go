@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,30 +52,45 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
+// costPasses limits how often all is measured, until nothing exceeds its limit: on a busy machine, background work may
+// add to each round of one pass.
+const costPasses = 3
+
 // A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read only a few more
 // blocks than with none, as some indexes have one more level. SENDONCE_TASK_ROWS=1000000 (make lists) runs the long form.
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
 	c := newCounted(t)
+	all, got := hotWork(c), map[string]cost{}
+	content, err := os.ReadFile(costsFile)
+	require.NoError(t, err)
+	want := parseCosts(t, string(content))
+	exceeds := func(w work) bool { return got[w.name].exceeds(want[w.name], w.units) }
+	for pass := range costPasses {
+		for _, w := range all {
+			m := w.measure(c)
+			if pass > 0 {
+				m = m.lower(got[w.name])
+			}
+			got[w.name] = m
+		}
+		if *update || !slices.ContainsFunc(all, exceeds) {
+			break
+		}
+	}
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-24s %10s %10s %10s %12s\n", "each", "statements", "WAL bytes", "blocks", "allocations")
-	all, got := hotWork(c), map[string]cost{}
 	for _, w := range all {
-		m := w.measure(c)
-		got[w.name] = m
+		m := got[w.name]
 		fmt.Fprintf(&table, "%-24s %10.3f %10.0f %10.1f %12.0f\n", w.name, m.statements, m.wal, m.blocks, m.allocations)
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(costsFile, []byte(table.String()), 0o644))
+		return
 	}
-	content, err := os.ReadFile(costsFile)
-	require.NoError(t, err)
-	want := parseCosts(t, string(content))
 	require.Len(t, want, len(got))
-	for _, w := range all {
-		if got[w.name].exceeds(want[w.name], w.units) {
-			sandbox.RequireGolden(t, costsFile, string(content), table.String(), updateCosts)
-		}
+	if slices.ContainsFunc(all, exceeds) {
+		sandbox.RequireGolden(t, costsFile, string(content), table.String(), updateCosts)
 	}
 
 	rows := numberFrom("SENDONCE_TASK_ROWS", 20_000)
@@ -101,12 +117,17 @@ func (w work) measure(c *cluster.Cluster) (lowest cost) {
 			(after.statements - before.statements) / n, (after.wal - before.wal) / n,
 			(after.blocks - before.blocks) / n, (after.allocations - before.allocations) / n,
 		}
-		if round == 0 {
-			lowest = m
+		if round > 0 {
+			m = m.lower(lowest)
 		}
-		lowest = cost{min(lowest.statements, m.statements), min(lowest.wal, m.wal), min(lowest.blocks, m.blocks), min(lowest.allocations, m.allocations)}
+		lowest = m
 	}
 	return lowest
+}
+
+// lower returns the lower of each number.
+func (m cost) lower(other cost) cost {
+	return cost{min(m.statements, other.statements), min(m.wal, other.wal), min(m.blocks, other.blocks), min(m.allocations, other.allocations)}
 }
 
 // exceeds reports whether a cost is more than a tenth above a limit. It allows for
