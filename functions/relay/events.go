@@ -25,6 +25,10 @@ var errBadDestination = errors.New("submit accepts no such destination")
 // disabling was published. The reason is no longer stored, so there is nothing to publish.
 var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 
+// errAlertMissing means that another program wrote the event: an alert is deleted only after its events are
+// published.
+var errAlertMissing = errors.New("the alert does not exist")
+
 // messageEvent returns a reliable message as a CloudEvent, whose id is the id of the message.
 func messageEvent(d messages.Due) (bus.Message, error) {
 	to := d.To()
@@ -47,6 +51,9 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 func changeEvent(d events.Due) (bus.Message, error) {
 	if d.Kind == store.KindWebhookDisabled && d.DisabledReason == "" {
 		return bus.Message{}, errEndpointChanged
+	}
+	if strings.HasPrefix(d.Kind, "alert.") && d.Alert == nil {
+		return bus.Message{}, errAlertMissing
 	}
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())

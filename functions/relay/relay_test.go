@@ -102,6 +102,18 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
+func TestEventOfNoAlertBecomesADeadLetter(t *testing.T) {
+	t.Parallel()
+	o := cluster.Open(t)
+	o.Admin.Exec(`insert into event_outbox (kind, ids) values ('alert.cleared', array[gen_random_uuid()])`)
+	o.Admin.Tick("relay")
+	cluster.Eventually(t, func() bool { return o.WaitingEvents() == 0 })
+	require.Equal(t, 1, o.Admin.Count(`select count(*) from dead_letters where function = 'relay' and reason = 'the alert does not exist'`))
+	events, err := o.JetStream().Stream(t.Context(), "EVENTS")
+	require.NoError(t, err)
+	require.Zero(t, events.CachedInfo().State.LastSeq, "an event without the alert's data is not published")
+}
+
 func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)

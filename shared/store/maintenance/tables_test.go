@@ -84,7 +84,7 @@ func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 }
 
 // All rows but alerts are archived while an event waits for months to be published. The event is
-// complete nevertheless.
+// complete nevertheless. When it is published, the alert is deleted too, and the event still has its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
@@ -96,14 +96,16 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	require.Zero(t, removed["alerts"], "the event is made from the alert")
 	delete(removed, "alerts")
 	require.Len(t, removed, len(maintenance.Pages())-1)
+	db.MustAddEndpoint(t, 0, "https://ops.example", "alert.cleared")
 	var sources, queues []string
+	var alert task.ID
 	_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 		for _, e := range due {
 			if e.Alert == nil {
 				sources = append(sources, e.Source)
 				require.NotNil(t, e.SentAt, "the result too")
 			} else {
-				queues = append(queues, e.Alert.Queue)
+				queues, alert = append(queues, e.Alert.Queue), e.Subject
 			}
 		}
 		return make([]msg.Result, len(due)), nil
@@ -111,6 +113,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{"shop"}, {"1"}}, [][]string{sources, queues})
 	require.Equal(t, map[string]int{"alerts": 3}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, 1, db.CountEvents(t, alert, 1, "alert.cleared"))
 }
 
 func TestBadRowDoesNotStopTheArchive(t *testing.T) {

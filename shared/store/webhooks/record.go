@@ -23,7 +23,8 @@ type RecordedEvent struct {
 // disabled, they are the caller's enabled endpoints that want the kind; for an alert
 // those of all admins without queues, the built-in one included. A revoked caller
 // receives nothing. Each event whose subject exists has at least one row. The caller of
-// a deleted endpoint is that of its deliveries.
+// a deleted endpoint is that of its deliveries. A cleared alert may be deleted before its
+// events are recorded, so its row is not read.
 const receiversSQL = `
 select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
@@ -40,8 +41,9 @@ cross join lateral (
          where t.kind = '` + store.KindWebhookDisabled + `' and endpoint_id = t.subject and not exists (select from webhook_endpoints where id = t.subject)
          limit 1)
         union all
-        select admins.id, null from (select from alerts where id = t.subject) alert
-        cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
+        select admins.id, null
+        from (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
+        where t.kind in ('` + store.KindAlertRaised + `', '` + store.KindAlertCleared + `')
     ) subject
     offset 0
 ) o
@@ -94,9 +96,10 @@ const (
 // some deliveries are recorded, and recording all events again adds the others.
 //
 // recorded is the number of deliveries, and unknown has the indexes of the events whose
-// subject does not exist; it is empty after an error. An event of an endpoint is never
-// unknown: a caller may delete the endpoint first, and if it has no deliveries left, the
-// event has no receivers. fresh makes the signing secret of a caller that has none yet.
+// subject does not exist; it is empty after an error. An event of an alert is never
+// unknown, and neither is one of an endpoint: a caller may delete the endpoint first, and
+// if it has no deliveries left, the event has no receivers. fresh makes the signing secret
+// of a caller that has none yet.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
 	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {
