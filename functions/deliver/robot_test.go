@@ -52,7 +52,8 @@ func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointRespons
 	return all[i]
 }
 
-// insertAlert inserts an alert and its event, as sweep does.
+// insertAlert inserts an alert of a fixed past time and its event. Only a cluster with RETENTION_LOG_DAYS=0
+// keeps such an alert once it is cleared: sweep writes the event when the alert is cleared, not months later.
 func insertAlert(w *cluster.Cluster, event, kind, queue string, value, threshold float64) {
 	w.Admin.Exec(`with alert as (
 			insert into alerts (id, kind, queue, value, threshold, since, cleared_at, cleared_value)
@@ -151,7 +152,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 
 func TestSlackRefusesByStatus(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t)
+	w := cluster.Open(t, "RETENTION_LOG_DAYS=0") // maintenance would delete this old alert, perhaps before it is published
 	channel := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
 			w.WriteHeader(403)
