@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 )
 
 // badField refuses a form before the API is called.
@@ -47,7 +48,7 @@ const ahead, ago = 1, -1
 func parseTime(text string, now time.Time, direction time.Duration) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
-			return at, true
+			return at, decode.ValidOffset(at)
 		}
 	}
 	span, err := time.ParseDuration(text)

@@ -18,7 +18,7 @@ func TestParseTime(t *testing.T) {
 		require.True(t, ok, text)
 		require.Equal(t, want, at.UTC().Format(time.RFC3339), text)
 	}
-	for _, text := range []string{"tomorrow", "-2h", "0d", "d", "2026-01-31T08:00", "2026-01-31", "9e99d", "1000000d"} {
+	for _, text := range []string{"tomorrow", "-2h", "0d", "d", "2026-01-31T08:00", "2026-01-31", "9e99d", "1000000d", "2026-01-31T08:00+24:00", "2026-01-31 08:00 -23:60"} {
 		_, ok := parseTime(text, now, ahead)
 		require.False(t, ok, text)
 	}

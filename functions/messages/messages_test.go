@@ -61,6 +61,7 @@ func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 		{`{"client_msg_id":"a b","to":"a","data":null,"type":"x y","from":"ä"}`, 400, []string{"client_msg_id", "data", "from", "type"}},
 		{`{"client_msg_id":"k","to":"a","data":1,"ack":"never"}`, 400, []string{"ack"}},
 		{`{"client_msg_id":"k","to":"a","data":1,"max_sends":0,"expected_receipts":101}`, 400, []string{"max_sends", "expected_receipts"}},
+		{`{"client_msg_id":"k","to":"a","data":1,"sent_at":"2026-11-25T23:00:00+24:00"}`, 400, []string{"sent_at"}},
 		{`{"client_msg_id":"k","to":"a.*","data":1}`, 400, []string{"to"}},
 		{`{"client_msg_id":"k","to":"_INBOX.x","data":1}`, 400, []string{"to"}},
 		{`{"client_msg_id":"k","to":"a","routing_key":"b","data":1}`, 400, []string{"to"}},

@@ -25,6 +25,7 @@ const (
 	kindRaw         // json.RawMessage
 	kindUnmarshaler // json.Unmarshaler
 	kindText        // encoding.TextUnmarshaler
+	kindTime        // time.Time
 	kindPointer
 	kindSlice
 	kindMap
@@ -122,7 +123,7 @@ func (p *Plan) special() bool {
 	case p.typ == reflect.TypeFor[json.Number]():
 		p.kind, p.want = kindNumber, "must be a number"
 	case p.typ == reflect.TypeFor[time.Time]():
-		p.kind, p.want = kindText, "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"
+		p.kind, p.want = kindTime, badTime
 	case pointer.Implements(reflect.TypeFor[json.Unmarshaler]()):
 		p.kind = kindUnmarshaler
 	case pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):

@@ -53,13 +53,17 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 	case kindString:
 		v.SetString(s)
 	case kindText:
-		return p.message(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+		return problemOf(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+	case kindTime:
+		if !setTime(v, s) {
+			return p.want
+		}
 	case kindUnmarshaler: // what a JSON string of the text would be
 		text, err := json.Marshal(s)
 		if err != nil {
 			return err.Error()
 		}
-		return p.message(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
+		return problemOf(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
 	case kindBool:
 		return p.boolean(v, s)
 	case kindInt, kindUint, kindFloat:
@@ -71,6 +75,14 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 		return "cannot be given in the query string"
 	}
 	return ""
+}
+
+// problemOf returns the text of an error; "" = none.
+func problemOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func (p *Plan) boolean(v reflect.Value, s string) string {

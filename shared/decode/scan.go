@@ -9,6 +9,7 @@ import (
 const (
 	badText = "must not contain NUL or unpaired surrogates"
 	badUTF8 = "must be valid UTF-8"
+	badTime = "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"
 )
 
 func (d *decoder) space() {

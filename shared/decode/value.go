@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // value decodes the JSON value at pos into v and moves pos behind it.
@@ -28,12 +27,12 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		raw := d.skipChecked()
 		v.SetBytes(raw[:len(raw):len(raw)])
 	case kindUnmarshaler:
-		d.check(p, v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
+		d.check(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
 	case kindAny:
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
-	case kindString, kindSome, kindText:
+	case kindString, kindSome, kindText, kindTime:
 		if c != '"' {
 			d.wrongType(p)
 			return
@@ -92,21 +91,10 @@ func (d *decoder) wrongType(p *Plan) {
 }
 
 // check records the error of a type that decodes itself.
-func (d *decoder) check(p *Plan, err error) {
-	if problem := p.message(err); problem != "" {
-		d.fail(problem)
+func (d *decoder) check(err error) {
+	if err != nil {
+		d.fail(err.Error())
 	}
-}
-
-// message returns the message for an error of a type that decodes itself; "" = no error.
-func (p *Plan) message(err error) string {
-	switch {
-	case err == nil:
-		return ""
-	case p.typ == reflect.TypeFor[time.Time]():
-		return p.want
-	}
-	return err.Error()
 }
 
 func (d *decoder) object(p *Plan, v reflect.Value) {
@@ -231,7 +219,11 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	case problem != "":
 		d.fail(problem)
 	case p.kind == kindText:
-		d.check(p, v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+		d.check(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+	case p.kind == kindTime:
+		if !setTime(v, string(s)) {
+			d.fail(p.want)
+		}
 	case p.kind == kindSome && len(s) == 0:
 		d.fail("must not be empty; leave it out for none")
 	default:
