@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 )
 
 // bulkActions are the actions that are possible for tasks of each state.
@@ -83,7 +84,7 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	for name, target := range map[string]**time.Time{"from": &f.From, "to": &f.To} {
 		if text := query.Get(name); text != "" {
 			parsed, err := time.Parse(time.RFC3339Nano, text)
-			if err != nil {
+			if err != nil || !decode.ValidOffset(parsed) {
 				return f, p.badField(name, p.T("must be a time with its zone, such as 2026-01-31T08:00+08:00, or how long ago it was, such as 30m, 2h or 3d"))
 			}
 			*target = &parsed
@@ -94,18 +95,19 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 
 // startBulk starts a bulk change if the entered count is the expected one.
 func (s *site) startBulk(p *page) error {
-	started, err := p.startBulk()
+	query, err := url.ParseQuery(p.PostFormValue("query"))
 	if err != nil {
-		return p.showRefused(err, "/console/bulk/new?"+p.PostFormValue("query"), s.newBulk)
+		err = p.badField("count", p.T("The form is malformed."))
+		return p.showRefused(err, "/console/bulk/new", s.newBulk)
+	}
+	started, err := p.startBulk(query)
+	if err != nil {
+		return p.showRefused(err, "/console/bulk/new?"+query.Encode(), s.newBulk)
 	}
 	return p.done("/console/bulk/"+started.ID, "bulk_started")
 }
 
-func (p *page) startBulk() (started api.BulkResponse, err error) {
-	query, err := url.ParseQuery(p.PostFormValue("query"))
-	if err != nil {
-		return started, p.badField("count", p.T("The form is malformed."))
-	}
+func (p *page) startBulk(query url.Values) (started api.BulkResponse, err error) {
 	expected := p.PostFormValue("expected")
 	if typed := strings.NewReplacer(",", "", " ", "").Replace(p.PostFormValue("count")); typed != expected {
 		return started, p.badField("count", p.T("must be the number of tasks, %s", expected))
