@@ -23,6 +23,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, refused.Status, refused.Text)
 	require.Equal(t, "quota_exceeded", refused.Body["error"])
 	require.Equal(t, "5", refused.Header.Get("Retry-After"))
+	require.Empty(t, refused.Fields(), "it concerns every message of the caller")
 	require.Contains(t, refused.Body["message"], "this caller has 5 messages with 15 bytes waiting")
 	again := cluster.SendTo(greedy, 4, "msg.orders.paid", "x")
 	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat is not refused")
@@ -69,6 +70,7 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 		r := cluster.SendTo(greedy, n, "user:vic", "x")
 		if r.Status == 429 {
 			require.Equal(t, []any{"quota_exceeded", "60"}, []any{r.Body["error"], r.Header.Get("Retry-After")})
+			require.Equal(t, []string{"to"}, r.Fields(), "it concerns messages to this user alone")
 			refused++
 		}
 	}

@@ -11,6 +11,8 @@
 //     reason in last_error.
 //   - A message that the service refuses does not block others. It is kept for an operator, in the list of
 //     Refused.
+//   - A receiver whose inbox has too many messages of this sender (429 with the field to) does not block others:
+//     its messages are sent later. Too much of the caller (429 without fields) and 503 pause all.
 //   - Any number of forwarders may run. They lock rows while they POST: the rows of a killed forwarder are
 //     unlocked when Postgres notices that its connection is closed, at the latest after 30 seconds.
 //

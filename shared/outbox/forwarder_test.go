@@ -70,11 +70,40 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	require.Equal(t, 1, count(t, db, "message_outbox WHERE id = $1::text::uuid AND refused_at IS NULL AND tries = 1", ids[0]))
 }
 
+// One receiver's inbox is full of this sender's messages; messages to others are sent.
+func TestFullInboxDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	service := newFakeService(t)
+	flooded := map[string]bool{}
+	for _, id := range put(t, db, 3*batchSize) {
+		flooded[id] = true
+	}
+	service.reply = func(id string, _ int) int {
+		if flooded[id] {
+			return http.StatusTooManyRequests
+		}
+		return 0
+	}
+	service.after = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
+	service.fields = []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}}
+	f := service.forwarder(db)
+	f.poll = time.Hour
+	runForwarder(t, f)
+	eventually(t, func() bool {
+		return count(t, db, "message_outbox WHERE tries = 1 AND next_at BETWEEN now() + '500s'::interval AND now() + '601s'::interval") == len(flooded)
+	})
+	put(t, db, 2)
+	f.Wake()
+	eventually(t, func() bool { _, stored := service.counts(); return stored == 2 })
+	require.Equal(t, len(flooded), count(t, db, "message_outbox WHERE tries = 1 AND refused_at IS NULL AND last_error LIKE '%later%'"))
+}
+
 func TestOutcomeOfResponse(t *testing.T) {
 	t.Parallel()
 	fromService := func(status int) []byte {
 		w := httptest.NewRecorder()
-		respond(w, status)
+		respond(w, status, nil)
 		return w.Body.Bytes()
 	}
 	for status, want := range map[int]verdict{
@@ -91,6 +120,9 @@ func TestOutcomeOfResponse(t *testing.T) {
 			require.Equal(t, verdictUnavailable, outcomeOf(status, http.Header{}, []byte(other)).verdict, "%d %s: a proxy's response", status, other)
 		}
 	}
+	w := httptest.NewRecorder()
+	respond(w, 429, []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}})
+	require.Equal(t, verdictLater, outcomeOf(429, http.Header{}, w.Body.Bytes()).verdict, "the quota of one receiver")
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {
 		require.Equal(t, want, outcomeOf(503, http.Header{"Retry-After": {header}}, fromService(503)).retryAfter, header)
 	}
@@ -104,7 +136,7 @@ func TestRedirectIsNotDelivered(t *testing.T) {
 			http.Redirect(w, r, r.URL.Path, http.StatusMovedPermanently)
 			return
 		}
-		respond(w, http.StatusOK)
+		respond(w, http.StatusOK, nil)
 	}))
 	t.Cleanup(server.Close)
 	put(t, db, 1)
@@ -192,7 +224,7 @@ func TestStopWaitsForResponses(t *testing.T) {
 		}
 		if strings.Contains(string(body), ids[0]) {
 			w := httptest.NewRecorder()
-			respond(w, http.StatusOK)
+			respond(w, http.StatusOK, nil)
 			res := w.Result()
 			res.Request, res.Body = r, signalOnClose{res.Body, replied}
 			return res, nil

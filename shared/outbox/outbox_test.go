@@ -79,6 +79,7 @@ type fakeService struct {
 	stored map[string]string           // client_msg_id -> body
 	reply  func(id string, n int) int  // the status of the n-th POST of id, 0 = store it; nil = store all
 	after  func(w http.ResponseWriter) // called before each response; nil = nothing
+	fields []api.Field                 // of each refusal
 }
 
 func newFakeService(t *testing.T) *fakeService {
@@ -104,7 +105,7 @@ func (s *fakeService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.after != nil {
 		s.after(w)
 	}
-	respond(w, status)
+	respond(w, status, s.fields)
 }
 
 func (s *fakeService) store(id, body string) (status int) {
@@ -130,10 +131,11 @@ func (s *fakeService) store(id, body string) (status int) {
 }
 
 // respond writes a response as the service does.
-func respond(w http.ResponseWriter, status int) {
+func respond(w http.ResponseWriter, status int, fields []api.Field) {
 	envelope := api.Envelope{Code: status, Message: "success"}
 	if status >= 300 {
 		envelope.Message, envelope.Error = "bad \x00 luck", "some_word"
+		envelope.Fields = fields
 	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(envelope)

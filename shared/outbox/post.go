@@ -89,20 +89,26 @@ func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	refused.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
 	o := outcome{verdict: verdictUnavailable, err: refused, retryAfter: refused.RetryAfter}
 	if fromService {
-		o.verdict = verdictOf(status)
+		o.verdict = verdictOf(refused)
 	}
 	return o
 }
 
 // verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) or
-// a wrong address (404, 405) affect every message and are corrected in the settings.
-func verdictOf(status int) verdict {
-	switch status {
+// a wrong address (404, 405) affect every message and are corrected in the settings. A 429 is about the
+// caller, unless it names a field of the message: then the quota of this receiver is used up.
+func verdictOf(refused *api.Error) verdict {
+	switch refused.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return verdictRefused
 	case http.StatusConflict, http.StatusInternalServerError:
 		return verdictLater
+	case http.StatusTooManyRequests:
+		if len(refused.Fields) > 0 {
+			return verdictLater
+		}
+		return verdictUnavailable
 	default:
 		return verdictUnavailable
 	}

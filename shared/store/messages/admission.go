@@ -60,7 +60,8 @@ func (a Admission) End() {
 // Admit counts a message of a caller before it is saved, or accepted by a stream. The refusal
 // (task.CodeQuota) means that the caller would exceed its quota of waiting messages, has used
 // more than its share of a stream, or has sent more than a quarter of an inbox to this user
-// within 15 minutes. A replay must succeed even if it is refused here.
+// within 15 minutes. Only the last of these has a field, to: other receivers are not affected.
+// A replay must succeed even if it is refused here.
 //
 // The count is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
 // more than 50 ms). It includes only what other processes committed before it, so a caller can
@@ -94,8 +95,10 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 		}
 		inbox = st.inboxes.admit(inboxPair{sender, m.To.Name})
 		if inbox == nil {
-			return Admission{}, quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
-				"messages to this user are accepted again as these get older", m.From, st.inboxes.limit))
+			refusal := quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds",
+				m.From, st.inboxes.limit))
+			refusal.Fields = []task.Field{{Name: "to", Message: "accepts messages of this sender again as these get older"}}
+			return Admission{}, refusal
 		}
 	}
 	if limit == (quota.Waiting{}) {
