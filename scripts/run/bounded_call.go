@@ -66,6 +66,12 @@ func (c *boundedCall) setReceived() {
 	}
 }
 
+func (c *boundedCall) hasReceived() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received
+}
+
 func (c *boundedCall) limitBody(limit time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +122,12 @@ type callBody struct {
 	call *boundedCall
 }
 
+// Read implements io.Reader. http.Transport reads once more at the end of a body, and drops the response
+// if that fails; net/http may have closed the body by then, because the response has begun.
 func (b callBody) Read(p []byte) (int, error) {
+	if b.call.hasReceived() {
+		return 0, io.EOF
+	}
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		b.call.setReceived()

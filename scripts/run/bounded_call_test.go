@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +65,27 @@ func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 	}
+}
+
+// The proxy reads once more after it has sent the whole body. An error of this read would cut off the
+// response, and net/http closes a body as soon as it sends the header of the response.
+func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
+	t.Parallel()
+	again := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := newBoundedCall(w, r)
+		defer call.end()
+		_, err := io.Copy(io.Discard, r.Body)
+		call.WriteHeader(http.StatusOK)
+		err = cmp.Or(err, http.NewResponseController(call).Flush())
+		_, readErr := r.Body.Read(make([]byte, 1))
+		again <- cmp.Or(err, readErr)
+	}))
+	t.Cleanup(server.Close)
+	res, err := server.Client().Post(server.URL, "text/plain", strings.NewReader("body"))
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, io.EOF, <-again)
 }
 
 // A WebSocket whose client does not read is closed after a time, and counts as a connection until then.
