@@ -232,15 +232,21 @@ func adminTask(c *fn.Call, t tasks.Detail) api.AdminTask {
 	if t.State == task.Processing {
 		response.LeaseUntil = fn.Instant(t.DueAt)
 	}
-	if t.ClaimedBy != nil && *t.ClaimedBy != task.ServiceCaller {
-		response.ClaimedBy = (*api.ID)(t.ClaimedBy)
-	}
+	response.ClaimedBy = shownCaller(t.ClaimedBy)
 	return response
+}
+
+// shownCaller returns the id of a caller, or nil for a function of the service itself, which is no caller.
+func shownCaller(id *int64) *api.ID {
+	if id == nil || *id == task.ServiceCaller {
+		return nil
+	}
+	return (*api.ID)(id)
 }
 
 func taskEvent(e tasks.Event) api.TaskEvent {
 	return api.TaskEvent{
-		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: (*api.ID)(e.CallerID),
+		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: shownCaller(e.CallerID),
 		CallerName: e.CallerName, State: e.State, Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,
 		RequestID: e.RequestID, SourceIP: e.SourceIP, UserAgent: e.UserAgent,
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -18,9 +19,22 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// List is a JSON array in a row. Elements that do not decode as T are left out, so that one row does
+// ValidTime reports whether a time that was read from JSON lies between the years 1 and 9999, as the bounds of columns
+// demand. Go reads others, but does not write them as JSON.
+func ValidTime(at time.Time) bool {
+	year := at.UTC().Year()
+	return 1 <= year && year <= 9999
+}
+
+// Element is an element of a List.
+type Element interface {
+	// Valid reports whether responses can contain the element.
+	Valid() bool
+}
+
+// List is a JSON array in a row. Elements that do not decode as T, or are not valid, are left out, so that one row does
 // not make a whole page fail.
-type List[T any] []T
+type List[T Element] []T
 
 // UnmarshalJSON reads an array.
 func (l *List[T]) UnmarshalJSON(text []byte) error {
@@ -31,7 +45,7 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	*l = make(List[T], 0, len(elements))
 	for _, text := range elements {
 		var element T
-		if json.Unmarshal(text, &element) == nil {
+		if json.Unmarshal(text, &element) == nil && element.Valid() {
 			*l = append(*l, element)
 		}
 	}

@@ -84,6 +84,9 @@ type Receipt struct {
 	SendNo      int16     `json:"sendNo"` // the last send before the confirmation
 }
 
+// Valid implements store.Element.
+func (r Receipt) Valid() bool { return store.ValidTime(r.ConfirmedAt) }
+
 // To is where the message goes.
 func (m *Detail) To() msg.Address {
 	return msg.Address{Kind: m.Kind, Name: m.Destination}

@@ -49,6 +49,11 @@ type BulkFilter struct {
 	To       time.Time  `json:"to"`
 }
 
+// valid reports whether responses can contain the filter.
+func (f BulkFilter) valid() bool {
+	return (f.CallerID == nil || *f.CallerID >= 0) && (f.From == nil || store.ValidTime(*f.From)) && store.ValidTime(f.To)
+}
+
 // Bulk is a bulk change.
 type Bulk struct {
 	ID         task.ID
@@ -234,7 +239,7 @@ func oneBulk(ctx context.Context, q store.Querier, sql string, args ...any) (Bul
 func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	var filter []byte
 	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.StopReason, &b.CreatedAt, &b.FinishedAt)
-	if err == nil && json.Unmarshal(filter, &b.Filter) != nil {
+	if err == nil && (json.Unmarshal(filter, &b.Filter) != nil || !b.Filter.valid()) {
 		b.Filter, b.unreadable = BulkFilter{}, true
 	}
 	return b, err

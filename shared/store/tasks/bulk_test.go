@@ -284,7 +284,14 @@ func TestUnreadableBulkChangeDoesNotStopOthers(t *testing.T) {
 		return err
 	}
 	require.ErrorContains(t, forge("00000000-0000-7000-8000-000000000001", `{"state":"pending","queue":"a\u0000b"}`), "unsupported Unicode escape sequence")
-	forged := map[string]string{"00000000-0000-7000-8000-000000000002": `[]`, "00000000-0000-7000-8000-000000000003": `{"to":"garbage"}`, "00000000-0000-7000-8000-000000000004": `{"queues":[{}],"queue":5}`}
+	forged := map[string]string{
+		"00000000-0000-7000-8000-000000000002": `[]`,
+		"00000000-0000-7000-8000-000000000003": `{"to":"garbage"}`,
+		"00000000-0000-7000-8000-000000000004": `{"queues":[{}],"queue":5}`,
+		"00000000-0000-7000-8000-000000000005": `{"caller_id":-5}`,
+		"00000000-0000-7000-8000-000000000006": `{"from":"9999-12-31T23:59:59-01:00"}`,
+		"00000000-0000-7000-8000-000000000007": `{"to":"0000-06-01T00:00:00Z"}`,
+	}
 	for id, filter := range forged {
 		require.NoError(t, forge(id, filter))
 	}
@@ -292,7 +299,7 @@ func TestUnreadableBulkChangeDoesNotStopOthers(t *testing.T) {
 	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
 	page, _, err := db.Tasks.Bulks(t.Context(), nil, task.ID{}, 10)
 	require.NoError(t, err)
-	require.Len(t, page, 4)
+	require.Len(t, page, len(forged)+1)
 	runBulks(t, db, 100)
 	require.Equal(t, 3, mustBulk(t, db, b.ID).Changed)
 	for id := range forged {

@@ -216,6 +216,9 @@ type Try struct {
 	Response   string    `json:"response,omitempty"` // the beginning of the response body
 }
 
+// Valid implements store.Element.
+func (t Try) Valid() bool { return store.ValidTime(t.At) }
+
 // Tried is a claimed delivery with the result of its try.
 type Tried struct {
 	DueDelivery

@@ -1,0 +1,33 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// A function that was taken over can write these rows. Only what cannot be read of them is left out.
+func TestPagesShowForgedRows(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	id := s.SubmitTo("promo")
+	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/"}`)
+	cluster.InsertDelivery(s, strings.TrimPrefix(at, cluster.EndpointsPath+"/"), id)
+	s.Exec(`update webhook_deliveries set tries = '[{"at":"9999-12-31T23:59:59-01:00"},{"at":"2026-01-01T00:00:00Z","error":"READABLE"}]'`)
+	s.Exec(`insert into report_logs (task_id, verdict, caller_id) values ($1, 'stale_claim', $2)`, id, task.ServiceCaller)
+	for _, filter := range []string{`{"caller_id":-5}`, `{"from":"9999-12-31T23:59:59-01:00"}`, `{"to":"0000-06-01T00:00:00Z"}`} {
+		s.Exec(`insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched) values (gen_random_uuid(), 0, 'x', 'x', 'cancel', $1, 'x', 5)`, filter)
+	}
+	b := logIn(t, s, s.User, s.Password)
+	for _, path := range []string{"tasks/" + id, "webhooks/deliveries", "bulk"} {
+		got := b.get("/console/" + path)
+		require.Equal(t, 200, got.status, "%s\n%s", path, got.text)
+		if path != "bulk" {
+			got.has(t, "READABLE")
+		}
+	}
+}
