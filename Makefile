@@ -20,9 +20,9 @@ booking: ## a booking confirmation through the fake WeChat of a running make run
 # Tests mostly wait for processes, so more of them run at once than there are cores, and more packages. The target check
 # has vetted them. Each package is linked every time, without symbols a tenth faster. A process under the race detector
 # otherwise sleeps for a second before it ends.
-test: check ## format, vet, lint, every test on one private Postgres, and each fuzz target at the same time
+test: check ## format, vet, lint, the tests on one private Postgres, and each fuzz target at the same time; TAGS=slow adds the slow tests
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
-	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -vet=off -ldflags='-s -w' -p 3 -parallel 8 -timeout 300s ./... && \
+	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -tags='$(TAGS)' -vet=off -ldflags='-s -w' -p 3 -parallel 8 -timeout 300s ./... && \
 	wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
 
 # Function, package and number of inputs of each target: about 4 s each beside the tests on two cores. An input that
@@ -41,8 +41,8 @@ check: export CGO_ENABLED = 0
 check: export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 check: ## format, vet and lint only
 	@test -z "$$(gofmt -l */)" || { echo 'not formatted, run gofmt -w:'; gofmt -l */; exit 1; }
-	go vet ./...
-	GOGC=400 go tool staticcheck ./...
+	go vet -tags=slow ./...
+	GOGC=400 go tool staticcheck -tags=slow ./...
 
 openapi: ## lint openapi.yaml, and compile a TypeScript client generated of it; needs Node.js with npm
 	@sh scripts/openapi/check.sh
@@ -50,20 +50,20 @@ openapi: ## lint openapi.yaml, and compile a TypeScript client generated of it; 
 clients: openapi ## clients in TypeScript and Go, generated of openapi.yaml, and the examples of the docs against all functions
 	@sh scripts/clients/run.sh
 	SENDONCE_TYPESCRIPT_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js SENDONCE_GO_CLIENT=$(CURDIR)/.sendonce/clients/client \
-		go test -count=1 -run TestExamplesOfTheDocs ./functions/e2e
+		go test -tags=slow -count=1 -run TestExamplesOfTheDocs ./functions/e2e
 
 # These settings make the faults of the tests last longer, and start the tests that make test has no time for.
 faults: ## the tests of functions and store with NATS away for 30 s, Postgres failing over, two idle minutes, and 200,000 messages waiting
-	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -parallel 8 -timeout 900s ./functions/... ./shared/store/...
+	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -tags=slow -count=1 -parallel 8 -timeout 900s ./functions/... ./shared/store/...
 
 cluster: ## the tests of functions and bus, with those on three nats-servers that lose the leader of a stream
-	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -parallel 8 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
+	SENDONCE_CLUSTER=1 go test $(RACE) -tags=slow -count=1 -parallel 8 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
 
 attack: ## 64 of the worst calls of each kind at once: memory of each function, and the calls of a neighbour
-	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
+	SENDONCE_ATTACK_CALLS=64 go test -tags=slow -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
 lists: ## the cost of hot calls beside a million tasks, and of the lists and statistics of a million subscribe messages
 	SENDONCE_TASK_ROWS=1000000 go test -count=1 -timeout 600s -v -run HotCallsCostNoMoreThanBefore ./functions/e2e

@@ -110,6 +110,7 @@ func (p *productionNATS) bus(t *testing.T, user string) *bus.Bus {
 }
 
 func TestProductionNATSRejectsOthers(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	p := startProductionNATS(t)
 	trigger := p.bus(t, bus.UserTrigger)

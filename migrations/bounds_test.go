@@ -66,6 +66,7 @@ var outOfBounds = map[string]map[string]string{
 // One row with a value that Go cannot read or reads as the zero value, or with one that is too
 // large, would make a function fail for all callers.
 func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	var accepted []string

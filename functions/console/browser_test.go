@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // tab is a page in a real browser: headless Chromium. With SCREENSHOTS=directory, shot saves screenshots there.
@@ -99,8 +100,15 @@ var windows = func() chan *window {
 	return free
 }()
 
-// openTab opens an empty page without cookies, and skips the test where there is no browser.
+// openTab is openTabAlways for a slow test.
 func openTab(t *testing.T, s *cluster.Client) *tab {
+	t.Helper()
+	sandbox.Slow(t)
+	return openTabAlways(t, s)
+}
+
+// openTabAlways opens an empty page without cookies, and skips the test where there is no browser.
+func openTabAlways(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	program := chromiumProgram()
 	if program == "" {
@@ -289,7 +297,7 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
 	s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","status":3,"error_message":"<script>alert(1)</script>"}`)
 
-	b := openTab(t, s)
+	b := openTabAlways(t, s)
 	b.open("/console")
 	b.shot("login")
 	b.logInByForm(s)

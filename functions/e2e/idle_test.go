@@ -83,6 +83,7 @@ func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 
 // An alert is raised and cleared, tasks and messages are sent, and then nothing happens.
 func TestIdleSystemCallsNothing(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	o := cluster.New(t)
 	proxy := sandbox.NewProxy(t, o.DatabaseURL)

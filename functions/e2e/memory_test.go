@@ -86,6 +86,7 @@ type target struct {
 }
 
 func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
+	sandbox.Slow(t)
 	if !wholeAttack {
 		t.Parallel()
 	}

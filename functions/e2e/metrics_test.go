@@ -8,6 +8,7 @@ import (
 )
 
 func TestPromtoolAcceptsMetricsOfAllFunctions(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	sandbox.Tool(t, "promtool")
 	c := cluster.OpenTwoPhase(t, "SENDONCE_METRICS=open")

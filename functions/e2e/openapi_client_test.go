@@ -20,6 +20,7 @@ const examples = "../console/apidocs/examples/"
 // The examples of the docs run against a system with all functions. The one in TypeScript uses types that are generated
 // from openapi.yaml, and the one in scripts/clients uses a generated Go client: make clients compiles both first.
 func TestExamplesOfTheDocs(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	c := cluster.New(t)
 	c.StartAll()

@@ -60,6 +60,7 @@ func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 
 // Prometheus scrapes a running system, and the alert rules, with their waiting times removed, fire.
 func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	prometheus := sandbox.Tool(t, "prometheus")
 	c := openWithSampleData(t)

@@ -61,6 +61,7 @@ func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client, p
 }
 
 func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	o := cluster.New(t)
 	servers, processes := startThree(o, "ALERT_WINDOW=10s", "TASK_EVENTS=none")

@@ -41,7 +41,7 @@ func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, 
 		return row{}, fmt.Errorf("%s/postgres does not run: %w", bin, err)
 	}
 	r := row{postgres: strings.TrimSpace(strings.TrimPrefix(string(version), "postgres (PostgreSQL)")), pkg: pkg}
-	args := []string{"test", "-json", "-count=1", "-vet=off", "-parallel=8", "-timeout=" + timeout.String()}
+	args := []string{"test", "-json", "-tags=slow", "-count=1", "-vet=off", "-parallel=8", "-timeout=" + timeout.String()}
 	if pattern != "" {
 		args = append(args, "-run", pattern)
 	}

@@ -99,6 +99,7 @@ func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 func hasExited(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
 func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
@@ -142,6 +143,7 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 }
 
 func TestCallsDuringProcessEndGetResponses(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false", "SINK=false")
@@ -154,6 +156,7 @@ func TestCallsDuringProcessEndGetResponses(t *testing.T) {
 }
 
 func TestInterruptEndsLongPolls(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1")
@@ -213,6 +216,7 @@ func TestFunctionStartFailureIsReported(t *testing.T) {
 }
 
 func TestEveryContractPathIsRouted(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	var contract struct {
 		Paths map[string]map[string]any
@@ -269,6 +273,7 @@ func TestTargetWithoutPathIsNotFound(t *testing.T) {
 }
 
 func TestMetricsOfEachProcess(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
@@ -362,6 +367,7 @@ func (h testRun) rawCall(t *testing.T, text string) func() (status int, took tim
 }
 
 func TestActivatorBoundsCalls(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
@@ -90,6 +91,7 @@ func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
 
 // A WebSocket whose client does not read is closed after a time, and counts as a connection until then.
 func TestHijackedConnectionIsBounded(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	hijacked, ended := make(chan struct{}), make(chan error, 1)
 	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // flood starts n concurrent calls with a body of 1 MiB whose last byte is not sent. They
@@ -46,6 +48,7 @@ func flood(ctx context.Context, t *testing.T, address string, n int) (end func()
 }
 
 func TestFloodDoesNotFillMemory(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)
@@ -104,6 +107,7 @@ func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 }
 
 func TestClientsConnectDuringNATSFlood(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)

@@ -90,6 +90,7 @@ func (h testRun) serverPid(t *testing.T) int {
 }
 
 func TestPortIsNeverFreeDuringRun(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)

@@ -251,6 +251,7 @@ func TestSinkRegistrationFails(t *testing.T) {
 }
 
 func TestSinkReceivesTaskEvents(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)

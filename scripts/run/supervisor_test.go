@@ -62,6 +62,7 @@ func TestSupervisorTerminate(t *testing.T) {
 }
 
 func TestKilledTriggerIsRestarted(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
 	metrics, err := sandbox.FreePort()

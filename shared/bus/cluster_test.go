@@ -26,6 +26,7 @@ func newCluster(t *testing.T) (sandbox.NATSCluster, *Bus) {
 }
 
 func TestClusterAcceptsOnce(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	_, b := newCluster(t)
 	raceToAccept(t, b, 100)
@@ -48,6 +49,7 @@ func TestClusterAcceptsOnce(t *testing.T) {
 }
 
 func TestPublishToStreamWithoutLeader(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t)
 	nc, err := nats.Connect(b.cfg.URL)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // startMonitored starts a server with a monitoring page and returns both URLs.
@@ -170,6 +171,7 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 }
 
 func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t)
 	level, err := b.Durability(bustest.Within(t, bustest.Soon), "")

@@ -71,6 +71,7 @@ func TestDirKeepsData(t *testing.T) {
 }
 
 func TestTemporaryServerIsRemoved(t *testing.T) {
+	Slow(t)
 	t.Parallel()
 	p := start(t, Options{})
 	pid := postmasterPid(t, p)
@@ -95,6 +96,7 @@ func TestOnlyItsUserReachesTheServer(t *testing.T) {
 }
 
 func TestDirHasOneServer(t *testing.T) {
+	Slow(t)
 	t.Parallel()
 	dir := newDir(t)
 	p := start(t, Options{Dir: dir})
@@ -159,6 +161,7 @@ func TestServerEndsWithKilledParent(t *testing.T) {
 }
 
 func TestOrphanIsShutDownBeforeStart(t *testing.T) {
+	Slow(t)
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
@@ -172,6 +175,7 @@ func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 }
 
 func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
+	Slow(t)
 	t.Parallel()
 	o := Options{Dir: newDir(t), Durable: true}
 	p := start(t, o)
@@ -229,6 +233,7 @@ func TestDirWithUnusableSocketPath(t *testing.T) {
 }
 
 func TestInaccessibleDirIsReplaced(t *testing.T) {
+	Slow(t)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root runs Postgres as another user")

@@ -341,3 +341,12 @@ func StartProcess(t testing.TB, bin string, env []string, args ...string) *Proce
 	})
 	return p
 }
+
+// Slow skips a test that takes seconds of processor time, except in make test TAGS=slow. What it guards is guarded
+// faster elsewhere, or belongs to no guarantee.
+func Slow(t testing.TB) {
+	t.Helper()
+	if !slowTests {
+		t.Skip("make test TAGS=slow runs it")
+	}
+}

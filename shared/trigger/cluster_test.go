@@ -41,6 +41,7 @@ func kill(c sandbox.NATSCluster, name string) {
 }
 
 func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t, 3)
 	var l ledger
@@ -79,6 +80,7 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 }
 
 func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
+	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t, 1)
 	// A stream with one replica is lost with its server. NATS chooses the server at random.

@@ -9,11 +9,13 @@ import (
 
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
 // The durations are not checked, since other tests run at the same time.
 func TestShortRun(t *testing.T) {
+	sandbox.Slow(t)
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
 	rows, report, err := run(t.Context(), 2, []string{"report", "sweep"}, &progress)

@@ -1,0 +1,5 @@
+//go:build slow
+
+package sandbox
+
+const slowTests = true
