@@ -56,19 +56,18 @@ with c as materialized (
     for update skip locked
 )`
 
-// claimRowsAbove is claimRows for ranges of the index, in claim order: each starts at a low-water mark in
-// $11..$13 and ends before the next bucket, in $14 and $15. It does not scan the dead index entries
-// below the marks.
+// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
+// retry_count) in $11..$13, in claim order. It does not scan the dead index entries below the
+// marks. Each condition must be an equality but the last: Postgres does not end a scan where a
+// comparison of rows fails at its second column.
 const claimRowsAbove = `
 with c as materialized (
-    select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[], $14::smallint[], $15::smallint[])
-        as range (priority, retry_count, low, end_priority, end_retry_count)
+    select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
-        where l.state = 1 and l.queue = $1 and (l.priority, l.retry_count, l.id) >= (range.priority, range.retry_count, range.low)
-            and (l.priority, l.retry_count) < (range.end_priority, range.end_retry_count)
-            and (l.expires_at is null or l.expires_at > now())
-        order by l.priority, l.retry_count, l.id
+        where l.state = 1 and l.queue = $1 and l.priority = bucket.priority and l.retry_count = bucket.retry_count
+            and l.id >= bucket.low and (l.expires_at is null or l.expires_at > now())
+        order by l.id
         limit $2
         for update skip locked
     ) r
@@ -154,11 +153,7 @@ func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 		ctx = store.WithCaller(ctx, caller) // many queues of one caller share its connections
 	}
 	buckets := st.marks.of(queue)
-	var ranges []any
-	if len(buckets) > 0 {
-		ranges = rangeColumns(buckets)
-	}
-	claimed, took, err := st.runClaims(ctx, reqs, ranges)
+	claimed, took, err := st.runClaims(ctx, reqs, buckets)
 	st.marks.advance(queue, claimed)
 	if len(buckets) > 0 || err == nil && st.marks.observe(queue, took, len(claimed) > 0) {
 		st.scanLater(queue)
@@ -208,9 +203,9 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id
 join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
 join tasks body on body.id = l.id`
 
-// runClaims runs the statement for the requests, with the ranges of the index if marks are in use, and returns how long it took. If its response is lost, the claims are looked up by their
+// runClaims runs the statement for the requests, above the marks of the buckets if there are any, and returns how long it took. If its response is lost, the claims are looked up by their
 // ids, so that a broken connection costs the tasks neither a lease nor a retry.
-func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, ranges []any) (claimed []Claimed, took time.Duration, err error) {
+func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
 	err = st.db.RetryLostCommit(ctx, func(again bool) error {
 		if again {
@@ -231,8 +226,8 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, ranges []an
 			}
 			tried = append(tried, claimTry{ids[i], i})
 		}
-		begin, sql := st.claimStatement(len(reqs) == 1, len(ranges) > 0)
-		claimed, took, err = st.queryClaims(ctx, begin, ids[0], sql, append(claimArgs(reqs, ids), ranges...)...)
+		begin, sql := st.claimStatement(len(reqs) == 1, len(buckets) > 0)
+		claimed, took, err = st.queryClaims(ctx, begin, ids[0], sql, append(claimArgs(reqs, ids), bucketColumns(buckets)...)...)
 		return err
 	})
 	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {

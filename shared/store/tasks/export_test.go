@@ -48,8 +48,8 @@ func (st *Store) ObserveSlowScans(queue string) {
 // them does.
 func (st *Store) UseMarks(queue string, claimed ...Claimed) {
 	st.marks.advance(queue, claimed)
-	const inUse, scanTook = true, time.Minute // so long that the next scan is far away
-	st.marks.set(queue, nil, inUse, scanTook)
+	q := st.marks.queue(queue)
+	q.inUse, q.interval = true, scanLimit
 }
 
 func (st *Store) MarksInUse(queue string) bool { return len(st.marks.of(queue)) > 0 }

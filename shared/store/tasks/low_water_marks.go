@@ -3,7 +3,6 @@ package tasks
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -21,8 +20,8 @@ import (
 // queue. When scans of the whole queue are slow because of dead rows, claims start at these
 // low-water marks, and only a scan in the background reads what is below them. It takes at most a part
 // of 1/scanFactor of the time, sets the marks again, and also processes due tasks. A task that
-// becomes pending below a mark, for example a retry, waits for the next scan: up to scanLimit. Marks are
-// not stored in the database.
+// becomes pending below a mark, for example a retry, or in a bucket that this process does not know, waits for the
+// next scan: up to scanLimit. Marks are not stored in the database.
 const (
 	slowScan   = 20 * time.Millisecond
 	slowInARow = 3      // slow scans before a scan in the background decides whether marks are used
@@ -99,14 +98,11 @@ func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 	defer m.mu.Unlock()
 	q := m.queue(queue)
 	for _, c := range claimed {
-		low := lowBefore(c.ID.Time())
-		i, found := slices.BinarySearchFunc(q.buckets, c, func(b priorityBucket, c Claimed) int {
-			return cmp.Or(cmp.Compare(b.priority, c.Priority), cmp.Compare(b.retryCount, c.RetryCount))
-		})
-		if !found {
-			q.buckets = slices.Insert(q.buckets, i, priorityBucket{c.Priority, c.RetryCount, low})
-		} else if low.Compare(q.buckets[i].low) > 0 {
-			q.buckets[i].low = low
+		reached := priorityBucket{c.Priority, c.RetryCount, lowBefore(c.ID.Time())}
+		if i, known := slices.BinarySearchFunc(q.buckets, reached, compareBuckets); !known {
+			q.buckets = slices.Insert(q.buckets, i, reached)
+		} else if reached.low.Compare(q.buckets[i].low) > 0 {
+			q.buckets[i] = reached
 		}
 	}
 }
@@ -125,30 +121,39 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	return q.interval, true
 }
 
-// known returns the buckets of a queue, in claim order, whether its marks are in use or not.
-func (m *lowWaterMarks) known(queue string) []priorityBucket {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.queue(queue).buckets)
-}
-
-// set ends a scan: it sets the marks that the scan found, and the time until the next one. The marks of other
-// buckets, which claims added meanwhile, stay as they are.
-func (m *lowWaterMarks) set(queue string, found []priorityBucket, inUse bool, took time.Duration) {
+// set ends a scan that began at the time start: it sets the mark of each bucket to its first pending task, which the
+// scan found, or else to the start: what becomes pending later has a newer id. It returns how many buckets
+// have a task that claims would not have found.
+func (m *lowWaterMarks) set(queue string, found []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)
-	q.scheduled, q.interval, q.inUse = false, min(scanFactor*took, scanLimit), inUse && len(q.buckets) > 0
-	if !q.inUse {
+	q.scheduled, q.interval = false, min(scanFactor*time.Since(start), scanLimit)
+	if !inUse {
 		q.slow, q.interval = 0, 0
 	}
+	former := slices.Clone(q.buckets)
+	for i := range q.buckets {
+		q.buckets[i].low = lowBefore(start)
+	}
 	for _, f := range found {
-		for i := range q.buckets {
-			if b := &q.buckets[i]; b.priority == f.priority && b.retryCount == f.retryCount {
-				b.low = f.low
-			}
+		i, known := slices.BinarySearchFunc(former, f, compareBuckets)
+		if !known || f.low.Compare(former[i].low) < 0 {
+			below++
+		}
+		if !known {
+			former = slices.Insert(former, i, f)
+			q.buckets = slices.Insert(q.buckets, i, f)
+		} else if f.low.Compare(q.buckets[i].low) < 0 {
+			q.buckets[i] = f
 		}
 	}
+	q.inUse = inUse && len(q.buckets) > 0
+	return below
+}
+
+func compareBuckets(a, b priorityBucket) int {
+	return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.retryCount, b.retryCount))
 }
 
 // scanLater makes sure that a scan in the background follows.
@@ -158,17 +163,21 @@ func (st *Store) scanLater(queue string) {
 	}
 }
 
-// firstPendingSQL returns the first pending task of each bucket of queue $1, and the dead rows of the table as the
-// statistics have them.
+// firstPendingSQL returns the first pending task of each bucket of queue $1, in claim order, with the dead rows of the
+// table as the statistics have them. If there is none, it returns one row without a task.
 const firstPendingSQL = `
-select first.id, pg_stat_get_dead_tuples('task_live'::regclass)
-from unnest($2::smallint[], $3::smallint[]) with ordinality as bucket (priority, retry_count, nr)
-left join lateral (
-    select id from task_live l
-    where l.state = 1 and l.queue = $1 and l.priority = bucket.priority and l.retry_count = bucket.retry_count
-    order by l.id limit 1
-) first on true
-order by nr`
+with recursive first (priority, retry_count, id) as (
+    (select priority, retry_count, id from task_live where state = 1 and queue = $1 order by priority, retry_count, id limit 1)
+    union all
+    select next.* from first cross join lateral (
+        select l.priority, l.retry_count, l.id from task_live l
+        where l.state = 1 and l.queue = $1 and (l.priority, l.retry_count) > (first.priority, first.retry_count)
+        order by l.priority, l.retry_count, l.id limit 1
+    ) next
+)
+select pg_stat_get_dead_tuples('task_live'::regclass), priority, retry_count, id
+from (select) one left join first on true
+order by priority, retry_count`
 
 // scan processes due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim
 // waits for it. If it fails, marks are not used: the next claim scans itself, and reports the error.
@@ -176,17 +185,13 @@ func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
 	start := time.Now()
-	buckets := st.marks.known(queue)
 	swept, err := st.sweep(ctx, promoteRows, queue)
 	var dead int64
-	below := 0
+	var found []priorityBucket
 	if err == nil {
-		dead, below, err = st.findFirstPending(ctx, queue, buckets, lowBefore(start))
+		dead, found, err = st.findFirstPending(ctx, queue)
 	}
-	if err != nil {
-		dead, buckets = 0, nil
-	}
-	st.marks.set(queue, buckets, dead >= manyDead, time.Since(start))
+	below := st.marks.set(queue, found, start, err == nil && dead >= manyDead)
 	for name, n := range swept.Pending {
 		st.onPending(name, n)
 	}
@@ -195,35 +200,27 @@ func (st *Store) scan(queue string) {
 	}
 }
 
-// findFirstPending sets each bucket's mark to its first pending task, or to none if it has none: what becomes pending
-// later has a newer id. It counts the buckets with a pending task below their former mark.
-func (st *Store) findFirstPending(ctx context.Context, queue string, buckets []priorityBucket, none task.ID) (dead int64, below int, err error) {
-	rows, _ := st.db.Hot.Query(ctx, firstPendingSQL, queue,
-		store.Column(buckets, func(b priorityBucket) int16 { return b.priority }), store.Column(buckets, func(b priorityBucket) int16 { return b.retryCount }))
-	var first *task.ID
-	i := 0
-	err = store.Each(rows, []any{&first, &dead}, func() {
-		low := none
-		if first != nil && first.Compare(none) < 0 {
-			low = *first
+// findFirstPending returns the buckets that have pending tasks, each with its first one as low.
+func (st *Store) findFirstPending(ctx context.Context, queue string) (dead int64, found []priorityBucket, err error) {
+	rows, _ := st.db.Hot.Query(ctx, firstPendingSQL, queue)
+	var priority, retryCount *int16
+	var id *task.ID
+	err = store.Each(rows, []any{&dead, &priority, &retryCount, &id}, func() {
+		if id != nil {
+			found = append(found, priorityBucket{*priority, *retryCount, *id})
 		}
-		if low.Compare(buckets[i].low) < 0 {
-			below++
-		}
-		buckets[i].low = low
-		i++
 	})
-	return dead, below, err
+	return dead, found, err
 }
 
-// rangeColumns returns the arrays of claimAboveSQL: one range of the index from each mark to the start of the
-// next bucket, after one for what comes before the first bucket. So buckets that are not known are read whole.
-func rangeColumns(buckets []priorityBucket) []any {
-	starts := slices.Concat([]priorityBucket{{priority: math.MinInt16}}, buckets)
-	ends := slices.Concat(buckets, []priorityBucket{{priority: math.MaxInt16}})
-	priority, retryCount := func(b priorityBucket) int16 { return b.priority }, func(b priorityBucket) int16 { return b.retryCount }
+// bucketColumns returns the arrays of claimAboveSQL, or nothing if there are no buckets.
+func bucketColumns(buckets []priorityBucket) []any {
+	if len(buckets) == 0 {
+		return nil
+	}
 	return []any{
-		store.Column(starts, priority), store.Column(starts, retryCount), store.Column(starts, func(b priorityBucket) task.ID { return b.low }),
-		store.Column(ends, priority), store.Column(ends, retryCount),
+		store.Column(buckets, func(b priorityBucket) int16 { return b.priority }),
+		store.Column(buckets, func(b priorityBucket) int16 { return b.retryCount }),
+		store.Column(buckets, func(b priorityBucket) task.ID { return b.low }),
 	}
 }
