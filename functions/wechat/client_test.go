@@ -201,11 +201,10 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := newFakeClient(t, w)
-		token, err := client.token(t.Context())
+		token, err := newFakeClient(t, w).token(t.Context())
 		require.NoError(t, err)
+		client := newFakeClient(t, w) // without a connection that it could reuse
 		require.NoError(t, w.Stop())
-		client.transport.CloseIdleConnections() // else the transport could reuse the closed connection
 		r := client.send(t.Context(), token, testMessage())
 		require.Equal(t, wantAway, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
