@@ -98,8 +98,9 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	c.Admin.Exec(`vacuum analyze task_live`) // it has the rows of the first measurements
 	for _, w := range all {
 		large := w.measure(c)
-		t.Logf("%-24s %6.1f blocks without finished tasks, %6.1f with %d", w.name, got[w.name].blocks, large.blocks, rows)
-		require.Less(t, large.blocks, 1.5*got[w.name].blocks+2, w.name)
+		// A vacuum between two rounds halves the blocks of a claim of nothing. So what was just measured is no limit.
+		t.Logf("%-24s %6.1f blocks without finished tasks (limit %.1f), %6.1f with %d", w.name, got[w.name].blocks, want[w.name].blocks, large.blocks, rows)
+		require.Less(t, large.blocks, 1.5*want[w.name].blocks+2, w.name)
 	}
 }
 
