@@ -273,7 +273,7 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Locked  []int       // indexes of tries that were skipped because their rows are locked: settle these again
+	Locked  []int       // indexes of tries that were skipped, as their rows are locked or an earlier try is of the same delivery: settle these again
 	Again   []time.Time // times of the next tries
 	Changed []EndpointChange
 }
@@ -304,7 +304,7 @@ type settling struct {
 	now        time.Time
 	health     map[task.ID]msg.EndpointHealth // of the endpoints whose health may change
 	deliveries map[task.ID]msg.Delivery
-	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked
+	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries with a try in settled
 
 	settled           []task.ID // deliveries
 	tries             []string  // the try of each, as JSON
@@ -360,7 +360,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 			continue
 		}
 		d = d.Settle(t.Claim, t.Result, s.now, rand.Float64())
-		s.deliveries[t.ID] = d
+		s.deliveries[t.ID], s.skipped[t.ID] = d, true // updateDeliveriesSQL takes one try of each
 		s.settled, s.tries = append(s.settled, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
 			settled.Again = append(settled.Again, d.NextAt)

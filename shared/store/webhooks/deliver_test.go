@@ -308,3 +308,25 @@ func TestResendFailedReadsFailedDeliveriesOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 5, n)
 }
+
+// A process claims a delivery again when its lease ends before the first result is stored. Then one call can have two
+// results of it.
+func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, "https://a.example").ID, 7, 1, "")
+	first := claimDeliveries(t, db)[0]
+	db.Exec(t, `update webhook_deliveries set next_at = now()`)
+	second := claimDeliveries(t, db)[0]
+	tried := []webhooks.Tried{
+		{DueDelivery: first, Try: webhooks.Try{At: time.Now(), Status: 500}},
+		{DueDelivery: second, Try: webhooks.Try{At: time.Now(), Status: 503}},
+	}
+	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, []int{1}, settled.Locked, "the second is left for the next call")
+	_, err = db.Webhooks.SettleDeliveries(t.Context(), tried[1:], time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 2, db.Count(t, `select tried from webhook_deliveries`))
+	require.Equal(t, 2, db.Count(t, `select jsonb_array_length(tries) from webhook_deliveries`))
+}
