@@ -14,6 +14,13 @@ const (
 	ScanRows     = scanRows
 	TaskSample   = taskSample
 	WalkIndexSQL = walkIndexSQL
+
+	SearchCallers = searchCallers
+)
+
+var (
+	SearchKeySQL       = searchKeySQL
+	SearchDoneClaimSQL = searchDoneClaimSQL
 )
 
 // MultiRowStatements returns the statements of this package that are no constants: the text of each store.Bulk.

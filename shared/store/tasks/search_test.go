@@ -1,10 +1,14 @@
 package tasks_test
 
 import (
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -38,4 +42,24 @@ func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	found, _, err = db.Tasks.Find(t.Context(), tasks.Search{Key: "x", Request: "x"})
 	require.NoError(t, err)
 	require.Equal(t, others[:1], found)
+}
+
+func TestSearchesScanNoLargeTable(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	require.NoError(t, load.FillTasks(t.Context(), storetest.Owner(t, url), 20_000, io.Discard))
+	keys := make([]task.Hash, 20)
+	for caller := range keys {
+		keys[caller] = task.KeyHash(int64(caller), "sms", "a key")
+	}
+	now := time.Now()
+	for _, queues := range [][]string{{}, {"default"}} {
+		for _, plan := range []string{
+			storetest.Explain(t, db.Read, "select", tasks.SearchKeySQL, keys, 20, queues),
+			storetest.Explain(t, db.Read, "select", tasks.SearchDoneClaimSQL, int64(1), 20, queues, now.Add(-15*time.Minute), now),
+		} {
+			require.NotRegexp(t, "Seq Scan on (submission_keys|task_done|tasks)", plan, queues)
+		}
+	}
 }
