@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 const (
@@ -134,7 +135,7 @@ func TestStreamsFitIntoNATS(t *testing.T) {
 			var opts server.Options
 			require.NoError(t, opts.ProcessConfigFile(natsConfig(t, name)))
 			require.NotZero(t, opts.JetStreamMaxStore)
-			nats := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
+			nats := natsserver.NewWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
 			cfg := bus.Config{URL: nats.URL(), Replicas: 1}
 			if name != "compose" {
 				set := cluster(render(t, name)).of(configMap).named("sendonce")

@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
+	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
@@ -45,8 +46,8 @@ func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 
 func TestSyncedStreamIsDurableOnHost(t *testing.T) {
 	t.Parallel()
-	s, err := natsserver.NewServer(&natsserver.Options{
-		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: natsserver.RANDOM_PORT,
+	s, err := natsd.NewServer(&natsd.Options{
+		Host: "127.0.0.1", Port: natsd.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: natsd.RANDOM_PORT,
 		JetStream: true, StoreDir: filepath.Join(t.TempDir(), "nats"), JetStreamMaxStore: 1 << 40, SyncAlways: true,
 		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
 	})
@@ -63,7 +64,7 @@ func TestSyncedStreamIsDurableOnHost(t *testing.T) {
 
 func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	t.Parallel()
-	broker := sandbox.NATSOptions{Dir: t.TempDir()}
+	broker := natsserver.Options{Dir: t.TempDir()}
 	nats := cluster.NATSIn(t, broker)
 	broker.Port = nats.Port()
 	require.NoError(t, nats.Stop())

@@ -16,6 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sandbox/load"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
@@ -155,7 +156,7 @@ type valve struct {
 	out sync.RWMutex // write-locked while shut
 }
 
-func newValve(t *testing.T, server *sandbox.NATS) *valve {
+func newValve(t *testing.T, server *natsserver.Server) *valve {
 	t.Helper()
 	address, err := url.Parse(server.URL())
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 var (
@@ -80,7 +81,7 @@ type target struct {
 	url     string
 	db      *cluster.Client // reads and writes its database
 	process *sandbox.Process
-	nats    *sandbox.NATS
+	nats    *natsserver.Server
 	wechat  *sandbox.WeChat // nil where it is not needed
 	client  *http.Client
 }
@@ -122,7 +123,7 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 func start(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	o := &target{t: t, nats: sandbox.NewNATS(t), db: cluster.NewClient(t, "").Connect(url)}
+	o := &target{t: t, nats: natsserver.New(t), db: cluster.NewClient(t, "").Connect(url)}
 	hash := sha256.Sum256([]byte("secret"))
 	for role, roles := range rolesOf {
 		for _, who := range []string{"mallory", "ann"} {

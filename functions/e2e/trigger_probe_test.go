@@ -20,6 +20,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // probedTrigger is a trigger process, and functions whose responses the test chooses.
@@ -28,7 +29,7 @@ type probedTrigger struct {
 	process         *sandbox.Process
 	bin             string
 	env             []string // settings that are added to the required ones
-	nats            *sandbox.NATS
+	nats            *natsserver.Server
 	natsDir         string
 	accepted        string // the stream that NATS permits; "" = ACCEPTED
 	functions       *httptest.Server
@@ -50,7 +51,7 @@ func startProbed(t *testing.T, change ...func(*probedTrigger)) *probedTrigger {
 		w.WriteHeader(int(p.status.Load()))
 	}))
 	t.Cleanup(p.functions.Close)
-	p.nats = cluster.NATSFor(t, sandbox.NATSOptions{Dir: p.natsDir}, cmp.Or(p.accepted, bus.StreamAccepted))
+	p.nats = cluster.NATSFor(t, natsserver.Options{Dir: p.natsDir}, cmp.Or(p.accepted, bus.StreamAccepted))
 	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", "NATS_URL=" + p.nats.URL(),
 		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}, p.env...)
 	p.process = cluster.StartProcess(t, p.bin, p.env, "trigger")
@@ -164,7 +165,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.Equal(t, 200, starting.Get("/healthz").Status)
 	require.NoError(t, early.Kill())
 
-	cluster.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})
+	cluster.NATSIn(t, natsserver.Options{Dir: p.natsDir, Port: p.nats.Port()})
 	p.waitReadiness(200)
 	p.waitMetric("trigger_delivered_total"+labels("sweep"), 2)
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)

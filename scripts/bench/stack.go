@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 const (
@@ -45,7 +46,7 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 		return s, err
 	}
 	s.close = append(s.close, func() error { return s.Conn.Close(context.WithoutCancel(ctx)) })
-	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{})
+	server, err := natsserver.Start(ctx, natsserver.Options{})
 	if err != nil {
 		return s, err
 	}

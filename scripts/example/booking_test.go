@@ -10,11 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 func TestBookingIsSentOnce(t *testing.T) {
 	t.Parallel()
-	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.NewDatabase(t)
+	nats, functions, database := natsserver.New(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.NewDatabase(t)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL(), "WECHAT_BASE_URL="+wechat.URL(),

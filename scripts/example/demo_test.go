@@ -19,6 +19,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // runHome returns the home of a `make run` with these settings.
@@ -45,13 +46,13 @@ func startDemo(t *testing.T, home string) *sandbox.Process {
 }
 
 // natsWithUsers starts a server with the users of `make run`. Its URL is that of the operator.
-func natsWithUsers(t *testing.T) *sandbox.NATS {
+func natsWithUsers(t *testing.T) *natsserver.Server {
 	t.Helper()
 	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{"points": "secret"}
 	for _, u := range users {
 		passwords[u.Name] = "secret"
 	}
-	n := sandbox.NATSIn(t, sandbox.NATSOptions{
+	n := natsserver.NewWith(t, natsserver.Options{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig("points")),
 		User: bus.UserOperator, Password: "secret",
 	})
@@ -59,7 +60,7 @@ func natsWithUsers(t *testing.T) *sandbox.NATS {
 	return n
 }
 
-func natsAs(t *testing.T, n *sandbox.NATS, user string) string {
+func natsAs(t *testing.T, n *natsserver.Server, user string) string {
 	t.Helper()
 	u, err := url.Parse(n.URL())
 	require.NoError(t, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 const module = "github.com/sendonce/sendonce/"
@@ -164,7 +165,7 @@ func pointsOf(t *testing.T, service, user string) string {
 
 func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	t.Parallel()
-	nats, functions, example := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.Build(t, module+"scripts/example")
+	nats, functions, example := natsserver.New(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.Build(t, module+"scripts/example")
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 

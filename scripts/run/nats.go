@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // examplePoints is the receiver of `make example`.
@@ -65,7 +65,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if err := listener.Close(); err != nil {
 		return broker{}, err
 	}
-	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{
+	server, err := natsserver.Start(ctx, natsserver.Options{
 		Dir: filepath.Join(s.home, "nats"), Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
 	})
 	if err != nil {

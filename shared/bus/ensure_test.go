@@ -12,6 +12,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 func TestEnsureCreatesStreams(t *testing.T) {
@@ -133,13 +134,13 @@ func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 
 func TestStreamsFitOneGigabyte(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 1_000_000_000})
+	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 1_000_000_000})
 	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
 }
 
 func TestEnsureContinuesAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})
+	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 200 * mib})
 	js, b := broker.JS(), newBus(t, broker.URL())
 	err := b.Ensure(t.Context())
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")

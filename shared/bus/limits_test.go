@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // subscribeUnread subscribes over a connection that does not read its messages.
@@ -47,7 +47,7 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	options, slow := securedOptions(t.TempDir()), make(slowClients, 10)
 	options.Log = slow
-	g := &securedBroker{t: t, server: sandbox.NATSIn(t, options)}
+	g := &securedBroker{t: t, server: natsserver.NewWith(t, options)}
 	subject := QueueSubject("q")
 	g.subscribeUnread("claim", subject)
 	reader := g.attacker("claim").nc

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 const usersPassword = "secret"
@@ -26,13 +26,13 @@ const usersPassword = "secret"
 // EVENTS, MESSAGES, USERS and ACCEPTED.
 type securedBroker struct {
 	t        *testing.T
-	server   *sandbox.NATS
+	server   *natsserver.Server
 	operator jetstream.JetStream
 }
 
 func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	t.Helper()
-	g := &securedBroker{t: t, server: sandbox.NATSIn(t, securedOptions(t.TempDir(), receivers...))}
+	g := &securedBroker{t: t, server: natsserver.NewWith(t, securedOptions(t.TempDir(), receivers...))}
 	nc, err := nats.Connect(g.server.URL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
@@ -48,7 +48,7 @@ func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	return g
 }
 
-func securedOptions(dir string, receivers ...string) sandbox.NATSOptions {
+func securedOptions(dir string, receivers ...string) natsserver.Options {
 	users, accounts, passwords := Users(StreamAccepted), "", map[string]string{}
 	for _, u := range users {
 		passwords[u.Name] = usersPassword
@@ -57,7 +57,7 @@ func securedOptions(dir string, receivers ...string) sandbox.NATSOptions {
 		accounts += ReceiverConfig(name)
 		passwords[name] = usersPassword
 	}
-	return sandbox.NATSOptions{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: usersPassword}
+	return natsserver.Options{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: usersPassword}
 }
 
 func (g *securedBroker) url(user string) string {
@@ -389,7 +389,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	old := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})
+	old := natsserver.NewWith(t, natsserver.Options{Dir: dir})
 	b := newBus(t, old.URL())
 	_, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -403,7 +403,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 
 	kept := filepath.Join(dir, "jetstream")
 	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, account)))
-	now := sandbox.NATSIn(t, securedOptions(dir))
+	now := natsserver.NewWith(t, securedOptions(dir))
 	g := &securedBroker{t: t, server: now}
 	nc, err := nats.Connect(now.URL())
 	require.NoError(t, err)

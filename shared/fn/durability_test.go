@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
+	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
@@ -23,7 +23,7 @@ import (
 // 2.11.9.
 func oldNATS(t *testing.T) string {
 	t.Helper()
-	broker := sandbox.NewNATS(t)
+	broker := natsserver.New(t)
 	address := broker.URL()[len("nats://"):]
 	nc, err := nats.Connect(broker.URL())
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func oldNATS(t *testing.T) string {
 				for {
 					// The server sends INFO again after a client has logged in.
 					line, err := lines.ReadBytes('\n')
-					_, _ = client.Write(bytes.Replace(line, []byte(`"version":"`+natsserver.VERSION), []byte(`"version":"2.11.9`), 1))
+					_, _ = client.Write(bytes.Replace(line, []byte(`"version":"`+natsd.VERSION), []byte(`"version":"2.11.9`), 1))
 					if err != nil {
 						return
 					}

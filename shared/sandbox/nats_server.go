@@ -10,7 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
+
+const natsStartLimit = 30 * time.Second // reading a large store takes long
 
 // NATSServer is a JetStream server in a process of its own, which can be killed and
 // started again with its data.
@@ -104,7 +107,7 @@ func freeAddresses(t testing.TB, n int) []string {
 	for len(addresses) < n {
 		port, err := FreePort()
 		must(t, err)
-		if address := net.JoinHostPort(natsHost, strconv.Itoa(port)); !slices.Contains(addresses, address) {
+		if address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port)); !slices.Contains(addresses, address) {
 			addresses = append(addresses, address)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/bus/bustest"
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 const usersPassword = "secret"
@@ -24,7 +24,7 @@ const usersPassword = "secret"
 // securedBroker is a NATS server with all users, all streams, an event and an accepted message.
 type securedBroker struct {
 	t        *testing.T
-	server   *sandbox.NATS
+	server   *natsserver.Server
 	operator jetstream.JetStream
 }
 
@@ -34,7 +34,7 @@ func newSecuredBroker(t *testing.T) *securedBroker {
 	for _, u := range users {
 		passwords[u.Name] = usersPassword
 	}
-	g := &securedBroker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{
+	g := &securedBroker{t: t, server: natsserver.NewWith(t, natsserver.Options{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: usersPassword,
 	})}
 	g.operator = g.login(bus.UserOperator)

@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 func sweepRoute() Route {
@@ -18,7 +19,7 @@ func sweepRoute() Route {
 
 func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 300 << 20})
+	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 300 << 20})
 	log := &sandbox.LogBuffer{}
 	b := openBus(t, bus.Config{URL: broker.URL(), EventsMB: 400, UsersMB: 400, MessagesMB: 400, DeadLettersMB: 400})
 	f := newFunction(t, respondWith(204))

@@ -21,6 +21,7 @@ import (
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // NoLoopback is a setting: webhooks to this machine are refused, as in production.
@@ -34,7 +35,7 @@ const All = ""
 // Cluster is a database, a NATS server and processes of Sendonce.
 type Cluster struct {
 	T           *testing.T
-	NATS        *sandbox.NATS
+	NATS        *natsserver.Server
 	DatabaseURL string
 	Bin         string
 	Env         []string    // of each process that is started from now on
@@ -42,7 +43,7 @@ type Cluster struct {
 	Admin       *Client     // calls the same URL, and has the connection to the database
 
 	natsURL     string
-	natsOptions sandbox.NATSOptions // of the next start
+	natsOptions natsserver.Options // of the next start
 
 	mu        sync.Mutex // guards the fields below: the proxy of the trigger reads addresses concurrently
 	processes map[string]*sandbox.Process
@@ -59,7 +60,7 @@ func New(t *testing.T, env ...string) *Cluster {
 // NewOn is New with a database that is already migrated.
 func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	t.Helper()
-	options := sandbox.NATSOptions{Dir: t.TempDir()}
+	options := natsserver.Options{Dir: t.TempDir()}
 	server := NATSIn(t, options)
 	options.Port = server.Port()
 	c := NewAt(t, databaseURL, server.URL(), env...)

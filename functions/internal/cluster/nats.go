@@ -10,6 +10,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // NATSPassword is the password of every NATS user.
@@ -17,20 +18,20 @@ const NATSPassword = "nats-secret"
 
 // NewNATS starts a server whose users have the permissions of a deployment. Its URL has
 // the user of operators.
-func NewNATS(t testing.TB) *sandbox.NATS {
+func NewNATS(t testing.TB) *natsserver.Server {
 	t.Helper()
-	return NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir()})
+	return NATSIn(t, natsserver.Options{Dir: t.TempDir()})
 }
 
 // NATSIn is NewNATS with options. The test fails when a component publishes or subscribes
 // to a subject that its NATS user must not use.
-func NATSIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
+func NATSIn(t testing.TB, o natsserver.Options) *natsserver.Server {
 	t.Helper()
 	return NATSFor(t, o, bus.StreamAccepted)
 }
 
 // NATSFor is NATSIn with another name of the stream of accepted messages.
-func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
+func NATSFor(t testing.TB, o natsserver.Options, accepted string) *natsserver.Server {
 	t.Helper()
 	users := bus.Users(accepted, "ordres.>") // a misspelt subject in the tests of relay
 	passwords := map[string]string{}
@@ -39,7 +40,7 @@ func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS
 	}
 	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
 	o.User, o.Password = bus.UserOperator, NATSPassword
-	n := sandbox.NATSIn(t, o)
+	n := natsserver.NewWith(t, o)
 	t.Cleanup(func() { require.Empty(t, n.Violations()) })
 	return n
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // Soon is the time limit of one call. Eventually waits three times as long.
@@ -25,18 +25,18 @@ const Poll = 5 * time.Millisecond
 // Broker is a NATS server that can be stopped and started again.
 type Broker struct {
 	t      *testing.T
-	Server *sandbox.NATS
+	Server *natsserver.Server
 	Dir    string // of its data
 }
 
 // NewBroker starts a server.
 func NewBroker(t *testing.T) *Broker {
-	return NewBrokerIn(t, sandbox.NATSOptions{Dir: filepath.Join(t.TempDir(), "nats")})
+	return NewBrokerIn(t, natsserver.Options{Dir: filepath.Join(t.TempDir(), "nats")})
 }
 
 // NewBrokerIn starts a server with options.
-func NewBrokerIn(t *testing.T, options sandbox.NATSOptions) *Broker {
-	return &Broker{t: t, Dir: options.Dir, Server: sandbox.NATSIn(t, options)}
+func NewBrokerIn(t *testing.T, options natsserver.Options) *Broker {
+	return &Broker{t: t, Dir: options.Dir, Server: natsserver.NewWith(t, options)}
 }
 
 // URL returns the address of the server.
@@ -47,7 +47,7 @@ func (b *Broker) Stop() { require.NoError(b.t, b.Server.Stop()) }
 
 // Start starts the server again at the same URL with the data in dir.
 func (b *Broker) Start(dir string) {
-	b.Server = sandbox.NATSIn(b.t, sandbox.NATSOptions{Dir: dir, Port: b.Server.Port()})
+	b.Server = natsserver.NewWith(b.t, natsserver.Options{Dir: dir, Port: b.Server.Port()})
 }
 
 // Conn returns a connection that reconnects after Start.

@@ -1,4 +1,4 @@
-package sandbox
+package natsserver
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 func TestTemporaryNATSIsRemoved(t *testing.T) {
 	t.Parallel()
-	n, err := StartNATS(t.Context(), NATSOptions{})
+	n, err := Start(t.Context(), Options{})
 	require.NoError(t, err)
 	require.DirExists(t, n.dir)
 	require.NoError(t, n.Stop())
@@ -19,9 +19,9 @@ func TestTemporaryNATSIsRemoved(t *testing.T) {
 
 func TestNATSOnTakenPortFails(t *testing.T) {
 	t.Parallel()
-	first := NewNATS(t)
+	first := New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, err := StartNATS(ctx, NATSOptions{Port: first.Port()})
+	_, err := Start(ctx, Options{Port: first.Port()})
 	require.ErrorContains(t, err, "is the port taken?")
 }

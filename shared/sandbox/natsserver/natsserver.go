@@ -1,4 +1,6 @@
-package sandbox
+// Package natsserver runs a JetStream server inside this process. It is apart from package sandbox because
+// the server is large: test binaries that need none of it link in half of the time.
+package natsserver
 
 import (
 	"cmp"
@@ -18,17 +20,18 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 const (
-	natsStartLimit = 30 * time.Second // reading a large store takes long
-	natsHost       = "127.0.0.1"
-
+	startLimit    = 30 * time.Second // reading a large store takes long
+	host          = "127.0.0.1"
 	maxViolations = 1000 // kept log lines: clients without a password can cause them
 )
 
-// NATSOptions configures a server.
-type NATSOptions struct {
+// Options configures a server.
+type Options struct {
 	Dir        string // of the streams; "" = temporary, removed by Stop
 	Port       int    // on 127.0.0.1; 0 = a free one
 	SyncAlways bool   // sync each message to disk before it is acknowledged
@@ -39,20 +42,20 @@ type NATSOptions struct {
 	Log        io.Writer // for the server's log; nil = none
 }
 
-// NATS is a JetStream server inside this process.
-type NATS struct {
+// Server is a JetStream server inside this process.
+type Server struct {
 	server    *server.Server
 	port      int
 	dir       string
 	temporary bool
 	user      *url.Userinfo // nil = none
-	log       *natsLog
+	log       *serverLog
 }
 
-// StartNATS starts a server and returns once it accepts connections. Stop, then
-// StartNATS with the same Dir and Port, is a restart that clients survive.
-func StartNATS(ctx context.Context, o NATSOptions) (_ *NATS, err error) {
-	n := &NATS{dir: o.Dir, temporary: o.Dir == ""}
+// Start starts a server and returns once it accepts connections. Stop, then Start with the
+// same Dir and Port, is a restart that clients survive.
+func Start(ctx context.Context, o Options) (_ *Server, err error) {
+	n := &Server{dir: o.Dir, temporary: o.Dir == ""}
 	if n.temporary {
 		if n.dir, err = os.MkdirTemp("", "so-nats-"); err != nil {
 			return nil, fmt.Errorf("start nats: %w", err)
@@ -64,19 +67,19 @@ func StartNATS(ctx context.Context, o NATSOptions) (_ *NATS, err error) {
 	return n, nil
 }
 
-func (n *NATS) start(ctx context.Context, o NATSOptions) error {
+func (n *Server) start(ctx context.Context, o Options) error {
 	port := o.Port
 	if port == 0 {
 		var err error
-		if port, err = FreePort(); err != nil {
+		if port, err = sandbox.FreePort(); err != nil {
 			return err
 		}
 	}
-	options, err := natsOptions(o.Config)
+	options, err := serverOptions(o.Config)
 	if err != nil {
 		return err
 	}
-	options.Host, options.Port = natsHost, port
+	options.Host, options.Port = host, port
 	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, o.SyncAlways
 	// More than any test needs; the default depends on the disk.
 	options.JetStreamMaxStore = cmp.Or(o.MaxStore, 1<<40)
@@ -88,16 +91,16 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	if o.User != "" {
 		n.user = url.UserPassword(o.User, o.Password)
 	}
-	n.log = &natsLog{w: o.Log}
+	n.log = &serverLog{w: o.Log}
 	s.SetLogger(n.log, false, false)
 	n.server = s
 	s.Start()
-	limit := natsStartLimit
+	limit := startLimit
 	if end, bounded := ctx.Deadline(); bounded {
 		limit = min(limit, time.Until(end))
 	}
 	if !s.ReadyForConnections(limit) {
-		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", natsHost, port, limit)
+		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", host, port, limit)
 	}
 	if !s.JetStreamEnabled() {
 		return fmt.Errorf("JetStream cannot use %s", n.dir)
@@ -106,8 +109,8 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	return nil
 }
 
-// natsOptions reads a configuration; the server reads it only from a file.
-func natsOptions(config string) (*server.Options, error) {
+// serverOptions reads a configuration; the server reads it only from a file.
+func serverOptions(config string) (*server.Options, error) {
 	file, err := os.CreateTemp("", "so-nats-*.conf") // only this user may read it
 	if err != nil {
 		return nil, err
@@ -125,10 +128,10 @@ func natsOptions(config string) (*server.Options, error) {
 }
 
 // Violations returns the first 1000 log lines about denied permissions.
-func (n *NATS) Violations() []string { return n.log.violationLines() }
+func (n *Server) Violations() []string { return n.log.violationLines() }
 
 // Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
-func (n *NATS) Subscriptions(subject string) (count int, err error) {
+func (n *Server) Subscriptions(subject string) (count int, err error) {
 	all, err := n.server.Subsz(&server.SubszOptions{Subscriptions: true, Test: subject, Limit: 10_000})
 	if err != nil {
 		return 0, fmt.Errorf("count the subscriptions to %s: %w", subject, err)
@@ -142,15 +145,15 @@ func (n *NATS) Subscriptions(subject string) (count int, err error) {
 }
 
 // URL is where clients connect.
-func (n *NATS) URL() string {
-	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(natsHost, strconv.Itoa(n.port))}).String()
+func (n *Server) URL() string {
+	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(host, strconv.Itoa(n.port))}).String()
 }
 
-// Port can be passed to StartNATS to start another server at the same URL.
-func (n *NATS) Port() int { return n.port }
+// Port can be passed to Start to start another server at the same URL.
+func (n *Server) Port() int { return n.port }
 
 // Stop ends the server and removes a temporary directory.
-func (n *NATS) Stop() error {
+func (n *Server) Stop() error {
 	if n.server != nil {
 		n.server.Shutdown()
 		n.server.WaitForShutdown()
@@ -161,31 +164,37 @@ func (n *NATS) Stop() error {
 	return os.RemoveAll(n.dir)
 }
 
-// NewNATS starts a server until the end of the test.
-func NewNATS(t testing.TB) *NATS {
+// New starts a server until the end of the test.
+func New(t testing.TB) *Server {
 	t.Helper()
-	return NATSIn(t, NATSOptions{Dir: filepath.Join(t.TempDir(), "nats")})
+	return NewWith(t, Options{Dir: filepath.Join(t.TempDir(), "nats")})
 }
 
-// NATSIn is NewNATS with options, for tests that stop and restart their server.
-func NATSIn(t testing.TB, o NATSOptions) *NATS {
+// NewWith is New with options, for tests that stop and restart their server.
+func NewWith(t testing.TB, o Options) *Server {
 	t.Helper()
-	n, err := StartNATS(t.Context(), o)
-	must(t, err)
-	stopAtEnd(t, n.Stop)
+	n, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Stop(); err != nil {
+			t.Errorf("sandbox: %v", err)
+		}
+	})
 	return n
 }
 
-// natsLog writes the server's log. The server's own logger would end this process
+// serverLog writes the server's log. The server's own logger would end this process
 // at a fatal line.
-type natsLog struct {
+type serverLog struct {
 	w io.Writer // nil = none
 
 	mu         sync.Mutex
 	violations []string
 }
 
-func (l *natsLog) line(level, format string, v []any) {
+func (l *serverLog) line(level, format string, v []any) {
 	line := fmt.Sprintf("nats: "+level+" "+format+"\n", v...)
 	l.mu.Lock()
 	if strings.Contains(line, "Violation") && len(l.violations) < maxViolations {
@@ -197,15 +206,15 @@ func (l *natsLog) line(level, format string, v []any) {
 	}
 }
 
-func (l *natsLog) violationLines() []string {
+func (l *serverLog) violationLines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.violations)
 }
 
-func (l *natsLog) Noticef(format string, v ...any) { l.line("info", format, v) }
-func (l *natsLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
-func (l *natsLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
-func (l *natsLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
-func (l *natsLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
-func (l *natsLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.line("info", format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
+func (l *serverLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }
