@@ -222,6 +222,8 @@ func TestAcceptWithoutNATS(t *testing.T) {
 	_, err = none.AcceptedAt(t.Context(), []uint64{1})
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorIs(t, none.Forget(t.Context(), entries(1)), ErrUnavailable)
+	_, err = none.OldestAccepted(t.Context(), 1, time.Hour, 1)
+	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = none.AcceptState(t.Context())
 	require.ErrorIs(t, err, ErrUnavailable)
 }

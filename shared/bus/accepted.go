@@ -83,8 +83,8 @@ type StoredMessage struct {
 // OldestAccepted returns the oldest messages, at most limit, whose sequence number is at most last and that
 // are older than age. It returns ErrUnavailable if they cannot be read.
 func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration, limit int) (oldest []StoredMessage, err error) {
-	before := b.cfg.ago(age)
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
+		before := b.cfg.ago(age)
 		for next := uint64(1); len(oldest) < limit; {
 			m, err := s.GetMsg(ctx, next, jetstream.WithGetMsgSubject(AcceptPrefix+">"))
 			switch {
