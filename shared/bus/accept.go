@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	acceptTimeout   = 2 * time.Second // short: the caller has an alternative
+	acceptTimeout   = 2 * time.Second // short: the caller can save the message in Postgres instead
 	replicationPoll = 10 * time.Millisecond
 
 	FingerprintHeader = "Fp"
@@ -123,7 +123,9 @@ func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.Pu
 // firstAccepted returns the message that already has the subject. If there is none, the stream is
 // full, or the first message is not replicated yet.
 func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
-	replicating := strings.Contains(cause.Description, perSubjectText) // only an optimization: if it is wrong, it costs time or an ErrUnavailable
+	// A full stream has the same error code: only the text says that the subject has a message. If NATS changes
+	// the text, the call takes longer or returns ErrUnavailable.
+	replicating := strings.Contains(cause.Description, perSubjectText)
 	for {
 		m, err := b.lastStored(ctx, conn, subject)
 		switch {

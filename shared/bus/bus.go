@@ -15,8 +15,8 @@ import (
 const closeTimeout = 5 * time.Second
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
-// A nil *Bus means that NATS is not configured: its methods do nothing, and Publish returns
-// ErrUnavailable.
+// A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. Those
+// that only package trigger calls must not be called on it.
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
@@ -26,8 +26,8 @@ type Bus struct {
 	closing      context.Context // cancelled when Close begins
 	beginClosing context.CancelFunc
 	dial         sync.Once
-	attempted    chan struct{} // closed by markAttempted
-	// markAttempted is called after each attempt to connect.
+	attempted    chan struct{} // closed after the first attempt to connect
+	// markAttempted closes attempted. Later calls have no effect.
 	markAttempted func()
 
 	mu         sync.Mutex
@@ -39,7 +39,7 @@ type Bus struct {
 	pending    map[string]int       // by subject: how many things became due since the last wake-up that was sent
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
-	oldServer  bool                 // logged that the server has no message schedules
+	warnedOld  bool                 // logged that the server has no message schedules
 
 	inboxesMu sync.Mutex
 	inboxes   map[inboxKey]*inboxSubscription // only inboxes with followers

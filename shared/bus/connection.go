@@ -25,7 +25,7 @@ type Connection struct {
 	end               context.CancelFunc
 	js                jetstream.JetStream
 	hasSchedules      bool   // the server supports message schedules at a given time
-	acceptStream      string // the stream that Accept publishes to; another stream with its subjects is not accepted
+	acceptStream      string // Accept publishes to this stream only: it fails if another one has the subject
 	hasPriorityGroups bool   // the server supports priority groups
 	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
 }
@@ -134,7 +134,10 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	conn := &Connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	conn := &Connection{
+		js: js, acceptStream: b.cfg.acceptStream(), hasSchedules: schedules.supportedBy(version),
+		hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version),
+	}
 	conn.ctx, conn.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS reconnects a user when its permissions change
 	b.install(conn)
@@ -151,8 +154,8 @@ func (b *Bus) install(conn *Connection) {
 	b.current = conn
 	close(b.connected)
 	b.connected = make(chan struct{})
-	if !conn.hasSchedules && !b.oldServer {
-		b.oldServer = true
+	if !conn.hasSchedules && !b.warnedOld {
+		b.warnedOld = true
 		b.log.Warn(fmt.Sprintf("this NATS server is older than %s and has no message schedules: due work waits for the safety tick", schedules))
 	}
 }
@@ -241,9 +244,9 @@ func (conn *Connection) Strict() bool { return conn.isStrict }
 // nats returns the client connection.
 func (conn *Connection) nats() *nats.Conn { return conn.js.Conn() }
 
-// UntilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
-// after that.
-func (conn *Connection) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+// UntilLost returns a child of ctx that is also cancelled when the connection is lost, since no reply can
+// arrive after that. Call unbind when the child is no longer needed.
+func (conn *Connection) UntilLost(ctx context.Context) (child context.Context, unbind context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(conn.ctx, cancel)
 	return ctx, func() { stop(); cancel() }

@@ -15,8 +15,7 @@ import (
 var errDenied = errors.New("the permissions of this NATS user do not include the subject")
 
 // deniedLimit bounds the memory: the newest 4000 to 8000 denied subjects are kept, since callers
-// choose some of them. It is several times the size of one Publish, so a Publish always sees its own
-// denials.
+// choose some of them. A Publish has at most 2000 messages, so it always finds its own denials.
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
@@ -88,7 +87,7 @@ func (d *denials) add(err error) {
 	d.changed = make(chan struct{})
 }
 
-// contains reports whether a subject was denied, with a channel that is closed at the next denial.
+// contains reports whether a subject was denied, and returns a channel that is closed at the next denial.
 func (d *denials) contains(subject string) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

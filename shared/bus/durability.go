@@ -21,10 +21,10 @@ type Durability uint8
 // The levels of a stream. Neither DurableHost nor DurableReplicated covers the other. The operator must
 // place replicas on different hosts.
 const (
-	DurableProcess        Durability = 1                               // the death of any process
-	DurableHost           Durability = DurableProcess | 2              // and a power loss
-	DurableReplicated     Durability = DurableProcess | 4              // and the loss of a host with its disk
-	DurableReplicatedHost Durability = DurableHost | DurableReplicated // both
+	DurableProcess        Durability = 1                               // survives the death of any process
+	DurableHost           Durability = DurableProcess | 2              // survives that and a power loss
+	DurableReplicated     Durability = DurableProcess | 4              // survives that and the loss of a host with its disk, but no power loss of all hosts
+	DurableReplicatedHost Durability = DurableHost | DurableReplicated // survives all of these
 )
 
 const (

@@ -20,7 +20,7 @@ type Difference struct {
 	Stream         string // or stream/durable
 	Field          string // its name in the nats command line tool
 	Actual, Wanted string
-	Refused        string // why it was not changed; "" if that was not tried
+	Refused        string // why it was not changed; "" for a consumer, which is never changed
 	Remedy         string // what an operator can do; "" if unknown
 }
 
@@ -233,9 +233,9 @@ func (b *Bus) subjectsRemedy(ctx context.Context, conn *Connection, wanted jetst
 		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wanted.Name)
 }
 
-// updateStream changes all fields that differ at once or, if NATS refuses that, each field that it
-// accepts. stored is the number of bytes in the stream. A stream with DiscardNew is not shrunk below
-// twice that, since it would soon refuse messages.
+// updateStream changes all fields that differ in one request or, if NATS refuses that, each field that NATS
+// accepts alone. stored is the number of bytes in the stream. The max_bytes of a stream with DiscardNew is not
+// lowered below twice that, since the stream would soon refuse messages.
 func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, wanted jetstream.StreamConfig, stored uint64) error {
 	var remaining []Difference
 	smaller := actual.MaxBytes <= 0 || wanted.MaxBytes < actual.MaxBytes
@@ -248,9 +248,12 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	wanted.Replicas = max(wanted.Replicas, actual.Replicas)
 	wanted.AllowMsgSchedules = wanted.AllowMsgSchedules || actual.AllowMsgSchedules
 	differing := diffFields(streamFields, &actual, &wanted)
-	refusals := map[string]string{}
-	for groups := [][]streamField{differing}; len(differing) > 0; groups = slices.Collect(slices.Chunk(differing, 1)) {
-		before := len(differing)
+	refusals := map[string]string{} // by field
+	for oneByOne := len(differing) == 1; len(differing) > 0; oneByOne = true {
+		groups := [][]streamField{differing}
+		if oneByOne {
+			groups = slices.Collect(slices.Chunk(differing, 1))
+		}
 		for _, fields := range groups {
 			refusal, err := b.updateFields(ctx, js, &actual, &wanted, fields)
 			if err != nil {
@@ -260,10 +263,12 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 				refusals[f.name] = refusal
 			}
 		}
-		// A refused field may be accepted after another one has changed.
-		if differing = diffFields(differing, &actual, &wanted); len(groups) == before && len(differing) == before {
+		before := len(differing)
+		differing = diffFields(differing, &actual, &wanted)
+		if oneByOne && len(differing) == before {
 			break
 		}
+		// Try again: a refused field may be accepted after another one has changed.
 	}
 	for _, f := range differing {
 		remaining = append(remaining, Difference{Stream: wanted.Name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted),
@@ -272,7 +277,8 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	return mismatch(remaining)
 }
 
-// updateFields changes some fields together. It returns the refusal of NATS; an error is temporary.
+// updateFields changes some fields in one request. refusal is the reason if NATS refuses that permanently; err
+// is temporary.
 func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
 	next := *actual
 	for _, f := range fields {
@@ -301,8 +307,8 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, 
 func mergeSubjects(actual, wanted []string) []string {
 	all := slices.DeleteFunc(slices.Clone(actual), func(s string) bool {
 		return !slices.Contains(wanted, s) && slices.ContainsFunc(wanted, func(w string) bool {
-			prefix, open := strings.CutSuffix(w, ">")
-			return open && strings.HasPrefix(s, prefix)
+			prefix, isWildcard := strings.CutSuffix(w, ">")
+			return isWildcard && strings.HasPrefix(s, prefix)
 		})
 	})
 	for _, w := range wanted {
@@ -313,8 +319,8 @@ func mergeSubjects(actual, wanted []string) []string {
 	return all
 }
 
-// EnsureConsumer creates a durable consumer. If it exists and differs, it is returned with a
-// *MismatchError.
+// EnsureConsumer returns a durable consumer and creates it if it is missing. An existing one is not changed:
+// if it differs, it is returned with a *MismatchError.
 func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wanted jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	name := stream + "/" + wanted.Durable
 	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)
@@ -345,8 +351,8 @@ type field struct {
 func compare(name string, actual, wanted []field) []Difference {
 	var differences []Difference
 	for i, w := range wanted {
-		if h, w := fmt.Sprint(actual[i].value), fmt.Sprint(w.value); h != w {
-			differences = append(differences, Difference{Stream: name, Field: wanted[i].name, Actual: h, Wanted: w})
+		if is, want := fmt.Sprint(actual[i].value), fmt.Sprint(w.value); is != want {
+			differences = append(differences, Difference{Stream: name, Field: w.name, Actual: is, Wanted: want})
 		}
 	}
 	return differences

@@ -30,8 +30,8 @@ type ReadLimit func(ctx context.Context) (done func(), err error)
 // GapError reports missing messages: they were removed or expired, or the stream was created again.
 // If messages are left between removed ones, the follower returns them first. It continues after the gap.
 type GapError struct {
-	After uint64 // complete up to here
-	Next  uint64 // continues here
+	After uint64 // nothing is missing up to this sequence number
+	Next  uint64 // the follower continues at this one
 }
 
 // Error names both ends of the gap.
@@ -47,21 +47,22 @@ func (e *GapError) Error() string {
 // It has no consumer, so the server keeps no state for it and nothing is created again after an
 // outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
 // subscription to the same subject wakes it. All followers of the user in this process share that
-// subscription. Until the message is stored, the follower polls with growing pauses.
+// subscription. The wake-up may arrive before the message is stored, so the follower then polls with
+// growing pauses.
 type Follower struct {
 	bus     *Bus
 	subject string
 	inbox   *inboxSubscription // nil before the first subscription and after Close
 	wakeUps chan struct{}
 
-	removed       func(context.Context) (uint64, error) // see Follow
+	readRemoved   func(context.Context) (uint64, error) // see Follow
 	limit         ReadLimit
 	completeTo    uint64    // up to here nothing is missing, or the gap was returned
-	removedTo     uint64    // last known result of removed
-	gapReported   bool      // removed failed, and a gap was returned because of it
-	checkAfter    time.Time // when removed must be called again
-	headroom      int64     // messages that may arrive after arrivedBefore before an unread one can be evicted
-	arrivedBefore int64     // inbox.arrived() at that time
+	removedTo     uint64    // last result of readRemoved
+	gapReported   bool      // readRemoved failed, and a gap was returned because of it
+	checkAfter    time.Time // when readRemoved must be called again
+	headroom      int64     // an unread message can be evicted only after so many arrivals since arrivedBefore
+	arrivedBefore int64     // inbox.arrived() when headroom was set
 
 	readOn  *Connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
@@ -72,16 +73,16 @@ type Follower struct {
 }
 
 // Follow reads the messages to a user after a sequence number (0 = all that are kept, nil = only new ones).
-// removed returns up to which sequence number TrimUsers has removed messages of this user; it is called at
-// the start and every two seconds while older messages are read. limit bounds parallel reads; it is held
-// until the Release of a message. The caller must call Close. Follow returns ErrUnavailable if NATS cannot
-// be reached.
-func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
+// readRemoved returns the last sequence number of this user that TrimUsers has removed; it is called at the
+// start and every two seconds while older messages are read (nil = never). limit bounds parallel reads; it is
+// held until the Release of a message. The caller must call Close. Follow returns ErrUnavailable if NATS
+// cannot be reached.
+func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	f := &Follower{bus: b, subject: UserSubject(user), wakeUps: make(chan struct{}, 1), removed: removed, limit: limit}
+	f := &Follower{bus: b, subject: UserSubject(user), wakeUps: make(chan struct{}, 1), readRemoved: readRemoved, limit: limit}
 	if after != nil {
 		f.next, f.completeTo = *after+1, *after
 	}
@@ -236,31 +237,19 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 }
 
 const (
-	// youngestKept is the time after a read that found no message in which no newer message can have been
-	// trimmed. It is less than usersKeptLeast.
-	youngestKept = 20 * time.Second
-	// removedValid is how long a result of removed is valid. It is less than trimNotice.
+	// untrimmedFor is the time for which readRemoved is not called after a read that found no message: TrimUsers
+	// removes no message that is younger than usersKeptLeast, which is longer.
+	untrimmedFor = 20 * time.Second
+	// removedValid is how long a result of readRemoved is valid. It is less than trimNotice.
 	removedValid = 2 * time.Second
 )
 
 // findGap returns the gap if unread messages of the user were removed. next is the first unread message
 // that is left, or 0 if there is none. TrimUsers reports only the last sequence number that it removes of
-// an inbox, so the gap is returned after the messages before that. A message to a full inbox evicts the
-// oldest one: unread messages were evicted if no message before f.next is left.
+// an inbox, so the gap is returned after the messages before that.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
-	if now := time.Now(); f.removed != nil && now.After(f.checkAfter) {
-		to, err := f.removed(ctx)
-		if err != nil && next == 0 {
-			return nil, fmt.Errorf("read the last removed sequence number of %s: %w", f.subject, err)
-		}
-		if err != nil && !f.gapReported {
-			f.gapReported = true
-			return f.skipTo(next), nil // something may be missing
-		}
-		if err == nil {
-			f.removedTo, f.gapReported = to, false
-		}
-		f.checkAfter = now.Add(removedValid)
+	if gap, err := f.refreshRemoved(ctx, next); gap != nil || err != nil {
+		return gap, err
 	}
 	if f.removedTo > f.completeTo && next > f.removedTo {
 		return f.skipTo(next), nil
@@ -275,6 +264,33 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		}
 		f.removedTo = 0
 	}
+	return f.findEviction(ctx, next)
+}
+
+// refreshRemoved calls readRemoved when its last result is no longer valid. If that fails, messages may be
+// missing: it returns a gap before next, but only once, or the error if there is no next.
+func (f *Follower) refreshRemoved(ctx context.Context, next uint64) (*GapError, error) {
+	now := time.Now()
+	if f.readRemoved == nil || !now.After(f.checkAfter) {
+		return nil, nil
+	}
+	to, err := f.readRemoved(ctx)
+	switch {
+	case err == nil:
+		f.removedTo, f.gapReported = to, false
+	case next == 0:
+		return nil, fmt.Errorf("read the last removed sequence number of %s: %w", f.subject, err)
+	case !f.gapReported:
+		f.gapReported = true
+		return f.skipTo(next), nil
+	}
+	f.checkAfter = now.Add(removedValid)
+	return nil, nil
+}
+
+// findEviction returns the gap if unread messages were evicted. A message to a full inbox evicts the oldest
+// one, so none of the unread were evicted while a message before f.next is left.
+func (f *Follower) findEviction(ctx context.Context, next uint64) (*GapError, error) {
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
 	arrived := f.inbox.arrived()
 	if next == 0 || next == f.next || limit <= 0 || arrived-f.arrivedBefore < f.headroom {
@@ -305,11 +321,11 @@ func (f *Follower) skipTo(next uint64) *GapError {
 	return gap
 }
 
-// markComplete records that everything was read at a time, with the number of arrivals at that time. No
-// unread message can be evicted before half an inbox has arrived; the other half covers messages that are
-// stored and have not arrived yet.
+// markComplete records that everything was read at a time, at which inbox.arrived() returned arrived. No unread
+// message can be evicted before half an inbox has arrived; the other half covers messages that are stored and
+// have not arrived yet.
 func (f *Follower) markComplete(at time.Time, arrived int64) {
-	f.completeTo, f.checkAfter = f.next-1, at.Add(youngestKept)
+	f.completeTo, f.checkAfter = f.next-1, at.Add(untrimmedFor)
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 

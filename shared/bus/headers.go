@@ -24,9 +24,9 @@ const (
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
 	headersFetches   = 20  // of one request; the next request continues
-	headersBacklog   = 16  // requests that wait in one trigger; more time out
+	headersBacklog   = 16  // requests that wait in one trigger; further ones time out
 	headersMax       = 512 // bytes of a header value; longer values are sent as empty
-	headersPart      = 8   // a page is at most this part of the server's max_payload: JSON may escape each byte by six
+	headersPart      = 8   // a page has at most an eighth of max_payload before it is encoded: JSON may write a byte as six
 	headersSize      = 100 // estimated bytes of a message's numbers and field names in JSON
 	headersIdle      = 10 * time.Second
 	headersRestart   = 10 * time.Second    // after a failed subscription
@@ -39,7 +39,7 @@ var headerStreams = []string{StreamMessages, StreamUsers}
 // headersRequest requests headers of the messages of a stream.
 type headersRequest struct {
 	From uint64 `json:"from"` // sequence number of the first
-	// Until ends the reply after a page with a message younger than Until; zero = no end.
+	// After a message younger than Until only the messages fetched with it are sent; zero = no limit.
 	Until time.Time `json:"until,omitzero"`
 }
 

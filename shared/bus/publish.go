@@ -22,7 +22,8 @@ var (
 	// ErrUnavailable means that the broker did not reply or could not store the message now. It may have
 	// stored it nevertheless, so publish it again with the same MsgID.
 	ErrUnavailable = errors.New("the broker is unavailable")
-	// ErrOldServer is an ErrUnavailable of a server on which a message that is not saved is not safe.
+	// ErrOldServer is an ErrUnavailable: the server is too old to accept messages before they are saved, since
+	// every function could delete them from the stream (see strictRequests).
 	ErrOldServer = fmt.Errorf("%w: messages are accepted before they are saved only with nats-server %s or later", ErrUnavailable, strictRequests)
 	// ErrStreamUnavailable is an ErrUnavailable of one stream, which is full, has no leader or does
 	// not reply. Messages to other streams need not wait.
@@ -70,14 +71,14 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	futures, errs := b.sendAll(conn, publisher, messages)
 	waiting, cancel := reserveLookUpTime(ctx)
 	defer cancel()
-	silent, replied := map[int]error{}, false
+	noReply, replied := map[int]error{}, false // errors by index of the message; whether any stream replied
 	for i, f := range futures {
-		if f == nil {
+		if f == nil { // not sent
 			continue
 		}
 		err := b.awaitAck(waiting, f, messages[i].Subject)
 		if isNoReply(err) {
-			silent[i] = err
+			noReply[i] = err
 			continue
 		}
 		errs[i] = classify(err)
@@ -86,19 +87,21 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		}
 		replied = replied || !errors.Is(errs[i], ErrUnavailable) || errors.Is(errs[i], ErrStreamUnavailable)
 	}
-	verdicts := map[string]error{}
-	for _, i := range slices.Sorted(maps.Keys(silent)) {
-		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
-		if verdicts[name] == nil {
-			verdicts[name] = b.classifyNoReply(ctx, conn, messages[i].Subject, silent[i], replied)
-			replied = replied || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamUnavailable)
+	byStream := map[string]error{} // one look-up for all messages of a stream
+	for _, i := range slices.Sorted(maps.Keys(noReply)) {
+		subject := messages[i].Subject
+		stream := cmp.Or(b.streamOf(subject), subject)
+		if byStream[stream] == nil {
+			byStream[stream] = b.classifyNoReply(ctx, conn, subject, noReply[i], replied)
+			replied = replied || errors.Is(byStream[stream], ErrRefused) || errors.Is(byStream[stream], ErrStreamUnavailable)
 		}
-		errs[i] = verdicts[name]
+		errs[i] = byStream[stream]
 	}
 	return errs
 }
 
-// reserveLookUpTime shortens the deadline by a quarter, for looking up subjects without a reply.
+// reserveLookUpTime shortens the remaining time by a quarter, which is left for looking up the subjects of
+// messages without a reply.
 func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
@@ -186,8 +189,8 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 	}
 }
 
-// isNoReply reports whether no stream replied: the subject has no subscriber, or only one that does not
-// acknowledge.
+// isNoReply reports whether no stream replied: the subject has no subscriber, none replied in time, or the
+// reply is not an acknowledgement.
 func isNoReply(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)

@@ -15,7 +15,8 @@ const (
 	// too early finds nothing due and is requested again (WakeAgainAt).
 	clockSkew = 200 * time.Millisecond
 
-	// Later wake-ups are not scheduled. A safety tick wakes the function, which schedules them when they are closer.
+	// scheduleHorizon is how far ahead wake-ups are scheduled. For a later one, a safety tick wakes the function,
+	// which schedules it when it is closer.
 	scheduleHorizon = 31 * day
 	// scheduleLimit is the largest number of schedules of one subject: the buckets of a minute, an
 	// hour, a day and scheduleHorizon, and those that have just passed.
@@ -47,11 +48,11 @@ func bucketOf(at, now time.Time) time.Time {
 	return at
 }
 
-// WakeAt schedules a wake-up of subject for at. It fires up to 1.2 s late within the next minute and
-// up to 10.2 s late beyond; beyond an hour it may fire up to an hour early; beyond 31 days nothing is
-// scheduled. It neither blocks nor fails: a wake-up that cannot be scheduled counts in FailedSends and is scheduled
-// after the next connect. subject must belong to the stream WAKE, so of all queues only WakeWeChat is
-// allowed.
+// WakeAt schedules a wake-up of subject for at. Within the next minute it fires up to 1.2 s late, within an
+// hour up to 10.2 s late. Within a day it fires up to a minute early, and later up to an hour early. Beyond 31
+// days nothing is scheduled. WakeAt neither blocks nor fails: a wake-up that cannot be scheduled counts in
+// FailedSends and is scheduled after the next connect. subject must belong to the stream WAKE, so of all
+// queues only WakeWeChat is allowed.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
 
 // WakeAgainAt is WakeAt for a function that was woken and found the next thing due later. It always
@@ -84,7 +85,7 @@ func scheduleName(subject, suffix string) string {
 
 // shouldSchedule reports whether to publish a schedule: this process has not published it, or so long ago
 // that it may have been lost or fired early. A published schedule is assumed to exist for half of the time
-// until bucket.
+// until bucket, at least a second and at most scheduleCacheTime.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

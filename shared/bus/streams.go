@@ -114,14 +114,14 @@ const (
 // streamConfigs returns the wanted configuration of every stream, most important first, since the
 // server may have room for only some. schedules means that the server supports message schedules.
 func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
-	// Ids deduplicate reliably only with limits retention, where they outlive the acknowledgement, and
-	// DiscardNew. Direct gets are off because the requester chooses the reply subject, so stored data
-	// could be sent as a request to another service.
-	log := jetstream.StreamConfig{
+	// Message ids deduplicate reliably only with limits retention, where a message stays after its
+	// acknowledgement, and with DiscardNew. Direct gets are off because the requester chooses the reply
+	// subject, so stored data could be sent as a request to another service.
+	base := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
 	}
-	events, messages, users, dead, accepted, wake := log, log, log, log, log, log
+	events, messages, users, dead, accepted, wake := base, base, base, base, base, base
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
@@ -142,7 +142,7 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
-	// The subject is the id and deduplicates as long as its message exists. No age limit: only saved
+	// The subject contains the id and deduplicates as long as its message exists. No age limit: only saved
 	// messages are removed.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{AcceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"

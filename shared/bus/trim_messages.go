@@ -15,17 +15,21 @@ import (
 
 // How long MESSAGES keeps finished messages for other readers.
 const (
-	messagesKept        = time.Hour
-	messagesKeptHalf    = 15 * time.Minute // once the stream is half full
-	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the deduplication window
-	trimTimeout         = 8 * time.Second  // of one stream
-	trimBudget          = 4 * time.Second  // after it, a trim does not begin another page
-	trimDeletes         = 32               // parallel deletions
-	trimCopies          = 1000             // a trim that stopped early with so many older copies is repeated from its first message
+	messagesKept     = time.Hour
+	messagesKeptHalf = 15 * time.Minute // once the stream is half full
+	messagesKeptFull = 2 * time.Minute  // once it is nearly full: the deduplication window
+)
+
+const (
+	nearlyFull    = 0.9             // part of a stream
+	trimTimeout   = 8 * time.Second // of one stream
+	trimBudget    = 4 * time.Second // after it, a trim does not begin another page
+	trimDeletes   = 32              // parallel deletions
+	trimCopies    = 1000            // a trim that found so many older copies and stopped early is repeated from its first message
+	maxRemembered = 500_000         // messages whose copies one trim compares: about 40 MB at most
+
 	maxSequence         = math.MaxUint64
-	messageSourcePrefix = "/sendonce/messages/"
-	nearlyFull          = 0.9
-	maxRemembered       = 500_000 // messages whose copies one trim compares: about 40 MB at most
+	messageSourcePrefix = "/sendonce/messages/" // of the CloudEvents that Sendonce publishes to MESSAGES
 )
 
 // MessageState is the state of a message in MESSAGES, as the database has it.
@@ -87,7 +91,7 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 	return t.TrimResult, err
 }
 
-// noConsumer is the slowest consumer of a stream without consumers.
+// noConsumer stands for the slowest consumer of a stream that has none.
 const noConsumer = ""
 
 // readByAll returns the sequence number up to which every consumer has acknowledged everything, and the
@@ -227,9 +231,9 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 			return err
 		}
 	}
-	var upTo uint64
-	var others []uint64
-	prefix := 0
+	var upTo uint64     // all messages up to it are removed by one purge
+	purged := 0         // messages that the purge removes
+	var others []uint64 // to be removed one by one
 	for _, e := range page {
 		state := states[e.id]
 		if e.young {
@@ -248,7 +252,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 			}
 		case t.allBefore:
 			upTo = e.seq
-			prefix++
+			purged++
 		default:
 			others = append(others, e.seq)
 		}
@@ -257,14 +261,16 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 		if err := t.stream.Purge(ctx, jetstream.WithPurgeSequence(upTo+1)); err != nil {
 			return unavailable(err)
 		}
-		t.Removed += prefix
+		t.Removed += purged
 	}
-	return t.deleteEach(ctx, others)
+	deleted, err := deleteEach(ctx, t.stream, others)
+	t.Removed += deleted
+	return err
 }
 
-// deleteEach deletes messages by sequence number, several in parallel.
-func (t *messageTrim) deleteEach(ctx context.Context, seqs []uint64) error {
-	var next, removed atomic.Int64
+// deleteEach deletes messages by sequence number, several in parallel. It returns how many existed.
+func deleteEach(ctx context.Context, stream jetstream.Stream, seqs []uint64) (int, error) {
+	var next, deleted atomic.Int64
 	var all sync.WaitGroup
 	errs := make([]error, min(trimDeletes, len(seqs)))
 	for w := range errs {
@@ -274,9 +280,9 @@ func (t *messageTrim) deleteEach(ctx context.Context, seqs []uint64) error {
 				if i >= len(seqs) {
 					return
 				}
-				err := t.stream.DeleteMsg(ctx, seqs[i])
+				err := stream.DeleteMsg(ctx, seqs[i])
 				if err == nil {
-					removed.Add(1)
+					deleted.Add(1)
 				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
 					errs[w] = unavailable(err)
 				}
@@ -284,6 +290,5 @@ func (t *messageTrim) deleteEach(ctx context.Context, seqs []uint64) error {
 		})
 	}
 	all.Wait()
-	t.Removed += int(removed.Load())
-	return errors.Join(errs...)
+	return int(deleted.Load()), errors.Join(errs...)
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Younger messages to users stay: usersKept in a stream that is more than half full, usersKeptFull in one
-// that is nearly full, and usersKeptLeast if that does not make enough room. Only senders above their fair
-// share lose messages.
+// How long USERS keeps a message at least. Only senders above their fair share lose older ones.
 const (
-	usersKept      = day
-	usersKeptFull  = 15 * time.Minute
-	usersKeptLeast = 30 * time.Second // longer than a follower's longest poll interval
-	trimNotice     = 3 * time.Second  // longer than removedValid of a follower
+	usersKept      = day              // in a stream that is more than half full
+	usersKeptFull  = 15 * time.Minute // in one that is nearly full
+	usersKeptLeast = 30 * time.Second // if that does not make enough room; longer than a follower's longest poll interval
+)
 
-	maxInboxEntries = 1_000_000 // the oldest messages that one trim reads
+const (
+	trimNotice      = 3 * time.Second // longer than removedValid of a follower
+	maxInboxEntries = 1_000_000       // the oldest messages that one trim reads
 )
 
 // inboxEntry is one message of USERS.
@@ -39,15 +39,15 @@ type inboxes struct {
 	sender  []string          // of each inbox
 	user    []string          // of each inbox
 	size    []int64           // of each inbox
-	number  map[[2]string]int // index by sender and subject
+	index   map[[2]string]int // of an inbox, by its sender and subject
 }
 
 func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size int64) {
 	key := [2]string{sender, subject}
-	n, known := in.number[key]
+	n, known := in.index[key]
 	if !known {
 		n = len(in.size)
-		in.number[key] = n
+		in.index[key] = n
 		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix)) // ignored: an invalid name belongs to no user
 		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
@@ -134,21 +134,19 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	if err != nil {
 		return 0, err
 	}
-	total := in.bytesLeft()
+	size := float64(in.bytesLeft()) / used // estimated bytes of the full stream
 	for i, age := range kept {
-		if i == 0 || float64(in.bytesLeft()) > float64(total)*0.75/used {
-			in.markForRemoval(int64(float64(total)*0.5/used), b.cfg.ago(age))
+		if i == 0 || float64(in.bytesLeft()) > size*0.75 {
+			in.markForRemoval(int64(size*0.5), b.cfg.ago(age))
 		}
 	}
-	var seqs []uint64
 	trimmed := TrimmedUsers{To: map[string]uint64{}, Last: info.State.LastSeq, Kept: info.Config.MaxAge}
 	for _, e := range in.entries {
 		if e.remove {
-			seqs = append(seqs, e.seq)
 			trimmed.To[in.user[e.inbox]] = e.seq
 		}
 	}
-	if len(seqs) == 0 {
+	if len(trimmed.To) == 0 {
 		return 0, nil
 	}
 	if err := note(ctx, trimmed); err != nil {
@@ -159,24 +157,33 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	prefix := 0
-	for prefix < len(in.entries) && in.entries[prefix].remove {
-		prefix++
+	return in.removeMarked(ctx, stream)
+}
+
+// removeMarked removes the marked messages: those at the beginning of the stream by one purge, others one by one.
+func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (removed int, err error) {
+	purged := 0
+	for purged < len(in.entries) && in.entries[purged].remove {
+		purged++
 	}
-	t := &messageTrim{stream: stream}
-	if prefix > 0 {
-		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(in.entries[prefix-1].seq+1)); err != nil {
+	if purged > 0 {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(in.entries[purged-1].seq+1)); err != nil {
 			return 0, unavailable(err)
 		}
-		t.Removed = prefix
 	}
-	err = t.deleteEach(ctx, seqs[prefix:])
-	return t.Removed, err
+	var others []uint64
+	for _, e := range in.entries[purged:] {
+		if e.remove {
+			others = append(others, e.seq)
+		}
+	}
+	deleted, err := deleteEach(ctx, stream, others)
+	return purged + deleted, err
 }
 
 // readInboxes reads the message headers of USERS.
 func readInboxes(ctx context.Context, conn *Connection, first uint64) (*inboxes, error) {
-	in, start := &inboxes{number: map[[2]string]int{}}, time.Now()
+	in, start := &inboxes{index: map[[2]string]int{}}, time.Now()
 	err := conn.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
 		for _, m := range messages {
 			in.add(m.Seq, m.At, m.Source, m.Subject, m.Size+headerBytes)

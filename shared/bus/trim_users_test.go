@@ -34,7 +34,7 @@ func TestFairShare(t *testing.T) {
 
 func (in *inboxes) countOf(sender, subject string) (n int) {
 	for _, e := range in.entries {
-		if !e.remove && e.inbox == in.number[[2]string{sender, subject}] {
+		if !e.remove && e.inbox == in.index[[2]string{sender, subject}] {
 			n++
 		}
 	}
@@ -52,7 +52,7 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := &inboxes{number: map[[2]string]int{}}
+			in := &inboxes{index: map[[2]string]int{}}
 			for i := range 10_000 {
 				if i%100 == 0 {
 					in.add(uint64(2*i+1), now.Add(-2*time.Hour), "ann", "inbox.bob", 1000)
@@ -62,7 +62,7 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 			in.markForRemoval(in.bytesLeft()/2, now.Add(-15*time.Minute))
 			require.Equal(t, 100, in.countOf("ann", "inbox.bob"))
 			require.InDelta(t, 5_050_000, in.bytesLeft(), 10_000)
-			young := &inboxes{number: map[[2]string]int{}}
+			young := &inboxes{index: map[[2]string]int{}}
 			young.add(1, now, "greedy", "inbox.bob", 1000)
 			young.markForRemoval(10, now.Add(-15*time.Minute))
 			require.Equal(t, 1, young.countOf("greedy", "inbox.bob"))

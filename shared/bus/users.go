@@ -112,9 +112,9 @@ func Users(accepted string, subjects ...string) []User {
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Users lets relay and deliver publish
-// to the subjects that it gets: with one of NATS or Sendonce they could, for example, send requests to
-// NATS, or write accepted messages.
+// CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Use it for the subjects that are
+// passed to Users, which permits relay and deliver to publish to them: to a subject of NATS or Sendonce they
+// could, for example, send requests to NATS, or write accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
 	for i, t := range tokens {

@@ -10,11 +10,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The shortest interval between two wake-ups of one subject by one process. Each wake-up of a function
-// is a call; a queue has pollers waiting.
+// The shortest interval between two wake-ups of one subject by one process.
 const (
-	wakeInterval      = 20 * time.Millisecond
-	queueWakeInterval = 5 * time.Millisecond
+	wakeInterval      = 20 * time.Millisecond // of a function: each wake-up is a call
+	queueWakeInterval = 5 * time.Millisecond  // of a queue: pollers wait for it
 )
 
 // Wake publishes to subject that n things became due. It neither blocks nor fails. The first call is sent
@@ -77,12 +76,11 @@ func (b *Bus) send(w wakeUp, body []byte) {
 	}
 }
 
-// wakeUp is a wake-up of subject that could not be sent; it is due at once if at is zero. The number of due
-// things is not kept. With a caller it is instead the notification that this caller was changed.
+// wakeUp says what to send again if it could not be sent. The number of due things is not kept.
 type wakeUp struct {
 	subject string
-	at      time.Time
-	caller  string
+	at      time.Time // of a schedule; zero for a wake-up that is due at once
+	caller  string    // the changed caller of a notification; "" for a wake-up
 }
 
 // maxUnsent bounds the memory for one outage. The safety tick covers the rest.
