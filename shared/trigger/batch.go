@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	batchTries      = 3                // after so many 500 responses the events of a batch are posted one by one
-	localTries      = 5                // after so many failures another trigger may try
-	batchBackoffMax = 10 * time.Second // short, since later batches wait and a try is only one POST
-	othersPoll      = 250 * time.Millisecond
+	batchTries      = 3                      // after a 500 response to this try, or a later one, the events of a batch are posted one by one
+	localTries      = 5                      // after so many failed tries another trigger may try
+	batchBackoffMax = 10 * time.Second       // short, since later batches wait and a try is only one POST
+	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
 )
@@ -42,7 +42,8 @@ type batchPipeline struct {
 	held []*item // in stream order; under mu
 }
 
-// item is a message that was delivered to this trigger and is not settled.
+// item is a message that was delivered to this trigger and is not settled yet: neither acknowledged nor
+// returned (nak) nor terminated.
 type item struct {
 	msg   jetstream.Msg
 	meta  *jetstream.MsgMetadata
@@ -76,7 +77,8 @@ type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
 
-// run fetches and delivers until nothing is left, then returns unsettled messages.
+// run fetches and delivers batches until no message is left or an error occurs. Unsettled messages go back
+// to NATS.
 func (p *batchPipeline) run(ctx, work context.Context) error {
 	stop := heartbeat(p.r.AckWait/3, p.extendAckWait)
 	err := p.fetchBatch(ctx)
@@ -89,7 +91,7 @@ func (p *batchPipeline) run(ctx, work context.Context) error {
 	}
 	stop()
 	p.nakHeld(work)
-	if errors.Is(err, jetstream.ErrPinIDMismatch) { // another trigger is active now
+	if errors.Is(err, jetstream.ErrPinIDMismatch) { // NATS delivers to another trigger now
 		return nil
 	}
 	return err
@@ -104,13 +106,13 @@ func (p *batchPipeline) extendAckWait() {
 	}
 }
 
-// fetchBatch waits for a message and for those that follow within BatchWait. If no message arrives, it
-// returns nil and nothing is held.
+// fetchBatch waits for a message, for those that follow within BatchWait, and until no other trigger holds
+// messages. If no message arrives, it returns nil and nothing is held.
 func (p *batchPipeline) fetchBatch(ctx context.Context) error {
 	// The next request must arrive before the pin expires.
-	idle, cancel := context.WithTimeout(ctx, min(pullFor, p.r.AckWait/2))
+	idle, cancel := context.WithTimeout(ctx, min(pullTimeout, p.r.AckWait/2))
 	defer cancel()
-	p.r.setDeadline(pullFor)
+	p.r.setDeadline(pullTimeout)
 	if _, err := p.fetch(1, jetstream.FetchContext(idle)); err != nil || p.count() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
@@ -178,7 +180,7 @@ func (p *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ er
 		p.add(msg)
 		fetched++
 	}
-	if err := batch.Error(); !errors.Is(err, context.DeadlineExceeded) {
+	if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fetched, err
 	}
 	return fetched, nil
@@ -235,8 +237,9 @@ func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 	return p.awaitOthers(ctx)
 }
 
-// postUntilAccepted posts the messages until the function accepts them. If it refuses them together, or
-// fails repeatedly with 500, each is posted alone and becomes a dead letter if it is refused again.
+// postUntilAccepted posts the messages until the function accepts them. After localTries it returns a
+// yieldError. If the function refuses them together, or fails with 500 from try batchTries on, each is
+// posted alone and becomes a dead letter if it is refused again.
 func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		p.r.setDeadline(p.t.deliveryMax)

@@ -18,7 +18,8 @@ const (
 	attributeBytes = 512     // estimate for the attributes of one event
 )
 
-// fittingInPost returns how many messages from the beginning of held fit in one POST.
+// fittingInPost returns how many messages from the beginning of held are posted together. A misplaced event
+// is handled alone, since it is refused without a POST.
 func fittingInPost(held []*item) int {
 	size := 0
 	for i, it := range held {
@@ -30,8 +31,8 @@ func fittingInPost(held []*item) int {
 	return len(held)
 }
 
-// encodeBatch returns the events in the JSON batch format. tries counts the posts since they were delivered, with
-// this one.
+// encodeBatch returns the events in the JSON batch format. tries counts the POSTs since NATS delivered them,
+// including this one.
 func encodeBatch(items []*item, tries uint64) []byte {
 	size := 2
 	for _, it := range items {
@@ -57,7 +58,7 @@ func (e postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 			name = "datacontenttype"
 		}
 		b = append(b, `,"`...)
-		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // only letters and digits
+		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits only: no quoting
 		b = append(b, `":`...)
 		b = appendString(b, value)
 	}

@@ -21,8 +21,8 @@ const (
 	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// RefusedType is the type of the event that the trigger posts so that a function records, as a dead letter,
-// an event that it refused. Its data is a Refused.
+// RefusedType is the type of the event that the trigger posts to a function that has refused an event, so that
+// it records the refused event as a dead letter. Its data is a Refused.
 const RefusedType = "sendonce.event.refused.v1"
 
 // Refused is an event that a function refused and that DEADLETTERS did not store.

@@ -24,9 +24,9 @@ const (
 	// lost the state of the delivery.
 	resettleTimeout       = time.Second
 	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
-	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
+	deniedBackoff         = time.Minute      // after 401, 403 and redirects: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
-	unorderedBackoffMax   = 2 * time.Second  // the same for a route with UnorderedBatch, where waiting retries count as in flight
+	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch: waiting retries count in InFlight, so they hold up other messages
 	repeatDelayMax        = 10 * time.Second // before the trigger publishes a failed wake-up again
 	retryAfterMax         = time.Hour
 	responseReadLimit     = 64 << 10 // bytes of a response; its connection is reused only after it was read to its end
@@ -136,20 +136,20 @@ func (t *Trigger) call(req *http.Request) verdict {
 		return verdict{kind: verdictRetry, reason: err.Error(), unavailable: errors.As(err, &op) && op.Op == "dial"}
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, responseReadLimit))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, responseReadLimit))
 	if err != nil && resp.StatusCode/100 != 2 {
 		return verdict{kind: verdictRetry, status: resp.StatusCode, reason: err.Error()}
 	}
-	return verdictOf(resp, text)
+	return verdictOf(resp, body)
 }
 
 // statusClientClosedRequest is the response to a call that was cancelled.
 const statusClientClosedRequest = 499
 
-func verdictOf(resp *http.Response, text []byte) verdict {
+func verdictOf(resp *http.Response, body []byte) verdict {
 	v := verdict{
 		status:     resp.StatusCode,
-		reason:     oneLine(resp.Status + " " + string(text)),
+		reason:     oneLine(resp.Status + " " + string(body)),
 		retryAfter: retry.After(resp.Header, time.Now(), retryAfterMax),
 	}
 	v.unavailable = resp.StatusCode == http.StatusServiceUnavailable && v.retryAfter > 0
@@ -167,8 +167,8 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 	return v
 }
 
-// settle calls do with the connection, and again with the next one if the connection was lost meanwhile. A
-// message that is not settled in time is delivered again.
+// settle calls do, which acknowledges, returns (nak) or terminates messages, and calls it again on the next
+// connection if the connection was lost meanwhile. A message that is not settled in time is delivered again.
 func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -199,7 +199,7 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 			log.Error("an event was refused and is now a dead letter")
 			return countSuccess(&r.deadLettered, it.msg.Term())
 		}
-		log = log.With("error", err)
+		log = log.With("error", err) // retried below
 	case verdictDenied:
 		log.Error(deniedText, "url", r.url)
 		delay := t.retryDelay(v, it.meta.NumDelivered)

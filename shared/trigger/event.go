@@ -47,7 +47,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 		delete(headers, attributePrefix+"fp")
 		if strings.HasPrefix(m.Subject(), bus.AcceptPrefix) {
 			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
-			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1)
+			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1) // -1: characters that are not printable are removed
 		}
 		return postedEvent{headers, m.Data(), misplaced}
 	}

@@ -68,7 +68,7 @@ func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 	trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(newFunction(t, respondWith(204))), testRoute(), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 	require.True(t, trigger.Connected())
-	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "an idle route sets a new deadline with each pull")
+	require.Empty(t, trigger.stuck(time.Now().Add(pullTimeout)), "an idle route sets a new deadline with each pull")
 	require.NoError(t, trigger.Alive())
 
 	broker.Stop()

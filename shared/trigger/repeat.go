@@ -10,17 +10,18 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// repeat publishes a wake-up again that failed and that NATS does not redeliver: the stream WAKE keeps only the newest
-// wake-up of a subject, and replacing one ends its delivery. The call for the newer one may have succeeded without
-// doing anything, because the call that failed later still held the work.
+// repeat publishes a failed wake-up again if NATS does not redeliver it: the stream WAKE keeps only the newest wake-up
+// of a subject, and a replaced one is not delivered again. The call for the newer one may have found nothing to do,
+// because the call that fails now had already claimed the work.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none
 }
 
-// repeatIfReplaced publishes another wake-up after a delay, at the latest when the trigger ends, if a newer one was
-// delivered since the one with this metadata. While a repeat is pending, no further one is scheduled. A trigger that
-// was killed wakes the functions of all routes when it starts again.
+// repeatIfReplaced schedules another wake-up if a newer one was delivered since the failed one, which has this
+// metadata, or if that is unknown. It is published after the delay, or earlier when the trigger ends. While a repeat
+// is pending, no further one is scheduled. If the trigger is killed, the repeat is lost; but a trigger that starts
+// wakes the functions of all routes with a safety tick.
 func (t *Trigger) repeatIfReplaced(ctx context.Context, js jetstream.JetStream, r *route, meta *jetstream.MsgMetadata, v verdict, delay time.Duration) {
 	if r.Stream != bus.StreamWake {
 		return

@@ -15,15 +15,15 @@ type Route struct {
 	Durable      string        // name of the consumer and the route
 	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
-	InFlight     int           // deliveries of all triggers at once, waiting retries included; at least 1. Unused for ordered batches
-	AckWait      time.Duration // after it without a heartbeat, another trigger delivers; heartbeats are sent every AckWait/3
+	InFlight     int           // maximum of delivered, unsettled messages over all triggers, waiting retries included; at least 1. Unused for ordered batches
+	AckWait      time.Duration // after it without a heartbeat, NATS delivers a message again; heartbeats are sent every AckWait/3
 	Timeout      time.Duration // of one delivery; 0 = the trigger's
-	TickInterval time.Duration // of a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects of WAKE
+	TickInterval time.Duration // between two safety ticks on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
 
 	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
-	// Above 1: the maximum number of available messages in one POST, in no order. They are settled one by
-	// one. InFlight / UnorderedBatch such POSTs run at once.
+	// Above 1: the messages that are available are posted together, up to this number and in no order. Each
+	// is settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
 	UnorderedBatch int
 
 	// Above 0: the maximum number of messages in one POST, in stream order. Across all triggers a batch is
@@ -32,7 +32,7 @@ type Route struct {
 	BatchWait time.Duration // how long a batch waits for more after its first message
 }
 
-// Routes returns the routes of the event functions, with a safety tick every tick.
+// Routes returns the routes of the event functions. tick is the time between two safety ticks.
 func Routes(tick time.Duration) []Route {
 	return []Route{
 		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
@@ -55,8 +55,9 @@ type SaveConfig struct {
 	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. A consumer that is
-// created again starts at the beginning of the stream; saving a saved message again has no effect.
+// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If that number is set
+// again later, they are created again and start at the beginning of the stream: saving a message again has
+// no effect.
 const saveConsumerIdle = 24 * time.Hour
 
 // SaveRoutes returns the routes that post accepted messages to the function save, in order within each

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	pullFor      = 30 * time.Second // of one pull request
+	pullTimeout  = 30 * time.Second // how long one pull request waits for messages
 	checkEvery   = 10 * time.Second // between two checks that a stream exists
 	setupTimeout = 10 * time.Second
 	setupWait    = 250 * time.Millisecond // before a failed setup is retried, then doubled
@@ -28,14 +28,14 @@ const (
 
 // Config is how the trigger calls functions. A zero field means the default.
 type Config struct {
-	BaseURL      string // events go to {BaseURL}/events/{function}; "{function}" in it is replaced by the name
-	User         string // Basic credentials of the role trigger
+	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may contain "{function}" too
+	User         string // name of a caller with the role trigger, for HTTP Basic authentication
 	Password     string
-	Concurrency  int           // parallel deliveries of this trigger over all routes; 64
-	Timeout      time.Duration // of a delivery of a route without its own; 1 minute
-	MinBackoff   time.Duration // before the second delivery, then doubled; 1 s
-	MaxBackoff   time.Duration // upper limit; 5 minutes
-	DrainTimeout time.Duration // for running deliveries when Run ends; 25 s
+	Concurrency  int           // parallel deliveries of this trigger over all routes; default 64
+	Timeout      time.Duration // of one delivery, unless the route has its own; default 1 minute
+	MinBackoff   time.Duration // before the second delivery, then doubled; default 1 s
+	MaxBackoff   time.Duration // upper limit of the backoff; default 5 minutes
+	DrainTimeout time.Duration // for running deliveries when Run ends; default 25 s
 
 	OnDelivery func(Delivery) // called after each delivery, concurrently; may be nil
 }
@@ -56,14 +56,14 @@ type Trigger struct {
 	cfg         Config
 	routes      []*route
 	client      *http.Client
-	slots       chan struct{}
+	slots       chan struct{} // one for each POST in progress, over all routes
 	deliveryMax time.Duration // upper limit of one delivery, with waiting for a slot and settling
 
 	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
 
 	mu      sync.Mutex
-	logged  map[string]bool  // errors that were logged
+	logged  map[string]bool  // texts that logOnce has logged
 	streams map[string]error // by stream: the error of its last setup
 }
 
@@ -71,11 +71,11 @@ type Trigger struct {
 type route struct {
 	Route
 	url   string
-	slots chan struct{}
+	slots chan struct{} // one for each delivery in progress; with UnorderedBatch, one for each fetched group
 
-	pullBytes int // upper limit of the messages that one request returns
+	pullBytes int // upper limit of the bytes that one pull request returns
 
-	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
+	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64 // see RouteCounts
 
 	repeat repeat
 
@@ -101,14 +101,15 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 		t.setupLocks[name] = &sync.Mutex{}
 	}
 	for _, r := range routes {
-		active, err := newRoute(r, &cfg)
+		added, err := newRoute(r, &cfg)
 		if err != nil {
 			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
 		}
-		if t.routes = append(t.routes, active); t.setupLocks[r.Stream] == nil {
+		if t.setupLocks[r.Stream] == nil {
 			return nil, fmt.Errorf("trigger: route %s: %s is not a stream of this service", r.Durable, r.Stream)
 		}
-		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // waiting for another delivery, its own POST, and settling
+		t.routes = append(t.routes, added)
+		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // waiting for another delivery, its own POST, and settling
 	}
 	t.dividePending()
 	t.client = &http.Client{
@@ -181,6 +182,7 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 // A route depends only on its own stream. A failed setup is retried with growing delays while other
 // routes go on.
 func (t *Trigger) Run(ctx context.Context) {
+	// Deliveries run in work, which ends DrainTimeout after ctx.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(t.cfg.DrainTimeout, abort) })()
@@ -196,7 +198,8 @@ func (t *Trigger) Run(ctx context.Context) {
 	t.client.CloseIdleConnections()
 }
 
-// runRoute restarts one route until ctx ends, then waits for its deliveries.
+// runRoute runs one route until ctx ends and restarts it after each error. Then it waits for the route's
+// deliveries and publishes a pending repeat.
 func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	var running sync.WaitGroup
 	defer t.repeatNow(r)
@@ -325,7 +328,7 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGr
 	}
 }
 
-// setUp creates what is missing for r.
+// setUp creates or updates the stream of r, and creates its consumer if it is missing.
 func (t *Trigger) setUp(ctx context.Context, conn *bus.Connection, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 {
 		if err := conn.CheckPriorityGroups(); err != nil {
@@ -372,8 +375,8 @@ func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consume
 		return err
 	}
 	defer func() { r.release(room) }()
-	r.setDeadline(pullFor)
-	bounded, cancel := context.WithTimeout(ctx, pullFor)
+	r.setDeadline(pullTimeout)
+	bounded, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	batch, err := consumer.Fetch(room, jetstream.FetchContext(bounded))
 	if err != nil {
@@ -386,10 +389,11 @@ func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consume
 			t.deliver(work, r, msg)
 		})
 	}
-	if err := batch.Error(); err != nil && !(errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil) {
-		return err
+	err = batch.Error()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // acquire waits for one free slot and takes all free ones.

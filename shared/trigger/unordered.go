@@ -19,8 +19,8 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	r.setDeadline(pullFor)
-	bounded, cancel := context.WithTimeout(ctx, pullFor)
+	r.setDeadline(pullTimeout)
+	bounded, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	items, err := t.fetchItems(consumer.Fetch(1, jetstream.FetchContext(bounded)))
 	if err == nil && len(items) > 0 {
@@ -73,25 +73,25 @@ func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item)
 	}
 }
 
-// deliverPost makes one POST. If the function refuses the messages together or fails with 500, they
-// are posted one by one, since one of them may be at fault.
+// deliverPost posts the messages together and settles them. If the function refuses them together or
+// fails with 500, each is posted alone, since one of them may be at fault.
 func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
-	var v verdict
-	oneByOne := len(items) == 1
-	if !oneByOne {
-		v = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 1)})
-		oneByOne = v.kind == verdictRefused || v.status == http.StatusInternalServerError
-	}
-	if !oneByOne && v.kind == verdictDone {
-		t.acknowledgeAll(ctx, r, items)
-		return
+	var together verdict
+	alone := len(items) == 1
+	if !alone {
+		together = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 1)})
+		if together.kind == verdictDone {
+			t.acknowledgeAll(ctx, r, items)
+			return
+		}
+		alone = together.kind == verdictRefused || together.status == http.StatusInternalServerError
 	}
 	var each sync.WaitGroup
 	defer each.Wait()
 	for _, it := range items {
 		each.Go(func() {
-			v := v
-			if oneByOne {
+			v := together
+			if alone {
 				v = t.postInSlot(ctx, r, it.event.withAttempt(it.meta.NumDelivered))
 			}
 			t.settleByVerdict(ctx, r, it, v)
