@@ -1,9 +1,9 @@
-// Package e2e tests what needs several functions, processes or NATS: every response of
-// the contract, access, wake-ups, outages, kills and failovers. Tests of one function are
-// beside it. functions/internal/cluster starts every scenario, shared/sandbox/load makes
-// the calls during faults and keeps the ledger.
+// Package e2e has the tests that need several functions, processes or NATS: every response
+// of the API, access, wake-ups, outages, kills and failovers. A test of one function is in
+// the package of that function. functions/internal/cluster starts what a test needs;
+// shared/sandbox/load makes the calls during faults and checks the results.
 //
-// make test runs the short form of each test. make faults and make cluster set
-// SENDONCE_FAULT_SECONDS and SENDONCE_CLUSTER, which make outages last longer and start
-// the tests that are skipped otherwise.
+// make test runs short outages and skips some tests. make faults (SENDONCE_FAULT_SECONDS)
+// makes the outages longer, make cluster (SENDONCE_CLUSTER) starts three NATS servers; both
+// run tests that make test skips.
 package e2e
