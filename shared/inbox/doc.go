@@ -8,7 +8,7 @@
 //   - A message is a duplicate only if its row exists, never because of an error.
 //   - A duplicate that arrives while the first is being processed waits for it, and is processed itself if
 //     the first was rolled back.
-//   - A duplicate is confirmed like the first: it was sent again because the confirmation was not received.
+//   - A duplicate is confirmed too: its sender may have repeated it because the first confirmation was lost.
 //
 // # What cannot be promised
 //
@@ -25,12 +25,12 @@
 // Receiver.Receive for each message and acknowledges it after a nil error; one with its own transactions calls
 // Once. Call Prune regularly.
 //
-// The caller that confirms must be a receiver of the message: for messages to subjects an administrator grants
-// it the subjects (receives). A message to a URL that must be confirmed (confirm: true) has a token, the
-// attribute confirmtoken, which goes into the body of the confirmation, as api.Client.ConfirmDelivery does.
+// The caller that confirms must be a receiver of the message. For messages to subjects an administrator grants
+// it the subjects (receives). A message to a URL with confirm: true has a token in its attribute confirmtoken,
+// which the confirmation must contain: call api.Client.ConfirmDelivery, as Confirmer does not send it.
 //
-// A service that reads messages from NATS has its own user and account there, and a durable consumer of its
-// name on the stream MESSAGES, which an operator creates:
+// A service that reads messages from NATS has its own user and account there, and a durable consumer of the
+// same name on the stream MESSAGES, which an operator creates:
 //
 //	js, err := jetstream.NewWithDomain(nc, "sendonce")
 //	consumer, err := js.Consumer(ctx, "MESSAGES", "points")

@@ -7,12 +7,12 @@
 //     often either side is killed; one of a rolled back transaction never does.
 //   - Sendonce accepts it once: the row's id is its client_msg_id, so a POST that is repeated after a lost
 //     response, or by another forwarder, is a replay.
-//   - A row is deleted only after the service's own response, 200 or 202. In all other cases it is kept, with the
-//     reason in last_error.
+//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. In all other cases it is kept,
+//     and last_error has the reason of the last failure.
 //   - A message that the service refuses does not block others. It is kept for an operator, in the list of
 //     Refused.
-//   - A receiver whose inbox has too many messages of this sender (429 with the field to) does not block others:
-//     its messages are sent later. Too much of the caller (429 without fields) and 503 pause all.
+//   - A 429 that names a field means that the receiver's inbox is full: only this message is sent later. A 429
+//     without fields is about the caller: it pauses all messages, as 503 and wrong credentials do.
 //   - Any number of forwarders may run. They lock rows while they POST: the rows of a killed forwarder are
 //     unlocked when Postgres notices that its connection is closed, at the latest after 30 seconds.
 //

@@ -3,11 +3,11 @@
 //
 //   - Everything that it starts ends with the process that started it, even after kill -9: each child has a watcher
 //     that reads a pipe from its parent.
-//   - A data directory has one owner: the process that has locked a file beside the data. If the file is not locked, a
+//   - A data directory belongs to the process that has locked a file beside the data. If the file is not locked, a
 //     Postgres that runs there is an orphan, and is shut down before a new one starts.
-//   - The private server listens on a Unix socket in a directory that only its user may enter. That permission
-//     authenticates the owner of the databases; all other roles need a password.
+//   - The private Postgres listens on a Unix socket in a directory that only its user may enter. So the role that owns
+//     the databases needs no password; all other roles need one.
 //   - Postgres refuses to run as root, so root starts it as another user.
-//   - A test package that runs alone starts a server and builds the binaries that it needs; the packages that RunShared
-//     runs share them. Each test has a database of its own.
+//   - A test package that runs alone starts a server and builds the binaries that it needs. The test packages of one
+//     RunShared share both. Each test has a database of its own.
 package sandbox

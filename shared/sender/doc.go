@@ -4,13 +4,13 @@
 // # Promises
 //
 //   - A message is passed to the Gateway at most once for each claim, and only after the server has marked
-//     the claim as sending and the attempt is in the journal on disk. A task whose claim is lost is not
-//     sent.
+//     the claim as sending and the attempt is in the journal on disk. If the claim is lost before that, the
+//     task is not sent.
 //   - A sender that is killed does not repeat an attempt. Its next start reports every attempt in the
 //     journal: the outcome if the journal has it, else unknown; then the task's on_unknown decides. Tasks
 //     that were claimed and not marked go to another sender when their leases end.
-//   - A report is repeated until the server responds. The repeat of a report has no effect, because both have
-//     the same claim_id.
+//   - A report is repeated until the server accepts it or refuses it permanently (409, for example). A repeated
+//     report has no second effect: it has the same claim_id.
 //   - If a Gateway panics or does not return in time, the outcome is unknown, as it is for a zero Result.
 //   - The lease of a task is extended from its claim until its report gets a response. If that fails for too
 //     long, the ctx of Send ends before the lease.
@@ -25,7 +25,7 @@
 //     policy on_unknown decides that. Use the task id as idempotency key with providers that support one.
 //   - Outcomes after the loss of the journal's disk. Each such task is settled by on_unknown when its lease
 //     ends; with resend a message that was sent is sent again.
-//   - An interval between the sends of several processes: Config.Interval applies to one process.
+//   - A rate limit for several processes: Config.Interval applies to each process alone.
 //
 // # Order of an attempt
 //

@@ -1,6 +1,6 @@
-// Package task has the domain rules of tasks: what is valid in a message, the states of a task, and what a
-// report, the passing of time or an operator may change. It is pure: it uses no clock, no database and no
-// network, and imports the standard library only.
+// Package task has the domain rules of tasks: which input is valid, the states of a task, and what a report, a
+// due time or an operator may change. It is pure: it uses no clock, no database and no network, and imports the
+// standard library only.
 //
 // # States
 //
@@ -15,12 +15,15 @@
 //	    +------------------ resolved as failed ----------------------+
 //
 //	succeeded <--- a success of the newest claim, from processing, and late from
-//	               scheduled, pending, held and failed (timeout, unknown, expired)
+//	               scheduled, pending, held and failed (timeout, unknown, expired);
+//	               held, resolved as succeeded
+//
+// A retry or release with a delay leads to scheduled instead of pending.
 //
 // # Invariants
 //
-//   - Only a report of the newest claim is applied. It is identified by claim_id and app_id, or by app_id alone
-//     if the sender sends no claim_id.
+//   - Only a report of the newest claim is applied: of its caller, its app_id, and its claim_id if the report has
+//     one.
 //   - A success is never undone. A failure is undone only by a late success or by an operator.
 //   - The sender app decides whether a failure should be retried; the domain decides whether a retry is still
 //     allowed.
@@ -28,5 +31,6 @@
 //     happens. The exception is a claim that promised to mark each send and marked none: it was not sent.
 //   - The fingerprint of a submission is computed before templates, default content and the country of phone
 //     numbers are applied, so that a replay stays a replay whatever an operator changes meanwhile.
-//   - A stored phone number is the same number under any default country, set before or later (Country).
+//   - A phone number that is stored with + is the same number under any default country. Country.Spellings returns
+//     the forms in which a number may have been stored before a default country was set.
 package task
