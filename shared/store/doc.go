@@ -1,7 +1,6 @@
-// Package store opens the database and has what the packages below it share. They contain all
-// SQL of Sendonce, one package for each subject; each table has one owning file. Functions
-// parse requests and write responses, the domain (shared/task, shared/message) decides, and
-// the store writes.
+// Package store opens the database and has what the packages below it share. These have the
+// SQL of all functions, one package for each subject. Functions parse requests and write
+// responses, the domain (shared/task, shared/message) decides, and the store writes.
 //
 // # Tables
 //
@@ -9,10 +8,10 @@
 // (task_live), and ends as one result row (task_done). There is one row to lock, and its
 // primary key makes two live states of a task impossible. Messages are stored the same way.
 //
-// Only webhook_endpoints.registered_caller is a foreign key: endpoints are few and rarely
-// created. Other rows are written in the same commit as the row that they refer to, and a
-// foreign key would lock, and so write to, that row for each reference (measured on Postgres
-// 15):
+// The only foreign keys are callers.made_by, callers.account_id and
+// webhook_endpoints.registered_caller: callers and endpoints are few and rarely created. Other
+// rows are written in the same commit as the row that they refer to, and a foreign key would
+// lock, and so write to, that row for each reference (measured on Postgres 15):
 //
 //	task_live, task_done -> tasks, and those of messages
 //	    500 results take 20 ms instead of 4, with 30 % more WAL
@@ -43,12 +42,13 @@
 //
 // # Events
 //
-// A change is published by a row of event_outbox in the same commit, one row for each caller,
-// kind of change and flush. If no endpoint and no callback URL receives the kind, no row is
-// written. The id of the row is assigned while the task is locked, so ids order the events of
-// one task.
+// A change is published by a row of event_outbox in the same commit: one row for each caller
+// and kind of change in a transaction. If no endpoint and no callback URL receives the kind, no
+// row is written. The id of the row is assigned while the task is locked, so ids order the
+// events of one task.
 //
-// dead_letters has the events that a function will never accept, for an operator.
+// dead_letters has the events that a function will never accept, for an operator, and the
+// number of panics of events that may become such.
 //
 // # Stream pauses
 //
@@ -57,8 +57,9 @@
 // pause ends, relays read one row per caller of that stream and write none. A pause lasts 2 s,
 // and each further one twice as long, up to a minute. After it, a few messages or one row of
 // events are tried. If the stream accepts them, the pause is removed and the rest follows in
-// order. The names of streams that Sendonce does not own are not known: their subjects are
-// divided into 64 groups by their first token, and the streams of one group are paused together.
+// order. Names of streams that do not belong to Sendonce are not known. Their subjects are
+// divided into 64 groups by a hash of the first token, and the streams of one group are paused
+// together.
 //
 // A message or event that its stream refuses alone, for example because of a limit of its
 // subject, gets a later next_at, and others overtake it. While the broker is unavailable, no stream
@@ -67,10 +68,10 @@
 //
 // # Roles
 //
-// The hot functions log in as a role whose settings make plans use the indexes, even if
-// statements were prepared while the tables were empty. Statistics and lists use another
-// role. Migrations configure both with ALTER ROLE. No SET is sent when connecting, so the
-// settings also apply behind PgBouncer.
+// Roles lists the database users. Hot has settings that make plans use the indexes, even if
+// statements were prepared while the tables were empty; so have Admin and Retention. Read, for
+// lists and statistics, is read-only. Migrations make these settings with ALTER ROLE, and no SET
+// is sent when connecting, so they also apply behind PgBouncer.
 //
 // # Indexes of the original SMS tables
 //

@@ -2,6 +2,7 @@
 // hashes. Quotas and shares count all callers of one account together.
 //
 // A limited operator is an admin with queues. It may create callers and change those that it
-// manages (StoredCaller.Manages), within its own grants. Revoking or narrowing it does the same to
-// the callers that it made. The built-in admin is caller 0: it has no row and no limits.
+// manages (StoredCaller.Manages), within its own grants. When it is revoked, or its grants are
+// reduced, the callers that it made are revoked or reduced too. The built-in admin is caller 0: it
+// has no row and no limits.
 package callers

@@ -3,14 +3,15 @@
 // # Sending
 //
 // Relay publishes while it holds the locks of the live rows, so it needs no lease: a relay that
-// dies has changed nothing. It takes an equal part of a batch from each stream, and of that
-// from each caller, by one index probe per pair. Package store describes stream pauses.
+// dies has changed nothing. Each caller gets an equal part of a batch, divided equally among its
+// streams; one index probe finds each pair of caller and stream. Package store describes stream
+// pauses.
 //
-// Messages to URLs take longer than a lock should be held. ClaimPosts therefore moves the next
-// send time, which is the lease, and SettlePosts compares it with the row. Messages are
-// taken from each account, and each host of a caller, in turn, within InFlightLimits.
-// Claiming and settling posts serve many callers at once, so they skip locked rows. The function
-// deliver settles skipped posts again.
+// A POST to a URL takes longer than a lock should be held. ClaimPosts therefore moves next_at to
+// the end of a lease, and SettlePosts counts the result in full only if next_at is still the same.
+// Messages are taken from each account, and each host of a caller, in turn, within
+// InFlightLimits. Claiming and settling posts serve many callers at once, so they skip locked rows.
+// The function deliver settles skipped posts again.
 //
 // # Accepted messages
 //
@@ -22,10 +23,10 @@
 // A message may be delivered before it is saved. RecordDelivered and SaveAccepted both write
 // the row of accepted_messages with the message's id, so the second one sees the first.
 //
-// accepted_messages needs no archive: its rows are deleted when the stream purges their
-// messages, those of poisoned messages a day after they were rejected.
+// accepted_messages needs no archive: a row is deleted when its message is purged from the stream;
+// that of a message that cannot be stored, a day after it was rejected.
 //
 // # Archived messages
 //
-// They can still be confirmed and stay in their conversation.
+// An archived message can still be confirmed, and stays in its conversation.
 package messages

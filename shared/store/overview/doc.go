@@ -3,30 +3,37 @@
 //
 // # Cost
 //
-// Read is one read-only transaction of the role for lists. Every number is counted by an index, and
-// counting stops: at maxRows rows of one queue and state, and at about totalRows rows of all queues
-// together. A Count says when it stopped. The statements have a timeout of their own.
+// Read is one read-only transaction of the read role. Every number is counted by an index, and
+// counting stops at maxRows rows of one queue and state, and at about totalRows rows of all queues
+// together; Count.More says so. The statements have a timeout of their own.
 //
 // # Counters
 //
-// Totals and Throughput are not counted by those who submit, claim and report: counters in the same
-// commit would cost each call a statement, and rows that all calls lock. Count adds them up later,
-// from what these calls write anyway: submissions by their ids, which are in order of time (UUIDv7);
-// results from task_done by its index on their time, with the claims of each finished task from
-// send_logs; lease timeouts from report_logs, by an index of timeouts alone. Each row is read once. An
-// index on the time of all claims and reports was tried: it costs each of them three blocks. So
-// claims, waits and senders are counted when their task is finished.
+// Submit, claim and report do not update Totals and Throughput: counters in the same commit would
+// cost each call a statement, and all calls would lock the same rows. Store.Count adds to them
+// later, from what these calls write anyway:
 //
-// Count adds only what happened before Lag ago. Transactions of the functions end within 30 s, so
-// no older row is committed later. A counter never becomes smaller: a task that an operator retries,
-// or that is reported as sent after it failed, is counted as finished each time. A submission from an
-// instance whose clock is later than the database's by more than Lag is not counted.
+//	submissions      tasks, by their ids, which are in order of time (UUIDv7)
+//	results          task_done, by a BRIN index on their time
+//	claims, waits    send_logs, for each finished task
+//	lease timeouts   report_logs, by an index of timeouts alone
+//	reports          report_logs, by a BRIN index on their time
+//	deliveries       webhook_deliveries, by the index of finished ones
+//
+// An index on the time of all claims was tried: it costs each claim three blocks. So claims are
+// counted when their task is finished.
+//
+// Store.Count adds only what happened before Lag ago. Transactions of the functions end within 30 s,
+// so no older row is committed later. A task that an operator retries, or that is reported as sent
+// after it failed, is counted as finished each time, so no counter ever becomes smaller. A submission
+// of an instance whose clock is behind that of the database by more than Lag is not counted.
 //
 // The time up to which everything is counted (overview_counted) is updated in the transaction that
-// adds the counts, under the lock of its row, so any number of processes may call Count. When it was not called for long, it
-// counts in smaller parts that end within a timeout.
+// adds the counts, under the lock of its row, so any number of processes may count. If the time to
+// count is so long that the statement exceeds its timeout, it is divided into parts.
 //
 // Callers choose the names of queues and apps. The first MaxNames names have counters of their own;
-// all others share one. A name that was not counted for 30 days is removed. Names are never chosen by
-// size: a queue would move from one counter to another, which looks like a restart.
+// all others share one. A name that was not counted for 30 days is removed with its counters. Names
+// are not chosen by size: a queue would move from one counter to another, and Prometheus would take
+// that for a restart.
 package overview

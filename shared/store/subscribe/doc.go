@@ -2,8 +2,8 @@
 // template and receiver. It has one row, and one task (package tasks) for each time it is sent.
 // TaskHooks updates the row in the transaction that changes its task.
 //
-// template_pauses counts consecutive errors by template and caller. A template with too many is
-// paused. provider_tokens has the access tokens that all instances share; an
+// template_pauses counts consecutive errors by template and caller. The third one pauses the
+// template for that caller. provider_tokens has the access tokens that all instances share; an
 // advisory lock allows one instance at a time to fetch a token.
 //
 // # Totals

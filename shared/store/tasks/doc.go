@@ -21,8 +21,9 @@
 // # Cost
 //
 // functions/e2e/testdata/costs.txt has the statements, WAL bytes, blocks and allocations of each
-// hot call, and a test there fails when one grows by a tenth. A submission in a flush of 500 takes
-// 16 to 17 µs of Postgres's processor time, in one of 64 twice as much. What was tried:
+// hot call, and a test there fails when one grows by more than a tenth. A submission in a flush
+// (one transaction, see store.Coalescer) of 500 takes 16 to 17 µs of Postgres's processor time, in
+// one of 64 twice as much. What was tried:
 //
 //	json instead of jsonb for the request in the logs   a fifth less in a flush of 500; kept
 //	one statement for all settings of a transaction     one statement less for each flush; kept
@@ -32,11 +33,11 @@
 //
 // A task in a claim of 100 takes 20 to 22 µs. What was tried:
 //
-//	a kept plan for a claim alone                       180 of 410 µs less for one task, 8 % less for 100; kept
+//	a generic plan for a claim                          180 of 410 µs less for one task, 8 % less for 100; kept
 //	one statement for claims of 64 pollers              a quarter of the time for one task each; kept
 //	json instead of jsonb in the log                    no difference
 //	without the log                                     a fifth less; it is needed
-//	a kept plan for the statements of a report          4 % less; not kept: a plan made for an empty table may stay
+//	generic plans for the statements of a report        4 % less; not kept: a plan made for an empty table may stay
 //
 // # Idempotency keys
 //
@@ -50,8 +51,8 @@
 //
 // While a pause of a queue is in force (queue_pauses), its tasks are not claimed. A claim checks
 // this once, in its own statement. An ended pause has no effect; its row stays until Sweep, or a claim
-// that finds too few tasks, removes it and returns the queue's pending tasks. So pollers are
-// woken even if the process that ended the pause has died.
+// that finds too few tasks, removes it and returns the number of the queue's pending tasks, for
+// which pollers are then woken. So they are woken even if the process that ended the pause has died.
 //
 // # Statistics
 //
