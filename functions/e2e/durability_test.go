@@ -70,7 +70,7 @@ func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	require.NoError(t, nats.Stop())
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")
 	w.Restart()
-	require.Contains(t, w.Process(cluster.All).Output(), "nothing is accepted before it is saved until the stream is known")
+	require.Contains(t, w.Process(cluster.All).Output(), "messages are not accepted before they are saved: it is not known")
 	response := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
 	require.Equal(t, []any{200, "saved"}, []any{response.Status, response.Data("ack")}, response.Text)
 	cluster.NATSIn(t, broker)

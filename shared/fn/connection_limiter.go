@@ -12,9 +12,10 @@ import (
 // idleConnections is how many connections may be open in addition to one for each call.
 const idleConnections = 1024
 
-// connectionLimiter limits the open connections of our server. A new connection above the limit
-// closes one without a call of a known caller: of the address that has most connections, the one
-// that was idle for longest. So connections without an authenticated call cannot keep others out.
+// connectionLimiter limits the open connections of our server. For each new connection above the
+// limit it closes one that has no call of a known caller: of some such connections, the one of the
+// address that has most connections, and of these the one that was idle for longest. So connections
+// without an authenticated call cannot keep others out.
 type connectionLimiter struct {
 	max int
 
@@ -97,8 +98,8 @@ func (c *connectionLimiter) drop(conn net.Conn) {
 	}
 }
 
-// KeepConnectionOpen excludes the connection of a call from the limit until end is called. It does
-// nothing on other servers than BoundedServer.
+// KeepConnectionOpen keeps a BoundedServer from closing the connection of a call when too many are
+// open, until end is called. The connection still counts. On other servers it does nothing.
 func KeepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(connectionKey{}).(*connection)
 	if !ours {

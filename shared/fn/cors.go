@@ -37,7 +37,7 @@ func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	p := m.find(r, method)
-	if p == nil || !p.crossOrigin() || !m.allowOrigin(w.Header(), r) {
+	if p == nil || !p.allowsOtherOrigins() || !m.allowOrigin(w.Header(), r) {
 		return false
 	}
 	w.Header().Set("Access-Control-Allow-Methods", method)
@@ -47,5 +47,5 @@ func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// crossOrigin reports whether pages of other origins may call the route: it is one of the API for clients.
-func (p *mountedRoute) crossOrigin() bool { return p.page == nil && !p.event }
+// allowsOtherOrigins reports whether pages of other origins may call the route: it is one of the API for clients.
+func (p *mountedRoute) allowsOtherOrigins() bool { return p.page == nil && !p.event }

@@ -10,13 +10,13 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// crossOrigin keeps web pages of other origins from changing anything with the credentials that a
+// originCheck keeps web pages of other origins from changing anything with the credentials that a
 // browser stores for this service. Other clients than browsers send neither Sec-Fetch-Site nor
 // Origin, and are not affected.
-type crossOrigin struct{ http.CrossOriginProtection }
+type originCheck struct{ http.CrossOriginProtection }
 
-func newCrossOrigin(trusted []string) (*crossOrigin, error) {
-	c := &crossOrigin{}
+func newOriginCheck(trusted []string) (*originCheck, error) {
+	c := &originCheck{}
 	for _, origin := range trusted {
 		if err := c.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("trusted origin: %w", err)
@@ -25,12 +25,12 @@ func newCrossOrigin(trusted []string) (*crossOrigin, error) {
 	return c, nil
 }
 
-// check refuses a request of a page of another origin, unless it is a GET. changes is true if a GET
-// changes something, too: then it is refused as well.
+// check refuses a request of a page of another origin, unless the origin is trusted or the request
+// is a GET that changes nothing. changes is true if a GET of the route changes something.
 //
 // Over plain HTTP browsers do not send the origin of a GET. So there a GET that changes something
 // is refused to every browser, which can use POST.
-func (c *crossOrigin) check(r *http.Request, changes bool) error {
+func (c *originCheck) check(r *http.Request, changes bool) error {
 	if changes && r.Method == http.MethodGet {
 		if r.Header.Get("Sec-Fetch-Site") == "" && isBrowser(r.Header) {
 			return task.Refuse(task.CodeForbidden, "a browser must use POST here")

@@ -31,8 +31,8 @@ func verifyDurability(ctx context.Context, env *Env) error {
 	case errors.Is(err, bus.ErrOldServer):
 		return config.Error{{Name: "TWO_PHASE_ENABLED", Message: fmt.Sprintf("is true, but %v: upgrade it, or set it to false", err)}}
 	case err != nil:
-		env.Log.Warn("nothing is accepted before it is saved until the stream is known to give what TWO_PHASE_DURABILITY asks for",
-			"asked", two.Durability.String(), "known", actual.String(), "error", err)
+		env.Log.Warn("messages are not accepted before they are saved: it is not known whether the stream is as durable as TWO_PHASE_DURABILITY requires",
+			"required", two.Durability.String(), "known", actual.String(), "error", err)
 		return nil
 	}
 	return config.Error{{Name: "TWO_PHASE_DURABILITY", Message: fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",

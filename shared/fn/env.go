@@ -81,14 +81,14 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		env.database = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
 		return env, nil
 	}
-	tables := storeConfig(&cfg)
-	tables.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
-	tables.OnAlert = env.logAlert
-	tables.OnPending = env.WakeClaims
+	storesCfg := storesConfig(&cfg)
+	storesCfg.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
+	storesCfg.OnAlert = env.logAlert
+	storesCfg.OnPending = env.WakeClaims
 	if env.alerts.FailureRate.On() {
-		tables.OnFailed = env.scheduleAlertCheck
+		storesCfg.OnFailed = env.scheduleAlertCheck
 	}
-	db, all, err := stores.Open(tables)
+	db, all, err := stores.Open(storesCfg)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	return env, nil
 }
 
-func storeConfig(c *settings.Config) stores.Config {
+func storesConfig(c *settings.Config) stores.Config {
 	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has checked them
 	return stores.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
@@ -124,8 +124,8 @@ func (e *Env) Bus() *bus.Bus { return e.bus }
 
 // RegisterWaiter queues a long poll for tasks of the queue (see Waiter). The first call
 // subscribes to the wake-ups of other processes. After a gap in that subscription only the oldest
-// poll of each queue is woken: a thousand polls would query at once, and an app that gets tasks
-// claims again anyway.
+// poll of each queue is woken: if all were, a thousand polls would query at once, and an app that
+// gets tasks claims again anyway.
 func (e *Env) RegisterWaiter(queue string) *Waiter {
 	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.notify(queue, n) }, e.waiters.notifyEach)
@@ -162,9 +162,9 @@ func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	}
 }
 
-// NotBefore returns the later of at and the end of the delay; the zero time stays. It is for the
-// next query after rows that are due were skipped: another process has locked them, so a query at
-// once would skip them again.
+// NotBefore returns at, but at the earliest now plus the delay; a zero at is returned as it is. It
+// is for the next query after rows that are due were skipped: another process has locked them, so
+// a query at once would skip them again.
 func NotBefore(at time.Time, delay time.Duration) time.Time {
 	if earliest := time.Now().Add(delay); !at.IsZero() && at.Before(earliest) {
 		return earliest

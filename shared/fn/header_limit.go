@@ -12,10 +12,10 @@ import (
 
 const (
 	maxHeaderLines = 100
-	// maxRead is the size of a read while the end of the header or body is not known. So at
-	// most that many bytes of the next request are read before they are counted.
+	// maxRead is the size of a read while the end of the header or body is not known. A read may
+	// include the beginning of the next request, so at most that many bytes of it are not counted.
 	maxRead    = 512
-	readBuffer = 4 << 10 // of net/http: only a body of known length is read in larger pieces
+	readBuffer = 4 << 10 // the buffer of net/http: only a body of known length is read in larger pieces
 
 	// maxHeaderMemory limits the bytes of the headers that all connections of a server are
 	// sending. Headers up to smallHeader are not counted.
@@ -79,8 +79,8 @@ func (m *headerMemory) set(c *headerConn, n int) {
 	}
 }
 
-// headerListener limits the lines of each header, and the memory of all: net/http limits only
-// the bytes of each, and uses about 70 for a line of 5.
+// headerListener limits the lines of each header, and the memory of all headers: net/http limits
+// only the bytes of each, and uses about 70 bytes of memory for a line of 5 bytes.
 type headerListener struct {
 	net.Listener
 	memory *headerMemory

@@ -65,7 +65,7 @@ func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	}
 	h.Set("Content-Type", contentTypeJSON)
 	h.Set("Cache-Control", "no-store")
-	discardBody(w, r)
+	limitUnreadBody(w, r)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"status": text}) // fails if the client has left
 	return true

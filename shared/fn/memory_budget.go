@@ -158,8 +158,8 @@ func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	return b.stopWaiting(ctx, w)
 }
 
-// grantOrQueue grants w at once, or returns it when the call has to wait. It refuses a call
-// when too many of its caller wait, or when it could never be granted.
+// grantOrQueue grants w at once, or returns it when the call has to wait. It refuses the call
+// when too many calls of its caller wait, or when w could never be granted.
 func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

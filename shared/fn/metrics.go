@@ -56,6 +56,6 @@ func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 
 func serveScrape(w http.ResponseWriter, r *http.Request, endpoint http.Handler) {
 	w.Header().Set("Cache-Control", "no-store")
-	discardBody(w, r)
+	limitUnreadBody(w, r)
 	endpoint.ServeHTTP(w, r)
 }

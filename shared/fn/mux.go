@@ -21,20 +21,20 @@ type mux struct {
 	env      *Env
 	patterns *http.ServeMux
 	methods  []string // of all routes, sorted
-	origins  *crossOrigin
+	origins  *originCheck
 
-	pageOrigins *crossOrigin // of pages: they trust no other origin
+	pageOrigins *originCheck // of pages: they trust no other origin
 	api         http.Handler // the API that pages use, see Visit.API
 
 	alive, ready func() error // for /healthz and /readyz, which show the error to everybody
 }
 
 func newMux(env *Env, functions []builtFunction) (*mux, error) {
-	origins, err := newCrossOrigin(env.Config.Origins)
+	origins, err := newOriginCheck(env.Config.Origins)
 	if err != nil {
 		return nil, err
 	}
-	m := &mux{env: env, patterns: http.NewServeMux(), origins: origins, pageOrigins: &crossOrigin{}, alive: alive, ready: env.checkReady}
+	m := &mux{env: env, patterns: http.NewServeMux(), origins: origins, pageOrigins: &originCheck{}, alive: alive, ready: env.checkReady}
 	if m.api, err = m.pageAPI(functions); err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if p := m.find(r, r.Method); p != nil {
-		if p.crossOrigin() {
+		if p.allowsOtherOrigins() {
 			m.allowOrigin(w.Header(), r)
 		}
 		if strings.Contains(p.pattern, "{") {
@@ -258,7 +258,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	if !p.event { // an event batch has events of many callers
+	if !p.event { // the work for an event concerns many callers
 		ctx = store.WithCaller(ctx, req.call.Caller.Account())
 	}
 	if p.paged {

@@ -59,7 +59,7 @@ func (v *Visit) May(role Role) bool { return v.req.call.HasRole(role) || v.req.c
 // Log adds attributes to the log line of the visit, as Call.Log does.
 func (v *Visit) Log(args ...any) { v.req.call.Log(args...) }
 
-// sessionRow is authenticated with an encrypted session, so that no other encrypted secret can be used as one.
+// sessionRow is the additional authenticated data of an encrypted session: no other encrypted secret can be used as one.
 const sessionRow = "session of a browser"
 
 // ErrNoSessionKey means that nobody can log in.
@@ -206,8 +206,8 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	return req.call.Body, nil
 }
 
-// enterPage reserves memory of the caller's share for the page, or one of anonymousPages for a visitor who is not logged
-// in, which leave releases.
+// enterPage reserves memory for the page of a visitor who is logged in; it is released with the call. For other visitors
+// it acquires one of anonymousPages, which leave releases.
 func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	if req.call.Caller.Name != "" {
 		return func() {}, req.call.Reserve(ctx, pageMemory)

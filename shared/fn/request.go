@@ -89,17 +89,17 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	}
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		req.bodyRead = true
-		return req.readWithin(time.Time{})
+		return req.setReadDeadline(time.Time{})
 	}
 	reader, began := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
 	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
-		return req.readWithin(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
+		return req.setReadDeadline(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
 	})
 	if err != nil {
 		return bodyError(err, p)
 	}
 	req.bodyRead = true
-	if err := req.readWithin(time.Time{}); err != nil {
+	if err := req.setReadDeadline(time.Time{}); err != nil {
 		return err
 	}
 	if len(body) == 0 {
@@ -114,7 +114,7 @@ func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
 	if req.r.ContentLength > p.maxBody {
 		return nil, tooLarge(p.maxBody)
 	}
-	if err := req.readWithin(req.start.Add(bodyTimeout)); err != nil {
+	if err := req.setReadDeadline(req.start.Add(bodyTimeout)); err != nil {
 		return nil, err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(req.w, req.r.Body, p.maxBody))
@@ -122,7 +122,7 @@ func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
 		return nil, bodyError(err, p)
 	}
 	req.bodyRead = true
-	return body, req.readWithin(time.Time{})
+	return body, req.setReadDeadline(time.Time{})
 }
 
 // bodyError returns the error to respond with when the body could not be read.
@@ -143,7 +143,7 @@ func bodyError(err error, p *mountedRoute) error {
 	}
 }
 
-func (req *request) readWithin(deadline time.Time) error {
+func (req *request) setReadDeadline(deadline time.Time) error {
 	err := http.NewResponseController(req.w).SetReadDeadline(deadline)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("read deadline: %w", err)
@@ -151,9 +151,9 @@ func (req *request) readWithin(deadline time.Time) error {
 	return nil
 }
 
-// discardBody limits how long net/http reads the rest of an unread body, up to 256 KiB, to use
-// the connection again: to refusedBodyTimeout instead of the timeout of the whole call.
-func discardBody(w http.ResponseWriter, r *http.Request) {
+// limitUnreadBody sets a deadline for the rest of an unread body. net/http reads up to 256 KiB of it,
+// so that the connection can be used again.
+func limitUnreadBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
 	}

@@ -49,7 +49,7 @@ func (req *request) fail(err error) {
 	}
 	err = req.encode(status, api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
 	if err != nil {
-		panic(err) // an envelope without data holds only strings
+		panic(err) // an envelope without data can always be encoded
 	}
 }
 
@@ -82,7 +82,7 @@ func (req *request) write(status int, body []byte) {
 	}
 	req.status = status
 	if !req.bodyRead {
-		discardBody(req.w, req.r)
+		limitUnreadBody(req.w, req.r)
 	}
 	req.call.memory.resize(int64(len(body))) // whatever else the call has used is free while a slow client reads
 	req.w.WriteHeader(status)

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 )
 
-// MaxEventBatch is the longest batch of events that a function accepts, in bytes: 1 MiB of data,
-// perhaps as base64, and the attributes of 500 events.
+// MaxEventBatch limits the size of a batch of events, in bytes: 1 MiB of data, which may be in
+// base64, and the attributes of 500 events.
 const MaxEventBatch = 2 << 20
 
 const (
@@ -32,10 +32,10 @@ type Route struct {
 	batch        bool // accepts batches of events
 	stream       bool
 	listRole     bool // the handler reads with SENDONCE_READ_ROLE, the database role of lists
-	changesState bool // GET changes state, too
+	changesState bool // a GET changes state
 	withinQueues bool // see WithinQueues
 	paged        bool // see Paged
-	token        bool // see TokenInAddress
+	token        bool // see TokenInURL
 	handle       func(ctx context.Context, c *Call) (any, error)
 
 	page          func(w http.ResponseWriter, v *Visit)               // instead of handle, see Page

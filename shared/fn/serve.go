@@ -35,8 +35,8 @@ type BoundedServer struct {
 	open    *connectionLimiter
 }
 
-// NewBoundedServer returns a server for h. Above maxConnections it closes a connection that
-// KeepConnectionOpen does not keep. It logs problems of connections to errorLog.
+// NewBoundedServer returns a server for h. For each connection above maxConnections it closes one
+// for which KeepConnectionOpen is not in effect. It logs problems of connections to errorLog.
 func NewBoundedServer(h http.Handler, maxConnections int, errorLog *log.Logger) *BoundedServer {
 	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, open: newConnectionLimiter(maxConnections), Server: http.Server{
 		Handler:           h,

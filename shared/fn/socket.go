@@ -298,27 +298,34 @@ func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response a
 		req.log()
 		req.count()
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
-	defer cancel()
-	err := bad
-	if err == nil {
-		// The token may have been revoked since the socket was opened.
-		req.call.Caller, err = req.authenticate(ctx, false)
-		if task.CodeOf(err) == auth.CodeUnauthenticated {
-			s.closeWith(websocket.StatusPolicyViolation, err.Error())
-		}
+	if bad != nil {
+		return req.refuseFrame(bad)
 	}
-	if err == nil {
-		req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket itself has one of those for waiting calls
-	}
-	if err == nil {
-		defer req.call.slot.release()
-		response, err = s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
-	}
+	response, err := s.handleAsCall(req)
 	if err != nil {
 		return req.refuseFrame(err)
 	}
 	return response
+}
+
+// handleAsCall authenticates the caller of a frame, acquires a slot and calls the handler.
+func (s *Socket) handleAsCall(req *request) (response any, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
+	defer cancel()
+	// The token may have been revoked since the socket was opened.
+	if req.call.Caller, err = req.authenticate(ctx, false); err != nil {
+		if task.CodeOf(err) == auth.CodeUnauthenticated {
+			s.closeWith(websocket.StatusPolicyViolation, err.Error())
+		}
+		return nil, err
+	}
+	slot, err := req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket itself has one for waiting calls
+	if err != nil {
+		return nil, err
+	}
+	req.call.slot = slot
+	defer slot.release()
+	return s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
 }
 
 // refuseFrame records err for the log, and returns the error frame for the client.

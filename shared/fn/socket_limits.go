@@ -18,7 +18,7 @@ import (
 const (
 	maxControls    = 200 // pings and pongs in controlsWithin
 	controlsWithin = 10 * time.Second
-	framingBytes   = 64 << 10 // with each message, beside twice its largest size: it may come in parts
+	framingBytes   = 64 << 10 // with each message, in addition to twice the maximum size: each part of a message has a header
 	closingBytes   = 4 << 20  // after the socket has ended: they may have been on their way
 )
 

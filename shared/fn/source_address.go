@@ -8,8 +8,8 @@ import (
 )
 
 // sourceAddress returns the address that a call came from: the peer's, or if the peer is a trusted
-// proxy, the right-most address of X-Forwarded-For that is none. Addresses further left were
-// written by the caller and prove nothing.
+// proxy, the right-most address of X-Forwarded-For that is not a trusted proxy. The caller may have
+// written the addresses further left, so they prove nothing.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {
@@ -39,7 +39,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// network returns the address of a source, or the /64 of an IPv6 address: one customer has all of it.
+// network returns the address of a source, or the /64 of an IPv6 address, since one client can use all of its /64.
 func network(source string) netip.Prefix {
 	addr, err := netip.ParseAddr(source)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// standardLog logs what libraries write to the standard log. For each connection net/http writes
-// there what a receiver sends after its response: only the fact is logged, once a minute.
+// standardLog logs what libraries write with package log. If a receiver sends data after its
+// response, net/http writes that data there, once for each connection. standardLog logs, once a
+// minute, only that it happened.
 type standardLog struct {
 	log         *slog.Logger
 	unsolicited loglimit.Limit

@@ -122,7 +122,7 @@ func (w *EventWriter) begin() {
 
 // push writes and flushes; mu is held.
 func (w *EventWriter) push(chunk []byte) error {
-	if err := w.within(time.Now().Add(clientWriteTimeout)); err != nil {
+	if err := w.setWriteDeadline(time.Now().Add(clientWriteTimeout)); err != nil {
 		return err
 	}
 	n, err := w.req.w.Write(chunk)
@@ -133,7 +133,7 @@ func (w *EventWriter) push(chunk []byte) error {
 	return err
 }
 
-func (w *EventWriter) within(deadline time.Time) error {
+func (w *EventWriter) setWriteDeadline(deadline time.Time) error {
 	if err := w.out.SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
@@ -147,7 +147,7 @@ func (w *EventWriter) end() error {
 	defer w.mu.Unlock()
 	if w.beat != nil && !w.ended {
 		w.beat.Stop()
-		_ = w.within(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+		_ = w.setWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
 	}
 	w.ended = true
 	return w.err
@@ -162,7 +162,7 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	req.call.events = w
 	_, err := p.handle(ctx, &req.call)
 	refusal := revocationOf(ctx)
-	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // a deadline would be that of the host
+	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server
 	refusedBefore := refusal != nil && req.status == 0               // before the stream has begun
 	if !clientLeft && !refusedBefore && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds

@@ -12,21 +12,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// tokenTime is how long a token in an address is accepted. It is short because logs and histories keep addresses.
+// tokenTime is how long a token in a URL is accepted. It is short because URLs stay in logs and in the histories of
+// browsers.
 const tokenTime = time.Minute
 
-// tokenRow is authenticated with an encrypted token, so that the token is accepted only for that path.
+// tokenRow is the additional authenticated data of an encrypted token: it is accepted only for this path.
 func tokenRow(path string) string { return "token in an address " + path }
 
-// Encrypted text is base64, whose + and / have another meaning in an address.
+// Encrypted text is base64, whose + and / have another meaning in a URL.
 var (
-	toAddress   = strings.NewReplacer("+", "-", "/", "_")
-	fromAddress = strings.NewReplacer("-", "+", "_", "/")
+	toURL   = strings.NewReplacer("+", "-", "/", "_")
+	fromURL = strings.NewReplacer("-", "+", "_", "/")
 )
 
-// TokenInAddress also accepts the parameter token in place of the header Authorization, which an EventSource cannot
+// TokenInURL also accepts the parameter token in place of the header Authorization, which an EventSource cannot
 // send. Call.Token returns one. The route must not change anything.
-func (r Route) TokenInAddress() Route { r.token = true; return r }
+func (r Route) TokenInURL() Route { r.token = true; return r }
 
 // Token returns a token that authenticates requests for path as this caller, for a minute.
 func (c *Call) Token(path string) (token string, expires time.Time, err error) {
@@ -44,12 +45,12 @@ func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 		return "", time.Time{}, err
 	}
 	token, err = keys.Encrypt(tokenRow(path), string(text))
-	return toAddress.Replace(token), expires, err
+	return toURL.Replace(token), expires, err
 }
 
 // callerOfToken returns the caller of a token for the path of this request, as it is now.
 func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
-	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromAddress.Replace(token))
+	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromURL.Replace(token))
 	var s auth.Session
 	if err != nil || json.Unmarshal([]byte(text), &s) != nil {
 		return callers.Caller{}, errToken
