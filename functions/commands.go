@@ -62,8 +62,8 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 // migrateConfig is the settings of the command migrate.
 type migrateConfig struct {
 	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
-	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if the password is set, too; empty = the built-in admin"`
-	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller as which the trigger calls the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
+	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
 }
 
 // Validate checks the name of the trigger as admin checks that of any caller.

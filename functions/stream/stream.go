@@ -30,7 +30,7 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to reconnect, 5s to 55m; less than the platform's limit for calls"`
+	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to reconnect, 5s to 55m; set less than the limit of your platform for one call"`
 }
 
 // Validate checks what the types alone cannot.

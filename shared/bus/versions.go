@@ -34,7 +34,7 @@ type Feature struct{ Since, Needs, Without string }
 func Features() []Feature {
 	return []Feature{
 		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`), because before it every function could delete them", "none is accepted: it is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); " + priorityGroups.String() + " still saves what was accepted"},
-		{schedules.String(), "a lease, a `send_at` or an expiry wakes `sweep` when it comes due; so do retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
+		{schedules.String(), "timed wake-ups: of `sweep` when a lease ends or when the time of a `send_at` or an expiry comes, of other functions for retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
 		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
 	}
 }

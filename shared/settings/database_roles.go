@@ -11,9 +11,9 @@ import (
 // the passwords of the roles that it uses.
 type Roles struct {
 	Hot               string `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the functions; empty = the user of DATABASE_URL, also in place of SENDONCE_ADMIN_ROLE and SENDONCE_RETENTION_ROLE"`
-	HotPassword       string `envconfig:"SENDONCE_HOT_PASSWORD" secret:"true" readby:"admin,claim,console,deliver,exporter,messages,migrate,reencrypt,relay,report,save,stream,submit,subscribe,sweep,webhooks,wechat" desc:"password of SENDONCE_HOT_ROLE"`
+	HotPassword       string `envconfig:"SENDONCE_HOT_PASSWORD" secret:"true" readby:"admin,claim,console,deliver,drain,exporter,messages,migrate,reencrypt,relay,report,save,stream,submit,subscribe,sweep,webhooks,wechat" desc:"password of SENDONCE_HOT_ROLE"`
 	Read              string `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of lists and statistics; empty = the user of DATABASE_URL"`
-	ReadPassword      string `envconfig:"SENDONCE_READ_PASSWORD" secret:"true" readby:"admin,console,exporter,messages,migrate,save,subscribe,sweep,webhooks" desc:"password of SENDONCE_READ_ROLE"`
+	ReadPassword      string `envconfig:"SENDONCE_READ_PASSWORD" secret:"true" readby:"admin,console,drain,exporter,messages,migrate,save,subscribe,sweep,webhooks" desc:"password of SENDONCE_READ_ROLE"`
 	Admin             string `envconfig:"SENDONCE_ADMIN_ROLE" default:"sendonce_admin" desc:"database role that changes callers, templates, default contents, blocked words and dead letters"`
 	AdminPassword     string `envconfig:"SENDONCE_ADMIN_PASSWORD" secret:"true" readby:"admin,console,migrate" desc:"password of SENDONCE_ADMIN_ROLE"`
 	Retention         string `envconfig:"SENDONCE_RETENTION_ROLE" default:"sendonce_retention" desc:"database role that archives and deletes old rows"`
