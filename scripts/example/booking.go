@@ -47,7 +47,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		if response.Skipped {
 			outcome = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[response.SendStatus]
 		}
-		fmt.Fprintf(out, "booking %s ordered: message %d %s\n", id, response.ID, outcome)
+		fmt.Fprintf(out, "booking %s submitted: message %d %s\n", id, response.ID, outcome)
 		return nil
 	}
 	for range 2 {
@@ -62,7 +62,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	if err := waitFor(ctx, "sent", isSent); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sent, seen %s after the first order\n", time.Since(start).Round(time.Millisecond))
+	fmt.Fprintf(out, "sent, seen %s after the first submission\n", time.Since(start).Round(time.Millisecond))
 	if err := submit(); err != nil {
 		return err
 	}

@@ -32,10 +32,10 @@ func TestBookingIsSentOnce(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "booking")
 		require.Zero(t, p.ExitCode(), p.Output())
-		require.Regexp(t, `^booking (\d+) ordered: message (\d+) will be sent
-booking \d+ ordered: message \d+ skipped, as it is (being )?sent
-sent, seen \S+ after the first order
-booking \d+ ordered: message \d+ skipped, as it is sent
+		require.Regexp(t, `^booking (\d+) submitted: message (\d+) will be sent
+booking \d+ submitted: message \d+ skipped, as it is (being )?sent
+sent, seen \S+ after the first submission
+booking \d+ submitted: message \d+ skipped, as it is sent
 at WeChat: calls for it: 1, delivered to oABC123: 1
 $`, p.Output())
 		require.Len(t, wechat.Sends(), n)
