@@ -138,8 +138,8 @@ func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 // threshold raises one alert.
 const clearRatio = 0.8
 
-// CheckQueues returns the alerts to raise, and the open ones to clear with their values. Too few results
-// raise nothing but do clear: an alert ends when its window is empty.
+// CheckQueues returns the alerts to raise, and the open ones to clear with their values. Fewer than
+// MinFinished results raise no alert, but may clear one: an alert ends when its window is empty.
 func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
 	type incident struct {
 		kind  AlertKind
@@ -166,7 +166,8 @@ func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (rais
 	return raised, cleared
 }
 
-// streamClearMargin is how far below its threshold a stream's alert clears.
+// streamClearMargin is how far below its threshold a stream's alert clears; clearRatio applies instead
+// if it is reached first.
 const streamClearMargin = 0.1
 
 // CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. A stream that is

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	minMasked     = 7 // digits of a run that is masked
+	minMasked     = 7 // shorter runs of digits are not masked
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
@@ -20,9 +20,9 @@ func MaskNumbers(text string) string {
 	}
 	var b strings.Builder
 	done := 0
-	for _, m := range notNumbers.FindAllStringSubmatchIndex(text, -1) {
+	for _, m := range timesAndAddresses.FindAllStringSubmatchIndex(text, -1) {
 		start, end := m[0], m[1]
-		if isPartOfNumber(text[:start], text[end:]) || !isNotNumber(text, m) {
+		if isPartOfNumber(text[:start], text[end:]) || !isTimeOrAddress(text, m) {
 			continue
 		}
 		maskRuns(&b, text[done:start])
@@ -42,11 +42,11 @@ const (
 	ipv6     = `([0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F.:]*[0-9a-fA-F])`
 )
 
-// notNumbers matches text that may be a time, a UUID or an IP address. Its groups are checked by isNotNumber.
-var notNumbers = regexp.MustCompile(uuid + `|` + date + `(?:[T ]` + clock + `)?|` + clock + `|` + duration + `|` + ipv4 + `|` + ipv6)
+// timesAndAddresses matches text that may be a time, a UUID or an IP address. isTimeOrAddress checks its groups.
+var timesAndAddresses = regexp.MustCompile(uuid + `|` + date + `(?:[T ]` + clock + `)?|` + clock + `|` + duration + `|` + ipv4 + `|` + ipv6)
 
-// isNotNumber reports whether a match of notNumbers is a valid address, a UUID with letters, or a time.
-func isNotNumber(text string, match []int) bool {
+// isTimeOrAddress reports whether a match of timesAndAddresses is a valid IP address, a UUID with letters, or a time.
+func isTimeOrAddress(text string, match []int) bool {
 	group := func(n int) string { return text[max(0, match[2*n]):max(0, match[2*n+1])] }
 	if id := group(1); id != "" {
 		return strings.ContainsAny(id, "abcdefABCDEF")

@@ -35,7 +35,7 @@ type Report struct {
 	SentAt      time.Time     // when the message was sent, if reported
 }
 
-// Verdict is the effect of a report or of a due time; report_logs stores it.
+// Verdict is the effect of a report, a due time or a manual change; report_logs stores it.
 type Verdict string
 
 // The verdicts.

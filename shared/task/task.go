@@ -163,12 +163,12 @@ type Task struct {
 	AppID        string
 	ClaimedBy    *int64 // the caller that claimed; nil = never claimed
 	Ended        Ending
-	MarksSending bool
-	SendingAt    time.Time
+	MarksSending bool      // its app marks the task before it sends the message
+	SendingAt    time.Time // of that mark
 }
 
-// Attempt is the result of the last attempt to send the task, or of a decision instead. The end of a claim
-// replaces all of it, so that no field of an earlier attempt remains.
+// Attempt is the result of the last attempt to send the task, or of a later decision such as a cancellation.
+// The end of a claim replaces all of it, so that no field of an earlier attempt remains.
 type Attempt struct {
 	Result    string // at most MaxResult characters
 	ErrorCode string // the sender's, or the Verdict or Reason behind Result
