@@ -20,8 +20,8 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), archivedSQL, ids)
 }
 
-// reportArchived sets and logs the results of reports on archived tasks, which do not change: a report
-// that would have changed its task is stale.
+// reportArchived sets and logs the results of reports on archived tasks. These never change: a report
+// that would change one is stale.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {

@@ -63,9 +63,9 @@ type Bulk struct {
 	Action     BulkAction
 	Filter     BulkFilter
 	Reason     string
-	Matched    int // matching tasks when it began; no more are changed
-	Place      *task.ID
-	Looked     int
+	Matched    int      // matching tasks when it began; at most this many are changed
+	Place      *task.ID // tasks with an id below it remain; nil = all
+	Looked     int      // tasks that were examined
 	Changed    int
 	Refused    int // tasks that could no longer be changed
 	LastError  *string
@@ -272,7 +272,7 @@ where b.id = judged.id
 returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.stop_reason, b.created_at, b.finished_at`
 
 // progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or another process has
-// committed this batch.
+// committed this batch. It also ends the lease, so that the other bulk changes come first.
 const progressSQL = `
 update bulk_changes set place = $3, looked = looked + $4, changed = changed + $5, refused = refused + $6, last_error = coalesce($7, last_error),
     leased_to = now() - interval '1 second', finished_at = case when $8 then now() end
@@ -308,16 +308,7 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err
 	if err != nil {
 		return BulkResult{}, store.Wrap("bulk change", err)
 	}
-	result = BulkResult{Pending: PendingByQueue{}, More: true}
-	batch := bulkBatch{bulk: b, ids: make([]task.ID, 0, len(page.Tasks)), last: page.Next.IsZero()}
-	for _, t := range page.Tasks[:min(len(page.Tasks), b.Matched-b.Changed)] {
-		batch.ids = append(batch.ids, t.ID)
-	}
-	batch.last = batch.last || b.Changed+len(batch.ids) >= b.Matched && len(batch.ids) < len(page.Tasks)
-	batch.place = page.Next
-	if batch.last && len(page.Tasks) > 0 {
-		batch.place = page.Tasks[len(page.Tasks)-1].ID
-	}
+	batch, result := b.nextBatch(page), BulkResult{Pending: PendingByQueue{}, More: true}
 	err = st.runBatch(ctx, &batch, &result)
 	if store.IsRowError(err) && len(batch.ids) > 1 {
 		err = st.runOneByOne(ctx, batch, &result)
@@ -332,6 +323,20 @@ type bulkBatch struct {
 	place task.ID // Place after the batch
 	last  bool
 	bad   error // why the database refuses the change of the only task
+}
+
+// nextBatch returns the batch of a page of tasks. It is the last one if no task follows, or if the tasks that may still be
+// changed are fewer than those of the page.
+func (b *Bulk) nextBatch(page Page) bulkBatch {
+	n := min(len(page.Tasks), b.Matched-b.Changed)
+	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || n < len(page.Tasks)}
+	for _, t := range page.Tasks[:n] {
+		batch.ids = append(batch.ids, t.ID)
+	}
+	if batch.last && len(page.Tasks) > 0 {
+		batch.place = page.Tasks[len(page.Tasks)-1].ID
+	}
+	return batch
 }
 
 // runOneByOne runs each row of a batch as a batch of its own.

@@ -55,15 +55,15 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 		claimed, err = st.claimOnce(ctx, req, req.Limit)
 		return claimed, nil, store.Wrap("claim", err)
 	}
-	try, due := st.claimDirectly(req), true
-	if !try {
-		try, due = st.hasWork(ctx, req.Queue)
+	hasPending, hasDue := true, true
+	if !st.claimDirectly(req) {
+		hasPending, hasDue = st.hasWork(ctx, req.Queue)
 	}
-	if try {
+	if hasPending {
 		claimed, err = st.claimOnce(ctx, req, req.Limit)
 		st.nonEmpty.set(req.Queue, len(claimed) > 0)
 	}
-	if err != nil || len(claimed) == req.Limit || !try && !due {
+	if err != nil || len(claimed) == req.Limit || !hasPending && !hasDue {
 		return claimed, nil, store.Wrap("claim", err)
 	}
 	swept, err := st.sweep(ctx, promoteRows, req.Queue)

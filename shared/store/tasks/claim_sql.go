@@ -14,7 +14,7 @@ import (
 
 // sharedLimit is the highest limit of a claim that shares a statement with others. A claim of one task
 // costs Postgres ten times as much in a statement of its own as in a statement for 64 claims. A claim of
-// many tasks costs the same in both, and Postgres can run two statements at once.
+// many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
 
 // claimQueues has the group commit of claims for each queue: a queue with slow claims does not
@@ -48,7 +48,7 @@ func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest,
 // by retry_count, each by age. Rows that another claim has locked are skipped. Expired tasks
 // and paused queues return nothing.
 const claimRows = `
-with c as materialized (
+with locked as materialized (
     select id, priority, retry_count from task_live
     where state = 1 and queue = $1 and (expires_at is null or expires_at > now()) and ` + notPaused + `
     order by priority, retry_count, id
@@ -58,10 +58,10 @@ with c as materialized (
 
 // claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
 // retry_count) in $11..$13, in claim order. It does not scan the dead index entries below the
-// marks. Each condition must be an equality but the last: Postgres does not end a scan where a
-// comparison of rows fails at its second column.
+// marks. Every condition except the last must be an equality: Postgres does not end a scan where a row
+// comparison, such as (priority, retry_count) <= (1, 2), fails at its second column.
 const claimRowsAbove = `
-with c as materialized (
+with locked as materialized (
     select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
@@ -75,51 +75,50 @@ with c as materialized (
     limit $2
 )`
 
-// claimBodies is the next part of a claim, after its CTE c has locked the rows. Each request gets the
-// rows from first to last. A row without a body is claimed too; its columns of tasks are null. The
-// CTEs are: k the requests, a the rows of c as arrays, b the claimed tasks, s the log, u the update.
+// claimBodies is the next part of a claim, after its CTE locked. Each request gets the rows from first
+// to last. A row without a body is claimed too; its columns of tasks are null.
 const claimBodies = `
-, k as materialized (
+, requests as materialized (
     select request.*, now() + lease as lease_until
     from unnest($3::integer[], $4::integer[], $5::bigint[], $6::text[], $7::interval[], $8::boolean[], $9::jsonb[], $10::bigint[])
         with ordinality as request (first, last, claim_id, app_id, lease, marks_sending, data, claimed_by, nr)
-), a as materialized (
-    select array_agg(id) as ids, array_agg(priority) as priorities, array_agg(retry_count) as retry_counts from c
-), b as materialized (
-    select k.*, l.*, t.*
-    from a cross join k
+), arrays as materialized (
+    select array_agg(id) as ids, array_agg(priority) as priorities, array_agg(retry_count) as retry_counts from locked
+), claimed as materialized (
+    select requests.*, l.*, t.*
+    from arrays cross join requests
     cross join lateral unnest(ids[first:last], priorities[first:last], retry_counts[first:last]) as l (id, priority, retry_count)
     left join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = l.id offset 0) t on true
-), s as (
+), logged as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
     select id, claim_id, app_id, phone_number, content, data,
         jsonb_build_object('claim_id', claim_id, 'lease_until', lease_until, 'retry_count', retry_count)
-    from b where phone_number is not null
-), u as (
+    from claimed where phone_number is not null
+), updated as (
     update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
-// updateForOne ends u for a single request. This form may keep its plan, since the rows can only be
-// found by their ids. updateForAll is for any number of requests, and must be planned each time: a
-// plan made for an empty table would scan the whole table. Rows are never updated by a ctid read earlier.
+// updateForOne ends the CTE updated for a single request. It may have a generic plan, since the rows can
+// only be found by their ids. updateForAll is for any number of requests, and must be planned each time:
+// a plan made for an empty table would scan the whole table.
 const (
 	updateForOne = `
-    from k by where l.id = any (array(select id from c))
+    from requests by where l.id = any (array(select id from locked))
 )`
 	updateForAll = `
-    from b by where l.id = by.id
+    from claimed by where l.id = by.id
 )`
 )
 
 // claimEvents writes the events of a claim.
-const claimEvents = `, e as (
+const claimEvents = `, events as (
     insert into event_outbox (kind, caller_id, ids)
-    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) changed
+    select kind, caller_id, array_agg(id) from (select claimed.*, 'task.processing' as kind from claimed) changed
     where callback_url is not null or ` + store.HasEndpoint + ` group by kind, caller_id
 )`
 
 const selectClaimed = `
-select nr, id, priority, retry_count, claim_id, lease_until, phone_number, content from b`
+select nr, id, priority, retry_count, claim_id, lease_until, phone_number, content from claimed`
 
 const (
 	claimSQL                      = claimRows + claimBodies + updateForOne + selectClaimed
@@ -182,10 +181,10 @@ func byRequest(claimed []Claimed, requests int) [][]Claimed {
 // of a claim whose response was lost takes the same lock, and so waits for a statement that is still
 // running and could commit later.
 const (
-	lockClaim        = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
-	beginClaimSQL    = store.PlanOnceSQL + `, ` + lockClaim
-	beginShareSQL    = `select ` + lockClaim
-	lockOwnClaimsSQL = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
+	lockClaim           = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
+	beginClaimSQL       = store.PlanOnceSQL + `, ` + lockClaim
+	beginSharedClaimSQL = `select ` + lockClaim
+	lockOwnClaimsSQL    = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
 )
 
 // claimTry is a claim of one request that was sent to Postgres. Each try has an id of its own: after
@@ -203,8 +202,9 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id
 join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
 join tasks body on body.id = l.id`
 
-// runClaims runs the statement for the requests, above the marks of the buckets if there are any, and returns how long it took. If its response is lost, the claims are looked up by their
-// ids, so that a broken connection costs the tasks neither a lease nor a retry.
+// runClaims runs the statement for the requests, above the marks of the buckets if there are any, and
+// returns how long it took. If its response is lost, the claims are looked up by their ids, so that a
+// broken connection costs the tasks neither a lease nor a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
 	err = st.db.RetryLostCommit(ctx, func(again bool) error {
@@ -245,9 +245,9 @@ func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	case one:
 		return beginClaimSQL, mode.Pick(claimSQL, claimWithEventsSQL)
 	case above:
-		return beginShareSQL, mode.Pick(sharedClaimAboveSQL, sharedClaimAboveWithEventsSQL)
+		return beginSharedClaimSQL, mode.Pick(sharedClaimAboveSQL, sharedClaimAboveWithEventsSQL)
 	default:
-		return beginShareSQL, mode.Pick(sharedClaimSQL, sharedClaimWithEventsSQL)
+		return beginSharedClaimSQL, mode.Pick(sharedClaimSQL, sharedClaimWithEventsSQL)
 	}
 }
 

@@ -6,8 +6,9 @@
 // row and its event. Claim decides in SQL: one statement locks the first rows of
 // task_live_ready, skips rows that are locked, and writes the log. Claims of few tasks that wait
 // for the same queue in one process share that statement. Every other change (report,
-// sweep, cancel, retry, resolve) locks its rows in id order, lets the domain decide, and
-// applies all decisions: two round trips, the second ending in COMMIT.
+// sweep, cancel, retry, resolve) locks its rows, lets the domain decide, and applies all
+// decisions in one round trip that ends in COMMIT. Rows are locked in id order; Sweep, like Claim,
+// skips locked rows instead of waiting for them.
 //
 // A retry that waits for RETRY_BACKOFF is a scheduled task; the domain sets its time. Sweep
 // takes due rows from each queue in turn (task_live_due_queues), so no queue waits for the
@@ -16,7 +17,7 @@
 // A claim whose response is lost is looked up by its id, behind an advisory lock that each claim holds
 // until its end: the lost statement may still be running.
 //
-// A report that would change an archived task is stale_claim.
+// A report that would change an archived task has the verdict stale_claim.
 //
 // # Cost
 //
@@ -25,19 +26,19 @@
 // (one transaction, see store.Coalescer) of 500 takes 16 to 17 µs of Postgres's processor time, in
 // one of 64 twice as much. What was tried:
 //
-//	json instead of jsonb for the request in the logs   a fifth less in a flush of 500; kept
-//	one statement for all settings of a transaction     one statement less for each flush; kept
+//	json instead of jsonb for the request in the logs   a fifth less in a flush of 500; used
+//	one statement for all settings of a transaction     one statement less for each flush; used
 //	without any one of the indexes or constraints       2 to 4 µs less; all are needed
-//	a concurrent flush only from 200 waiting rows on    a quarter less with 64 connections, a sixth with 256; kept
-//	COPY of bodies, live rows and logs                  15 % less in a flush of 500, for seven more round trips; not kept
+//	a concurrent flush only from 200 waiting rows on    a quarter less with 64 connections, a sixth with 256; used
+//	COPY of bodies, live rows and logs                  15 % less in a flush of 500, for seven more round trips; not used
 //
 // A task in a claim of 100 takes 20 to 22 µs. What was tried:
 //
-//	a generic plan for a claim                          180 of 410 µs less for one task, 8 % less for 100; kept
-//	one statement for claims of 64 pollers              a quarter of the time for one task each; kept
+//	a generic plan for a claim of one request           180 of 410 µs less for one task, 8 % less for 100; used
+//	one statement for claims of 64 pollers              a quarter of the time for one task each; used
 //	json instead of jsonb in the log                    no difference
 //	without the log                                     a fifth less; it is needed
-//	generic plans for the statements of a report        4 % less; not kept: a plan made for an empty table may stay
+//	generic plans for the statements of a report        4 % less; not used: a plan made for an empty table may stay
 //
 // # Idempotency keys
 //

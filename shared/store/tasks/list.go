@@ -61,15 +61,15 @@ where c.id >= $1 and c.id < $2
 
 const listEnd = `order by c.id desc limit $9`
 
-const bodyOfDriver = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
+const joinBody = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
 // The lists by the index that they scan: the bodies, those of one phone number if the
 // filter has one; the live rows of one state; the failed results.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
-	listLiveSQL   = listColumns + `from task_live c ` + bodyOfDriver + listTail + `and c.state = $4 ` + listEnd
-	listFailedSQL = listColumns + `from task_done c ` + bodyOfDriver + listTail + `and c.status = 3 ` + listEnd
+	listLiveSQL   = listColumns + `from task_live c ` + joinBody + listTail + `and c.state = $4 ` + listEnd
+	listFailedSQL = listColumns + `from task_done c ` + joinBody + listTail + `and c.status = 3 ` + listEnd
 )
 
 // These return the lowest id that a page may scan, the edge.

@@ -37,7 +37,7 @@ select d.id from task_done d where d.id = any($1::uuid[]) and exists (select fro
 // Locked is the set of tasks that a transaction has locked, and the now() of the transaction.
 type Locked struct {
 	tasks map[task.ID]task.Task
-	exist map[task.ID]bool // tasks that were live or done but not locked in the last round
+	exist map[task.ID]bool // tasks that the last round looked for, and that were live or done then
 	Now   time.Time
 }
 
@@ -68,8 +68,8 @@ const (
 const lockRounds = 5
 
 // Lock begins a transaction and locks the tasks, in one round trip when all are live. It
-// searches both tables for the others, again for those that moved between the tables while it
-// waited for their locks.
+// searches both tables for the others, and again for those that moved from one table to the other
+// during the search.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
 	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {

@@ -18,17 +18,17 @@ import (
 //
 // So a process keeps in memory the position that claims have reached in each priority bucket of a
 // queue. When scans of the whole queue are slow because of dead rows, claims start at these
-// low-water marks, and only a scan in the background reads what is below them. It takes at most a part
-// of 1/scanFactor of the time, sets the marks again, and also processes due tasks. A task that
-// becomes pending below a mark, for example a retry, or in a bucket that this process does not know, waits for the
-// next scan: up to scanLimit. Marks are not stored in the database.
+// low-water marks, and only a scan in the background reads what is below them. It sets the marks
+// again, and also processes due tasks. A task that becomes pending below a mark, for example a retry,
+// or in a bucket that this process does not know, waits for the next scan. Marks are not stored in the
+// database.
 const (
 	slowScan   = 20 * time.Millisecond
-	slowInARow = 3      // slow scans before a scan in the background decides whether marks are used
-	manyDead   = 20_000 // dead rows of task_live from which marks are used
-	scanFactor = 20     // time between two scans, in durations of a scan
-	scanLimit  = 10 * time.Second
-	markMargin = time.Second // for ids that are made before, but committed after those that were claimed
+	slowInARow = 3                // slow scans before a scan in the background decides whether marks are used
+	manyDead   = 20_000           // dead rows of task_live from which marks are used
+	scanFactor = 20               // time between two scans in the background, in durations of the first one
+	scanLimit  = 10 * time.Second // the longest time between two, and the timeout of one
+	markMargin = time.Second      // for ids that are made before, but committed after those that were claimed
 )
 
 // priorityBucket has the tasks of a queue with the same priority and retry count.
@@ -122,8 +122,8 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 }
 
 // set ends a scan that began at the time start: it sets the mark of each bucket to its first pending task, which the
-// scan found, or else to the start: what becomes pending later has a newer id. It returns how many buckets
-// have a task that claims would not have found.
+// scan found, or else to the start, since new tasks have newer ids. It returns how many buckets have a task that claims
+// would not have found.
 func (m *lowWaterMarks) set(queue string, found []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +180,7 @@ from (select) one left join first on true
 order by priority, retry_count`
 
 // scan processes due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim
-// waits for it. If it fails, marks are not used: the next claim scans itself, and reports the error.
+// waits for it. If it fails, marks are not used: the next claim starts at the head, and returns its error if it fails too.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()

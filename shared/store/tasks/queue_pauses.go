@@ -97,7 +97,7 @@ const (
 )
 
 // ResumeQueue ends the pause of a queue and returns it; task.CodeNotFound when there is none.
-// Publish Pending to wake pollers.
+// The caller must publish its Pending, to wake pollers.
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
@@ -131,9 +131,9 @@ func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
 	return pauses, store.Wrap("queue pauses", err)
 }
 
-// endedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
+// removeEndedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
 // Locked rows are skipped.
-const endedPausesSQL = `
+const removeEndedPausesSQL = `
 delete from queue_pauses p where queue = any(array(select queue from queue_pauses where until <= now() for update skip locked))
 returning queue, ` + pendingOf + `p.queue` + pendingLimit
 
@@ -141,7 +141,7 @@ returning queue, ` + pendingOf + `p.queue` + pendingLimit
 func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) error {
 	var queue string
 	var n int
-	return store.QueryEach(ctx, conn, endedPausesSQL, nil, []any{&queue, &n}, func() {
+	return store.QueryEach(ctx, conn, removeEndedPausesSQL, nil, []any{&queue, &n}, func() {
 		pending[queue] += n
 	})
 }
@@ -197,8 +197,8 @@ full join (
 order by 1
 limit $3`
 
-// Queues returns a page of the queues that have live tasks or are paused, by name. It returns those
-// in queues, or all if queues is empty, whose names come after the name after; "" = the first page.
+// Queues returns a page of the queues that have live tasks or are paused, sorted by name: those in
+// queues, or all if queues is empty. after is the last name of the page before; "" = the first page.
 // more reports whether there is another page.
 func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanQueue, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)

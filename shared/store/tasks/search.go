@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Search has the meanings that a searched text may have, and the limits of the search.
+// Search says what to search for, and which tasks may be returned.
 type Search struct {
 	Key     string   // an idempotency key of any caller; "" = none
 	ClaimID int64    // of a task's newest claim; 0 = none
@@ -33,7 +33,7 @@ func inQueues(id string) string {
 	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
 }
 
-// searchKeySQL finds the submissions of a key. The hash of a key contains the id of its caller.
+// searchKeySQL finds the submissions of a key. The hash of a key includes the id of its caller.
 var searchKeySQL = `select k.id from submission_keys k where k.key = any($1::uuid[]) and ` + inQueues("k.id") + ` limit $2`
 
 const searchCallersSQL = `select id from callers where $1::bigint is null or id = $1 order by id desc limit $2`
@@ -46,8 +46,8 @@ var (
 	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
-// Find returns the tasks that match any of the fields, at most searchLimit of each. complete is false if a search
-// without an index, backwards in time, ended at searchTime.
+// Find returns the tasks that match Key or ClaimID, or if there are none, Request: at most searchLimit of each. complete
+// is false if a search without an index, backwards in time, was ended by its timeout.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {

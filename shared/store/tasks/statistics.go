@@ -95,10 +95,9 @@ cross join (
 left join (` + liveRows + `) live on true
 order by live.queue`
 
-// Statistics counts all tasks in one snapshot, so that a day that is closed at the
-// same time is counted once, and a task that is archived then too. The cost grows
-// with the number of live tasks and of results since the last closed day (see
-// CloseDays).
+// Statistics counts all tasks in one snapshot, so that a task is counted once even if
+// it is archived or its day is closed at the same time. The cost grows with the number
+// of live tasks and of results since the last closed day (see CloseDays).
 func (st *Store) Statistics(ctx context.Context) (s Statistics, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {

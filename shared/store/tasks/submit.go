@@ -191,8 +191,8 @@ func (f *submitFlush) refuse(i int, err error) {
 }
 
 // composeAndInsert handles rows that need templates, default content or a check of their key.
-// Default rows are locked before keys are read: a call that has used one has then committed
-// its key too.
+// Rows of default content are locked before keys are read: a call that used one of them has
+// committed then, so its key is found.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {

@@ -90,7 +90,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 		var d task.DefaultContent
 		return store.Each(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() {
 			number, _ := f.store.phones.Phone(phone)
-			if older := found.defaults[number]; older == nil || d.ID < older.ID {
+			if other := found.defaults[number]; other == nil || d.ID < other.ID {
 				row := d
 				found.defaults[number] = &row
 			}
@@ -180,24 +180,24 @@ func keyedColumns() []store.BulkColumn[readyRow] {
 // is still being committed: the statement waits for it, fails, and is run again.
 const (
 	insertInput = `
-with i as materialized (
+with input as materialized (
     select * from unnest(@arrays) as t (@columns)
 )`
-	insertTimes = `, w as materialized (
-    select i.*, case when send_at > now() then send_at end as run_at, coalesce(expiry, greatest(send_at, now()) + ttl) as expires_at
-    from i`
+	insertTimes = `, ready as materialized (
+    select input.*, case when send_at > now() then send_at end as run_at, coalesce(expiry, greatest(send_at, now()) + ttl) as expires_at
+    from input`
 	insertRows = `
-), b as (
-    insert into tasks (` + submittedNames + `) select ` + submittedNames + ` from w
-), l as (
+), bodies as (
+    insert into tasks (` + submittedNames + `) select ` + submittedNames + ` from ready
+), live as (
     insert into task_live (` + liveBodyNames + `, state, due_at, callback)
     select ` + liveBodyNames + `, case when run_at is null then 1 else 0 end, coalesce(run_at, expires_at), callback_url is not null
-    from w
+    from ready
     returning id, state
-), r as (
+), received as (
     insert into receive_logs (` + receivedNames + `, task_id, response_data, status_code)
     select ` + receivedNames + `, id, jsonb_build_object('task_id', id, 'status', 0), 200
-    from w
+    from ready
 )`
 )
 
@@ -205,27 +205,27 @@ const insertPlain = insertInput + insertTimes + insertRows
 
 // insertKeyed also writes the keys and marks default content as sent. A row whose key exists
 // is neither inserted nor returned. Rows are sorted by key, so that two flushes never deadlock.
-const insertKeyed = insertInput + `, k as (
+const insertKeyed = insertInput + `, new_keys as (
     insert into submission_keys (key, fingerprint, id)
-    select key, fingerprint, id from i where key is not null
+    select key, fingerprint, id from input where key is not null
     on conflict (key) do nothing
     returning id
-)` + insertTimes + ` where key is null or id in (select id from k)` + insertRows + `, d as (
+)` + insertTimes + ` where key is null or id in (select id from new_keys)` + insertRows + `, used_defaults as (
     update default_sms_data set is_sent = true, updated_at = now()
-    where id in (select default_id from w)
+    where id in (select default_id from ready)
 )`
 
 // insertTaskEvents writes the events of insertRows.
-const insertTaskEvents = `, e as (
+const insertTaskEvents = `, events as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id)
-    from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) changed
+    from (select ready.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from ready) changed
     where callback_url is not null or ` + store.HasEndpoint + `
     group by kind, caller_id
 )`
 
 const selectInserted = `
-select id, state from l`
+select id, state from live`
 
 // inserts are the statements without and with events. A flush without keys and default
 // content, as the first one of a process often is, plans the shorter ones.

@@ -19,8 +19,8 @@ const timed = `state <> 2 and due_at is not null`
 // first tasks of the others are in the same batch. It considers $1 queues in the order of
 // their hash from a random start, and the queue whose task is due first. So every due queue is
 // found after some batches, however many queues have no due task. An empty $2 means no queue.
-// The range conditions select one queue: only the index by hash has that order. Locked rows
-// are skipped.
+// The tasks of one queue are selected by ranges: with equalities, the planner could scan
+// task_live_due, the index of all queues. Locked rows are skipped.
 const lockDueSQL = `
 with recursive queues (hash, queue, due_at) as (
     select ` + store.AnyHash + `, ''::text collate "C", null::timestamptz
@@ -56,7 +56,7 @@ with recursive queues (hash, queue, due_at) as (
 select ` + liveColumns + `, now() from l`
 
 // dueSQL returns when the first pause ends, when the first task is due, and the present time.
-// An idle poll needs no transaction.
+// A sweep that finds nothing due needs no transaction.
 const (
 	dueSQL     = `select ` + dueColumns
 	dueColumns = `(select min(until) from queue_pauses), least(
@@ -93,7 +93,7 @@ type Swept struct {
 	More     bool // more tasks may be due
 	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; in the past if another transaction has locked it; zero = never
+	Next     time.Time // when the next task is due or the next pause ends; in the past if another transaction has locked that task; zero = never
 }
 
 // Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired

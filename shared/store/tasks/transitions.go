@@ -50,7 +50,8 @@ const (
 )
 
 // adjustTotalsSQL corrects the stored totals of a day when a counted result of it is
-// withdrawn. The shared lock waits for a count under way.
+// withdrawn. The shared lock waits for a count under way. greatest prevents an overflow, which
+// only a total that an attacker wrote could cause.
 const (
 	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
@@ -62,8 +63,7 @@ update task_totals set
 where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 
-// QueueChanges adds the statements that apply the changes and publish their events. It is the
-// second round trip of every transition.
+// QueueChanges adds the statements that apply the changes and publish their events.
 func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifier {
 	// Totals are locked by day, oldest first, so that two transactions never deadlock.
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.Before.FinishedAt.Compare(b.Before.FinishedAt) })
