@@ -8,12 +8,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// arrayCodec encodes the arrays that a Bulk has for each column. pgx takes five times as long: it looks up
+// arrayCodec encodes array parameters, such as the columns of a BulkStatement, five times as fast as pgx, which looks up
 // the encoding of each element and allocates memory for most of them. Other Go types, the text format and scanning
 // are left to pgx.
 type arrayCodec struct {
 	pgtype.ArrayCodec
-	plan func(value any) pgtype.EncodePlan // nil = a type that pgx encodes
+	plan func(value any) pgtype.EncodePlan // returns nil for a Go type that is left to pgx
 }
 
 // PlanEncode implements pgtype.Codec.
@@ -38,10 +38,10 @@ func registerArrays(m *pgtype.Map) {
 	register(pgtype.VarcharOID, planTexts, pgtype.VarcharArrayOID)
 	register(pgtype.JSONOID, planTexts, pgtype.JSONArrayOID)
 	register(pgtype.UUIDOID, planIDs, pgtype.UUIDArrayOID)
-	register(pgtype.Int2OID, planNumbers, pgtype.Int2ArrayOID)
-	register(pgtype.Int4OID, planNumbers, pgtype.Int4ArrayOID)
-	register(pgtype.Int8OID, planNumbers, pgtype.Int8ArrayOID)
-	register(pgtype.BoolOID, planNumbers, pgtype.BoolArrayOID)
+	register(pgtype.Int2OID, planFixedWidth, pgtype.Int2ArrayOID)
+	register(pgtype.Int4OID, planFixedWidth, pgtype.Int4ArrayOID)
+	register(pgtype.Int8OID, planFixedWidth, pgtype.Int8ArrayOID)
+	register(pgtype.BoolOID, planFixedWidth, pgtype.BoolArrayOID)
 }
 
 func planTexts(oid uint32, value any) pgtype.EncodePlan {
@@ -71,8 +71,8 @@ func planIDs(oid uint32, value any) pgtype.EncodePlan {
 	return nil
 }
 
-// planNumbers plans numbers that are as wide in Go as in Postgres; pgx converts others.
-func planNumbers(oid uint32, value any) pgtype.EncodePlan {
+// planFixedWidth plans booleans, and integers that are as wide in Go as in Postgres; pgx converts others.
+func planFixedWidth(oid uint32, value any) pgtype.EncodePlan {
 	switch value.(type) {
 	case []int16:
 		if oid == pgtype.Int2OID {
@@ -106,7 +106,7 @@ func planNumbers(oid uint32, value any) pgtype.EncodePlan {
 func appendInt64(buf []byte, v int64) []byte { return binary.BigEndian.AppendUint64(buf, uint64(v)) }
 
 // arrayPlan encodes a []T in Postgres' binary format of arrays: the number of dimensions, whether there are
-// nulls, the type of the elements, their number, the index of the first; then each with its length.
+// nulls, the type of the elements, their number, the index of the first; then each element after its length.
 type arrayPlan[T any] struct {
 	oid    uint32
 	append func(buf []byte, v T) []byte

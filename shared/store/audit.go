@@ -18,7 +18,7 @@ type Operator struct {
 	Reason    string // in the operator's own words; "" = not said
 }
 
-// StoredName returns the name as it fits into a column varchar(50).
+// StoredName returns the name, cut to fit a column of type varchar(50).
 func (o Operator) StoredName() string { return task.Cut(Storable(o.Name), 50) }
 
 const logActionSQL = `
@@ -36,8 +36,9 @@ func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after st
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator: one for each subject,
-// caller and hour, so that reveals cannot fill the disk. Concurrent calls may each add one.
+// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is its JSON. An
+// entry that would repeat one of the last hour is not added, so that reveals cannot fill the disk; concurrent calls may
+// each add one.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
 	if err != nil {

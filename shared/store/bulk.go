@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bulk is a statement over many rows. It gets an array for each column, so its text and its
-// plan are the same for any number of rows. The columns are declared once: their order in the
-// text and in the parameters is that of Columns. The text is built at the first use.
-type Bulk[R any] struct {
-	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)"; @set
-	// stands for "name = t.name" of each column but the first.
+// BulkStatement is a statement over many rows. Its parameters are one array for each column, so its
+// text and its plan are the same for any number of rows. The columns are declared once: their order in
+// the text and in the parameters is that of Columns. The text is built at the first use.
+type BulkStatement[R any] struct {
+	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)". @set
+	// stands for "name = t.name" for each column except the first.
 	Text    string
 	Columns func() []BulkColumn[R]
 
@@ -22,7 +22,7 @@ type Bulk[R any] struct {
 	columns []BulkColumn[R]
 }
 
-// BulkColumn is a column of the rows of a Bulk.
+// BulkColumn is a column of the rows of a BulkStatement.
 type BulkColumn[R any] struct {
 	name, sqlType string
 	array         func(rows []R) any
@@ -35,7 +35,7 @@ func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
 }
 
 // SQL returns the statement that is sent to Postgres.
-func (b *Bulk[R]) SQL() string {
+func (b *BulkStatement[R]) SQL() string {
 	b.once.Do(func() {
 		b.columns = b.Columns()
 		var names, arrays, set []string
@@ -51,7 +51,7 @@ func (b *Bulk[R]) SQL() string {
 }
 
 // Queue adds the statement to a batch. Without rows it adds nothing and returns nil.
-func (b *Bulk[R]) Queue(batch *pgx.Batch, rows []R) *pgx.QueuedQuery {
+func (b *BulkStatement[R]) Queue(batch *pgx.Batch, rows []R) *pgx.QueuedQuery {
 	if len(rows) == 0 {
 		return nil
 	}

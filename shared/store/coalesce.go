@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// Bounds of group commit.
+// Limits of group commit. A flusher is a goroutine that runs one flush after the other.
 const (
-	flushRows      = 500              // rows in one transaction
-	reservedRows   = 50               // rows in a transaction of the flusher reserved for callers without a flush
-	flushers       = 2                // concurrent transactions of the other flushers; also how many flushes of one caller may run row by row
-	concurrentRows = 200              // with fewer rows waiting, no flush starts while another one is under way
-	maxQueued      = 10_000           // rows that wait; more are refused
+	flushRows      = 500              // rows of one flush
+	reservedRows   = 50               // rows of one flush of the reserved flusher
+	flushers       = 2                // flushers besides the reserved one; also how many flushes of one caller may run row by row
+	concurrentRows = 200              // with fewer rows waiting, no second flusher starts (see shouldFlush)
+	maxQueued      = 10_000           // waiting rows; further ones are refused
 	flushTimeout   = 15 * time.Second // of a flush with all its tries
 )
 
 // Coalescer is group commit: calls that arrive while transactions are under way share the next
-// one. A flush starts when the previous one returns, never on a timer, so a single call does
-// not wait for others. A call returns only after its own commit. Goroutines exist only while
-// there is work.
+// one. A flush starts at once or when another one ends, never on a timer. A call returns only
+// after its own commit. Goroutines exist only while there is work.
 //
-// Callers share it fairly. Rows wait in a queue for each caller, and a flush takes an equal
-// part of each queue. One more flusher is reserved for callers with no row in a flush under
+// Callers share it fairly. Rows wait in a queue for each caller, and each queue has an equal
+// share of a flush. One more flusher is reserved for callers with no row in a flush under
 // way. It takes few rows, so a single row never waits for a large flush of others. A flush
 // that fails is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {

@@ -41,7 +41,7 @@ func OrNull[V comparable](v V) *V {
 	if v == zero {
 		return nil
 	}
-	kept := v // v itself would be allocated for null, too
+	kept := v // &v would make Go allocate v even if the result is nil
 	return &kept
 }
 
@@ -71,5 +71,5 @@ func TimeOrInfinity(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// AnyHash is SQL for a random value in the range of hashtextextended.
-const AnyHash = `((random() - 0.5) * 18446744073709551615)::bigint`
+// RandomHash is SQL for a random value in the range of hashtextextended.
+const RandomHash = `((random() - 0.5) * 18446744073709551615)::bigint`

@@ -10,13 +10,13 @@
 //
 // The only foreign keys are callers.made_by, callers.account_id and
 // webhook_endpoints.registered_caller: callers and endpoints are few and rarely created. Other
-// rows are written in the same commit as the row that they refer to, and a foreign key would
-// lock, and so write to, that row for each reference (measured on Postgres 15):
+// references have none, because a foreign key would lock, and so write to, the referenced row
+// each time (measured on Postgres 15), or because that row may be missing:
 //
 //	task_live, task_done -> tasks, and those of messages
-//	    500 results take 20 ms instead of 4, with 30 % more WAL
+//	    with a foreign key 500 results take 20 ms instead of 4, with 30 % more WAL
 //	subscribe_message_sends -> subscribe_message_logs
-//	    an insert takes 0.5 ms instead of 0.2
+//	    with a foreign key an insert takes 0.5 ms instead of 0.2
 //	logs, task events, receipts, accepted_messages -> tasks, messages
 //	    the same cost as the first; and logs are kept longer than their tasks
 //	webhook_deliveries -> webhook_endpoints, operator_actions -> callers
@@ -52,19 +52,19 @@
 //
 // # Stream pauses
 //
-// Messages and events that wait for the broker are grouped by stream (message_live.stream, event_outbox.stream). A
-// stream that is full, has no leader or does not reply gets a row in stream_pauses. Until the
-// pause ends, relays read one row per caller of that stream and write none. A pause lasts 2 s,
-// and each further one twice as long, up to a minute. After it, a few messages or one row of
-// events are tried. If the stream accepts them, the pause is removed and the rest follows in
-// order. Names of streams that do not belong to Sendonce are not known. Their subjects are
-// divided into 64 groups by a hash of the first token, and the streams of one group are paused
-// together.
+// Messages and events that wait for the broker are grouped by stream (message_live.stream,
+// event_outbox.stream). A stream that is full, has no leader or does not reply gets a row in
+// stream_pauses. Until the pause ends, relays read one row per caller of that stream and update
+// none. A pause lasts 2 s, and each further one twice as long, up to a minute. After it, a few
+// messages or one row of events are tried. If the stream accepts them, the pause is removed and
+// the rest follows in order. Names of streams that do not belong to Sendonce are not known. Their
+// subjects are divided into 64 groups by a hash of the first token, and the streams of one group
+// are paused together.
 //
-// A message or event that its stream refuses alone, for example because of a limit of its
-// subject, gets a later next_at, and others overtake it. While the broker is unavailable, no stream
-// is paused and no waiting row is written: one row per stream in stream_pauses, with failures
-// 0, has the error.
+// If a stream refuses a single message or event, for example because of a limit of its subject,
+// the next_at of its row becomes later, and others overtake it. While the broker is unavailable,
+// no stream is paused and no waiting row is updated: the error is kept in stream_pauses, in one
+// row per stream with failures 0.
 //
 // # Roles
 //

@@ -25,10 +25,11 @@ var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 // encrypt nothing.
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
-// GCM with a random nonce (NIST SP 800-38D). The row that it belongs to is
-// authenticated with it, so a value that is copied to another row, or to a row of
-// another caller with the same id, is refused. The key id is the beginning of the
-// key's SHA-256.
+// GCM with a random nonce (NIST SP 800-38D). The key id is the beginning of the
+// key's SHA-256. The argument row is additional authenticated data: for a stored value,
+// the table and id of its row, and after a space other data, such as its caller. So a
+// value that is copied to another row, or to a row of another caller with the same
+// id, is refused.
 type Keys struct {
 	ids  []string // newest first
 	aead map[string]cipher.AEAD
@@ -63,14 +64,13 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
-// RowID returns the table and id from the name of a row, without the values after them
-// that its secret is also bound to.
+// RowID returns the table and id from the argument row of Encrypt, without the data after them.
 func RowID(row string) string {
 	id, _, _ := strings.Cut(row, " ")
 	return id
 }
 
-// Encrypt encrypts a secret of a row.
+// Encrypt encrypts a secret. Decrypt needs the same row.
 func (k Keys) Encrypt(row, secret string) (string, error) {
 	if len(k.ids) == 0 {
 		return "", errors.New("no encryption key is set, so no secret can be stored")

@@ -130,6 +130,7 @@ func SQLState(err error) string {
 	return ""
 }
 
+// Violates reports whether err is the violation of this unique constraint.
 func Violates(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint

@@ -30,8 +30,8 @@ func (m *EventMode) Decode(text string) error {
 	return nil
 }
 
-// Pick returns the statement that also writes events if the mode publishes every change. The
-// plain statement does not plan work that it would not do.
+// Pick returns withEvents, the statement that also writes events, if the mode publishes every
+// change. Otherwise it returns plain, which takes less time to plan.
 func (m EventMode) Pick(plain, withEvents string) string {
 	if m == AllEvents {
 		return withEvents
@@ -72,7 +72,7 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs is CountRows for a statement that returns the subjects of its events.
+// CollectIDs counts the event row that a statement writes, if any, and reads its ids.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		return Each(rows, []any{ids}, func() { n.rows++ })

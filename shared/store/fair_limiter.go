@@ -89,21 +89,21 @@ type (
 	connectionCallerKey struct{}
 )
 
-// WithCaller marks work with ctx as that of one caller, ID 0 included. Such work gets at most
-// the caller's share of the connections. Without it, connections are not limited by caller.
+// WithCaller marks work with ctx as that of one caller (0 is the built-in admin). Such work gets
+// at most the caller's share of the connections. Other work is not limited.
 func WithCaller(ctx context.Context, id int64) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
 
-// WithoutCaller is for work that several callers wait for.
+// WithoutCaller undoes WithCaller, for work that several callers wait for.
 func WithoutCaller(ctx context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, nil)
 }
 
 // connectionLimiter lets callers share the connections of one pool fairly: one caller has at
-// most half of them, and all callers together at most three quarters, so that one is always free
-// for group commit and events. A waiting call holds no connection. The pool calls it as its
-// tracer when Acquire begins and when a connection is released.
+// most half of them, and all callers together at most three quarters, so that a pool of four or
+// more always has one for group commit and events. A waiting call holds no connection. The pool
+// calls it as its tracer when Acquire begins and when a connection is released.
 type connectionLimiter struct {
 	noQueryTracer
 	*fairLimiter

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// maxPage bounds the rows of a page, in bytes as the database sends them. A page
-// has at least one row, however long.
-const maxPage = 1 << 20
+// maxPageBytes limits a page: the total size of its rows as the database sends them. A page
+// has at least one row, however large.
+const maxPageBytes = 1 << 20
 
 // meterKey is the context key of WithMeter.
 type meterKey struct{}
@@ -28,7 +28,7 @@ func WithMeter(ctx context.Context, meter func(bytes int) error) context.Context
 	return context.WithValue(ctx, meterKey{}, meter)
 }
 
-// readPage calls scan for each row until limit or maxPage is reached or no row is left; more
+// readPage calls scan for each row until limit or maxPageBytes is reached or no row is left; more
 // reports whether there are more. The rows after the page are discarded as they arrive, so
 // they use no memory.
 func readPage(ctx context.Context, rows pgx.Rows, limit int, scan func() error) (more bool, err error) {
@@ -36,7 +36,7 @@ func readPage(ctx context.Context, rows pgx.Rows, limit int, scan func() error) 
 	meter, _ := ctx.Value(meterKey{}).(func(bytes int) error)
 	for n, total := 0, 0; rows.Next(); n++ {
 		size := rowSize(rows)
-		if n == limit || n > 0 && total+size > maxPage {
+		if n == limit || n > 0 && total+size > maxPageBytes {
 			more = true
 			break
 		}

@@ -15,7 +15,7 @@ type Relayed struct {
 	Rows              int         // due rows in the batch
 	More              bool        // more may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable: the next call would fail too
-	Full              bool        // a stream accepted nothing: it may have to be trimmed
+	Full              bool        // a stream was paused: if it is full, it must be trimmed
 	Again             []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange // streams that were paused or resumed
@@ -83,7 +83,7 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 
 const (
 	// pauseStreamsSQL pauses streams and returns the ends of the pauses. While the broker is
-	// unavailable (failures 0), the row of a stream is written once.
+	// unavailable (failures 0), the row of a stream is written again only if the reason changes.
 	pauseStreamsSQL = `
 insert into stream_pauses (stream, failures, reason, until)
 select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
@@ -104,7 +104,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	for _, name := range slices.Sorted(maps.Keys(s)) { // sorted, so that two relays never deadlock
 		state := s[name]
 		relayed.Rows += state.rows
-		if state.failed == msg.OneMessage {
+		if state.failed == msg.OneMessage { // the stream itself has not failed
 			relayed.More = relayed.More || state.more
 			if state.paused {
 				resumed = append(resumed, name)

@@ -13,10 +13,10 @@ const (
 	retryLongest = 500 * time.Millisecond
 )
 
-// RetryLostCommit runs a transaction. While the response to its commit is lost, it runs the
-// transaction again until ctx ends. run must be able to recognise the effects of an earlier
-// try: again reports that one may have been committed or may be committed later. When
-// RetryLostCommit returns without an error, what run read is durable.
+// RetryLostCommit runs a transaction. If the response to its commit is lost, it runs the
+// transaction again until it succeeds, fails permanently or ctx ends. run must be able to
+// recognise the effects of an earlier try: again reports that one may have been committed or may
+// be committed later. When RetryLostCommit returns without an error, what run read is durable.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {

@@ -35,7 +35,7 @@ const claimPostsSQL = PostSources + `, in_flight as materialized (
 ), busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n from in_flight h left join callers c on c.id = h.caller_id group by account
 ), open as materialized (
-    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.AnyHash + ` as start
+    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.RandomHash + ` as start
     from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 ), due as (

@@ -18,7 +18,7 @@ func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, M
 
 // settleLogs copies the outcome of tasks to the rows of their messages. A message that is sent
 // stays sent: a late success may be that of an earlier send.
-var settleLogs = store.Bulk[tasks.Change]{Text: `
+var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
     doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),

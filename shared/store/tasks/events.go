@@ -17,7 +17,7 @@ func publishes(m store.EventMode, c Change) bool {
 }
 
 // insertEvents writes one row for each caller and kind of change in the flush.
-var insertEvents = store.Bulk[task.Task]{Text: `
+var insertEvents = store.BulkStatement[task.Task]{Text: `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
 from unnest(@arrays) as changed (@columns)

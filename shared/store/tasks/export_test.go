@@ -23,7 +23,7 @@ var (
 	SearchDoneClaimSQL = searchDoneClaimSQL
 )
 
-// MultiRowStatements returns the statements of this package that are no constants: the text of each store.Bulk.
+// MultiRowStatements returns the statements of this package that are no constants: the text of each store.BulkStatement.
 func MultiRowStatements() map[string]string {
 	return map[string]string{
 		"insertDone": insertDone.SQL(), "updateLive": updateLive.SQL(), "insertEvents": insertEvents.SQL(),

@@ -25,7 +25,7 @@ func (st *Store) receivedLog(s *Submission, out Submitted) receivedLog {
 	return receivedLog{s, 200, &out.ID, store.MustJSON(response)}
 }
 
-var logReceived = store.Bulk[receivedLog]{Text: `
+var logReceived = store.BulkStatement[receivedLog]{Text: `
 insert into receive_logs (@columns)
 select * from unnest(@arrays) as t (@columns)`,
 	Columns: func() []store.BulkColumn[receivedLog] {

@@ -20,13 +20,13 @@ type VerdictLog struct {
 	foreignCaller *int64 // the caller of this report, if the report is stale and the caller is not known to have claimed the task; else nil
 }
 
-var logVerdicts = store.Bulk[VerdictLog]{Columns: verdictColumns, Text: `
+var logVerdicts = store.BulkStatement[VerdictLog]{Columns: verdictColumns, Text: `
 insert into report_logs (@columns)
 select * from unnest(@arrays) as t (@columns)`}
 
 // logForeign logs only the first stale report of a caller on a task that it is not known to
 // have claimed. Otherwise any caller with a task's id could fill the log.
-var logForeign = store.Bulk[VerdictLog]{Text: `
+var logForeign = store.BulkStatement[VerdictLog]{Text: `
 insert into report_logs (@columns)
 select t.* from unnest(@arrays) as t (@columns)
 where not exists (select from report_logs l where l.task_id = t.task_id and l.caller_id = t.caller_id)`,

@@ -230,11 +230,11 @@ select id, state from live`
 // inserts are the statements without and with events. A flush without keys and default
 // content, as the first one of a process often is, plans the shorter ones.
 var (
-	plainInserts = [2]store.Bulk[readyRow]{
+	plainInserts = [2]store.BulkStatement[readyRow]{
 		{Columns: plainColumns, Text: insertPlain + selectInserted},
 		{Columns: plainColumns, Text: insertPlain + insertTaskEvents + selectInserted},
 	}
-	keyedInserts = [2]store.Bulk[readyRow]{
+	keyedInserts = [2]store.BulkStatement[readyRow]{
 		{Columns: keyedColumns, Text: insertKeyed + selectInserted},
 		{Columns: keyedColumns, Text: insertKeyed + insertTaskEvents + selectInserted},
 	}

@@ -23,7 +23,7 @@ const timed = `state <> 2 and due_at is not null`
 // task_live_due, the index of all queues. Locked rows are skipped.
 const lockDueSQL = `
 with recursive queues (hash, queue, due_at) as (
-    select ` + store.AnyHash + `, ''::text collate "C", null::timestamptz
+    select ` + store.RandomHash + `, ''::text collate "C", null::timestamptz
     union
     select n.hash, n.queue, n.due_at from queues cross join lateral (
         (select hashtextextended(l.queue, 0) as hash, l.queue::text, l.due_at from task_live l

@@ -27,12 +27,12 @@ type Hooks struct {
 
 // insertDone leaves out tasks that already have a final row. Only an attacker who controls a function can write such a
 // row, and it must not make the changes of other tasks fail.
-var insertDone = store.Bulk[task.Task]{Columns: changedDone, Text: `
+var insertDone = store.BulkStatement[task.Task]{Columns: changedDone, Text: `
 insert into task_done (@columns)
 select * from unnest(@arrays) as t (@columns)
 where not exists (select from task_done d where d.id = t.id offset 0)`}
 
-var updateLive = store.Bulk[task.Task]{Columns: changedLive, Text: `
+var updateLive = store.BulkStatement[task.Task]{Columns: changedLive, Text: `
 update task_live l set updated_at = now(), @set
 from unnest(@arrays) as t (@columns)
 where l.id = t.id`}

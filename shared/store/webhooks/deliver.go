@@ -57,7 +57,7 @@ const claimDeliveriesSQL = deliverySources +
 	// open: the endpoints with something due, of accounts below their limit.
 	`, open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
-        coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.AnyHash + ` as start
+        coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.RandomHash + ` as start
     from source s` + callersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + openSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
