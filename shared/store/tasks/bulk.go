@@ -328,7 +328,7 @@ type bulkBatch struct {
 // nextBatch returns the batch of a page of tasks. It is the last one if no task follows, or if the tasks that may still be
 // changed are fewer than those of the page.
 func (b *Bulk) nextBatch(page Page) bulkBatch {
-	n := min(len(page.Tasks), b.Matched-b.Changed)
+	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // only an attacker who controls a function can make it negative
 	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || n < len(page.Tasks)}
 	for _, t := range page.Tasks[:n] {
 		batch.ids = append(batch.ids, t.ID)

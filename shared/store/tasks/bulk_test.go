@@ -310,3 +310,18 @@ func TestUnreadableBulkChangeDoesNotStopOthers(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// Only an attacker who controls a function can write such a row.
+func TestBulkChangeOfMoreTasksThanMatchedEnds(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, hot := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	submitMany(t, db, 2)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	_, err := hot.Exec(t.Context(), `update bulk_changes set changed = 5 where id = $1`, b.ID.String())
+	require.NoError(t, err)
+	runBulks(t, db, 100)
+	b = mustBulk(t, db, b.ID)
+	require.NotNil(t, b.FinishedAt)
+	require.Equal(t, 5, b.Changed)
+}
