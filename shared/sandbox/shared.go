@@ -44,9 +44,9 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
 	run.Env = append(os.Environ(), binariesVariable+"="+bin)
 	if server.private {
-		model, err := makeModel(ctx)
-		if err != nil {
-			return 1, err
+		model, modelErr := makeModel(ctx)
+		if modelErr != nil {
+			return 1, modelErr
 		}
 		defer func() { err = errors.Join(err, model.close()) }()
 		run.Env = append(run.Env, postgresVariable+"="+server.base, modelVariable+"="+model.data())

@@ -49,6 +49,14 @@ func useShared() int {
 	return 7
 }
 
+func TestRunSharedReturnsErrorsOfItsCleanup(t *testing.T) {
+	t.Parallel()
+	fileInPlaceOfDirectory := `dir=$(dirname "$SANDBOX_MODEL") && rm -r "$dir" && touch "$dir"`
+	code, err := RunShared(t.Context(), t.TempDir(), []string{hello}, "sh", "-c", fileInPlaceOfDirectory)
+	require.ErrorContains(t, err, "not a directory")
+	require.Zero(t, code)
+}
+
 func TestBinaryTimeDependsOnContentOnly(t *testing.T) {
 	t.Parallel()
 	times := map[string]bool{}
