@@ -21,10 +21,10 @@ const (
 	modelVariable    = "SANDBOX_MODEL"    // the data directory that initdb made, which private servers copy
 )
 
-// RunShared runs a command such as go test, and returns its exit code. The test packages that
-// it starts share one Postgres, a data directory that servers of their own begin with, and binaries
-// of the packages with the import paths pkgs, which it builds in the directory bin; a package that
-// is tested alone makes all that for itself.
+// RunShared runs a command such as go test, and returns its exit code. It builds the packages with
+// the import paths pkgs in the directory bin. The test packages that the command runs share these
+// binaries, one Postgres, and a data directory, which a test that starts its own Postgres copies. A
+// package that is tested without RunShared makes all that for itself.
 func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
 	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
 		return 1, err
@@ -43,7 +43,7 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	run := exec.Command(command[0], command[1:]...)
 	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
 	run.Env = append(os.Environ(), binariesVariable+"="+bin)
-	if server.private {
+	if server.private { // not that of DATABASE_URL, which the tests read themselves
 		model, modelErr := makeModel(ctx)
 		if modelErr != nil {
 			return 1, modelErr
@@ -63,20 +63,21 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 // makeModel makes the data directory of a server that is not started. Copying it takes
 // 20 ms; initdb takes a second of CPU time.
 func makeModel(ctx context.Context) (*serverDir, error) {
-	p, err := startPrivate(ctx, Options{}, func(ctx context.Context, p *Postgres) error {
-		bin, err := findBinaries(ctx, 0)
+	onlyInitialise := func(ctx context.Context, p *Postgres) error {
+		bin, err := findBinaries(ctx, 0) // of any version
 		if err != nil {
 			return err
 		}
 		return p.initialise(ctx, bin, false)
-	})
+	}
+	p, err := startPrivate(ctx, Options{}, onlyInitialise)
 	if err != nil {
 		return nil, err
 	}
 	return p.dir, nil
 }
 
-// modelFor returns the data directory that RunShared made, if the server bin can use it, or "".
+// modelFor returns the data directory that RunShared made, or "" if there is none or it is not of the version of bin.
 func modelFor(bin binaries) string {
 	dir := sharedSetting(modelVariable)
 	if dir == "" {
@@ -88,8 +89,8 @@ func modelFor(bin binaries) string {
 	return dir
 }
 
-// sharedSetting reads an environment variable of RunShared. It does not use os.Getenv: then the value,
-// which is another in each run, would be an input of the test, and go test could not use cached results.
+// sharedSetting reads an environment variable of RunShared. With os.Getenv the value, which
+// differs in each run, would be an input of the test, and go test could not use cached results.
 func sharedSetting(name string) string {
 	for _, pair := range os.Environ() {
 		if value, found := strings.CutPrefix(pair, name+"="); found {
@@ -112,11 +113,11 @@ func SharedEnv() (env []string) {
 
 // copyShared copies the binary of a package that RunShared has built. It returns false if it has not.
 func copyShared(output, pkg string) (bool, error) {
-	bin := sharedBinary(pkg)
-	if bin == "" {
+	file := sharedBinary(pkg)
+	if file == "" {
 		return false, nil
 	}
-	content, err := os.ReadFile(bin)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return true, err
 	}
@@ -134,11 +135,11 @@ func sharedBinary(pkg string) string {
 	if dir == "" {
 		return ""
 	}
-	bin := filepath.Join(dir, binaryName(pkg))
-	if _, err := os.Stat(bin); err != nil {
+	file := filepath.Join(dir, binaryName(pkg))
+	if _, err := os.Stat(file); err != nil {
 		return ""
 	}
-	return bin
+	return file
 }
 
 // setTimeByContent sets the modification time of a file to one that depends only on its content.
@@ -150,7 +151,7 @@ func setTimeByContent(file string) error {
 		return err
 	}
 	sum := sha256.Sum256(content)
-	at := time.Unix(int64(binary.BigEndian.Uint32(sum[:4])>>2), 0)
+	at := time.Unix(int64(binary.BigEndian.Uint32(sum[:4])>>2), 0) // from 1970 to 2004
 	return os.Chtimes(file, at, at)
 }
 
