@@ -14,7 +14,7 @@ import (
 
 func (s *site) audit(p *page) error {
 	found, err := get[api.Page[api.ActionResponse]](p, "/api/v1/admin/actions", p.query("subject", "after"))
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	return p.show("audit", p.T("Audit log"), found)

@@ -98,7 +98,7 @@ func filtered[T any](p *page, path string, names ...string) (found T, err error)
 	if err == nil {
 		found, err = get[T](p, path, query)
 	}
-	if p.refusedInput(err) {
+	if p.storeRefusal(err) {
 		err = nil
 	}
 	return found, err

@@ -10,7 +10,7 @@ const defaultsPath = "/api/v1/admin/default-sms"
 
 func (s *site) defaultSMSes(p *page) error {
 	found, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	return p.show("default_sms_list", p.T("Default SMS"), found)

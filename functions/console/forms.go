@@ -7,29 +7,31 @@ import (
 	"strings"
 )
 
-// refusedInput reports whether err is a refusal of the entered values. It stores the refusal, so that the handler can show
-// the form again with the entered values and their problems.
-func (p *page) refusedInput(err error) bool {
+// storeRefusal stores err as the page's Refusal if the page can still be shown: after a GET, if err refuses the parameters;
+// after a POST, if err refuses the change, so that the form is shown again with the entered values. It reports whether it
+// stored err.
+func (p *page) storeRefusal(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
 		return false
 	}
+	posted := p.Method == http.MethodPost
 	switch refused.Status {
 	case http.StatusBadRequest, http.StatusConflict:
 	case http.StatusForbidden, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if p.Method != http.MethodPost {
-			return false
+		if !posted {
+			return false // the page has nothing to show
 		}
 	default:
 		return false
 	}
-	p.Refusal, p.entered = refused, p.Method == http.MethodPost
+	p.Refusal, p.entered = refused, posted
 	return true
 }
 
-// showRefused shows the page at an address with the refused form. It returns err if that is not a refusal.
+// showRefused shows the page at an address with the refused form. It returns err if storeRefusal does not store it.
 func (p *page) showRefused(err error, to string, show handler) error {
-	if !p.refusedInput(err) {
+	if !p.storeRefusal(err) {
 		return err
 	}
 	return p.showEntered(to, show)
@@ -52,22 +54,22 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// setAddress replaces the address of the request, the action of a form, by the address of a page. Links in the response
-// are built from it.
+// setAddress replaces the address of the request by that of a page, from which the response builds its links. The request
+// of a form has the address of the form's action.
 func (p *page) setAddress(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
 		return err
 	}
 	visit := *p.Visit
-	visit.Request = p.WithContext(p.Context())
+	visit.Request = p.WithContext(p.Context()) // a copy: the original request keeps its URL
 	visit.URL = address
 	p.Visit = &visit
 	return nil
 }
 
-// Form returns the page for one of several forms on it. A hidden input "form" has the form's name. Only the refused form
-// has a Refusal.
+// Form returns a copy of the page for one of its forms. The copy has the Refusal and the entered values only if that form
+// was submitted. A form has its name in a hidden input "form", or none and the name "".
 func (p *page) Form(name string) *page {
 	form := *p
 	if p.PostFormValue("form") != name {
@@ -90,7 +92,8 @@ func (p *page) Problem(field string) string {
 	return strings.Join(problems, p.T("; "))
 }
 
-// Entered returns the value that a field of a form shows: the entered one if the form was refused, else the initial one.
+// Entered returns the value that a field of a form shows: the entered one if the form is shown again after a POST, else the
+// initial one.
 func (p *page) Entered(field, initial string) string {
 	if p.entered {
 		return p.PostFormValue(field)
@@ -98,7 +101,8 @@ func (p *page) Entered(field, initial string) string {
 	return initial
 }
 
-// Selected reports whether a checkbox or an option is selected: as entered if the form was refused, else as in initial.
+// Selected reports whether a checkbox or an option is selected: as entered if the form is shown again after a POST, else
+// as in initial.
 func (p *page) Selected(field, value string, initial bool) bool {
 	if p.entered {
 		return slices.Contains(p.PostForm[field], value)

@@ -32,7 +32,7 @@ func (s *site) messages(p *page) error {
 		query := p.query("older_than_seconds", "limit", "after")
 		query.Set("kind", shown.Kind)
 		var err error
-		if shown.Page, err = get[api.Page[api.MessageResponse]](p, messagesPath+"/stuck", query); err != nil && !p.refusedInput(err) {
+		if shown.Page, err = get[api.Page[api.MessageResponse]](p, messagesPath+"/stuck", query); err != nil && !p.storeRefusal(err) {
 			return err
 		}
 	}
@@ -50,7 +50,7 @@ func (s *site) messageByKey(p *page) error {
 		return s.messages(p)
 	}
 	if err != nil {
-		if !p.refusedInput(err) {
+		if !p.storeRefusal(err) {
 			return err
 		}
 		return s.messages(p)
@@ -159,7 +159,7 @@ func (c conversationPage) Shown(id string) json.RawMessage { return c.Data[id] }
 
 func (s *site) conversations(p *page) error {
 	shown, err := p.readConversation(p.Param)
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	return p.show("conversations", p.T("Conversations"), shown)

@@ -25,7 +25,7 @@ func TestMessagePages(t *testing.T) {
 	s.ExhaustSends(message.Sent, three)
 	s.Exec(`update message_live set last_error = $1`, hostile)
 
-	t.Run("list stuck messages", func(t *testing.T) {
+	t.Run("list stuck messages: not sent, or sent and not confirmed", func(t *testing.T) {
 		got := b.get("/console/messages")
 		got.has(t, one, two, hostileShown)
 		require.NotContains(t, got.text, three)
@@ -41,7 +41,7 @@ func TestMessagePages(t *testing.T) {
 		got.has(t, "no message of this sender has this key", `value="none"`, `value="shop"`, "Find a message")
 		got = b.get("/console/messages/by-key?client_msg_id=none%3Cb%3E")
 		require.Equal(t, 400, got.status)
-		got.has(t, "must be 1 to 255 characters", `value="none&lt;b&gt;"`)
+		got.has(t, "must be 1 to 255 characters of A-Z", `value="none&lt;b&gt;"`)
 	})
 	t.Run("show one, and its data when it is revealed", func(t *testing.T) {
 		at := "/console/messages/" + one
@@ -56,7 +56,7 @@ func TestMessagePages(t *testing.T) {
 		require.Equal(t, at, b.get("/console/messages/by-key?client_msg_id=one").path)
 	})
 	t.Run("send again and abandon one", func(t *testing.T) {
-		b.submit("/console/messages/"+one+"/redrive", "reason", "back").has(t, "The message is sent again.")
+		b.submit("/console/messages/"+one+"/redrive", "reason", "the receiver is back").has(t, "The message is sent again.")
 		require.Equal(t, "sending", s.Get(cluster.MessagesPath+"/"+one).Data("state"))
 		got := b.submit("/console/messages/"+one+"/abandon", "form", "abandon", "reason", "")
 		require.Equal(t, 400, got.status)
@@ -68,10 +68,14 @@ func TestMessagePages(t *testing.T) {
 		got.has(t, "Sent again: 2 messages.", "No message is stuck.")
 		s.ExhaustSends(message.Sending, two)
 		s.ExhaustSends(message.Sending, three)
-		b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "https://evil.example").has(t, "reason")
-		b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "/console/messages", "reason", "typo").has(t, "Abandoned: 2 messages.")
+		got = b.submit("/console/messages/stuck/abandon", "form", "abandon", "ids", two, "ids", three, "back", "https://evil.example")
+		require.Equal(t, 400, got.status)
+		got.has(t, `<span class="wrong">is required`, `data-address="/console"`)
+		got = b.submit("/console/messages/stuck/abandon", "ids", two, "ids", three, "back", "https://evil.example", "reason", "typo")
+		require.Equal(t, "/console?done=messages_abandon&n=2", got.path, "and no other site")
+		got.has(t, "Abandoned: 2 messages.")
 	})
-	t.Run("are read by a viewer, without buttons", func(t *testing.T) {
+	t.Run("show a viewer no buttons", func(t *testing.T) {
 		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
 		viewer.get("/console/messages/"+one).has(t, "order.paid")
 		for _, path := range []string{"/console/messages", "/console/messages/" + one} {
@@ -80,7 +84,7 @@ func TestMessagePages(t *testing.T) {
 		require.Equal(t, 403, viewer.submit("/console/messages/"+one+"/redrive").status)
 		viewer.submit("/console/messages/"+one+"/reveal").has(t, "secretmark")
 	})
-	t.Run("of others are hidden from a submitter", func(t *testing.T) {
+	t.Run("show a submitter only its own messages", func(t *testing.T) {
 		shop := s.NewCaller("shop", "submitter")
 		own := shop.SendText("bob", "hello")
 		submitter := logIn(t, s, "shop", shop.Password)
@@ -122,7 +126,7 @@ func TestConversationPages(t *testing.T) {
 	require.Equal(t, 400, bad.status)
 	bad.has(t, `value="&#34;&gt;&lt;b&gt;"`)
 
-	t.Run("in the browser of a user", func(t *testing.T) {
+	t.Run("a user reveals a conversation in the browser", func(t *testing.T) {
 		tab := openTab(t, s)
 		tab.logIn(ann)
 		tab.open(page)
@@ -131,7 +135,7 @@ func TestConversationPages(t *testing.T) {
 		tab.shot("conversation-revealed")
 		tab.checkProblems()
 	})
-	t.Run("in the browser of an admin", func(t *testing.T) {
+	t.Run("an admin reads message pages, in Chinese and on a phone", func(t *testing.T) {
 		stuck := s.Post(cluster.MessagesPath, `{"client_msg_id":"stuck","to":"orders.piad","type":"order.paid","data":{"order":7}}`).Data("server_msg_id").(string)
 		s.ExhaustSends(message.Sending, stuck)
 		s.Exec(`update message_live set last_error = 'no stream has the subject msg.orders.piad' where id = $1`, stuck)

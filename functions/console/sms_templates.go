@@ -11,7 +11,7 @@ const templatesPath = "/api/v1/admin/template"
 
 func (s *site) smsTemplates(p *page) error {
 	found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	return p.show("sms_templates", p.T("Templates"), found)

@@ -85,7 +85,7 @@ func (s *site) subscribeStatistics(p *page) error {
 	query := p.query("since")
 	pastTimes(query, "since")
 	found, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), found)

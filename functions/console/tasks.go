@@ -112,7 +112,7 @@ func (s *site) changeTask(p *page) error {
 	default:
 		return s.notFound(p)
 	}
-	if p.refusedInput(err) {
+	if p.storeRefusal(err) {
 		return p.showTask(false)
 	}
 	if err != nil {

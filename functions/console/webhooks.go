@@ -33,7 +33,7 @@ type endpointsPage struct {
 
 func (s *site) endpoints(p *page) error {
 	found, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
-	if err != nil && !p.refusedInput(err) {
+	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	var owners []api.ID
