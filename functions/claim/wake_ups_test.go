@@ -201,7 +201,7 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	w := cluster.OpenTwoPhase(t, "SENDONCE_SAFETY_TICK=1h")
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
 	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
-	w.Restart()
+	w.StartWithoutTrigger()
 	w.StartTrigger(w.Client.BaseURL)
 	submit := func(key string) {
 		_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})

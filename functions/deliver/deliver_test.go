@@ -232,7 +232,7 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 func TestPrivateAddressesAreNotCalled(t *testing.T) {
 	t.Parallel()
 	w := cluster.New(t, "SENDONCE_SAFETY_TICK=1s")
-	w.Restart()
+	w.StartWithoutTrigger()
 	private := cluster.NewReceiver(t, nil)
 	w.AddEndpoint(private.URL) // while the settings allow loopback
 	_, err := w.Process(cluster.All).Terminate(cluster.WaitLimit)

@@ -44,7 +44,7 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t)
 	c.EnsureStreams()
-	c.Restart()
+	c.StartWithoutTrigger()
 	if !strings.Contains(c.Admin.QueryText(`show shared_preload_libraries`), "pg_stat_statements") {
 		t.Skip("this Postgres does not load pg_stat_statements")
 	}

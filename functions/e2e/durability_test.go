@@ -58,7 +58,7 @@ func TestSyncedStreamIsDurableOnHost(t *testing.T) {
 	require.NoError(t, cluster.EnsureStreams(t, s.ClientURL()))
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), s.ClientURL(), "TWO_PHASE_ENABLED=true",
 		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
-	w.Restart()
+	w.StartWithoutTrigger()
 	require.Equal(t, "host", w.Accept("c-1", `1`).Durability)
 }
 
@@ -69,7 +69,7 @@ func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	broker.Port = nats.Port()
 	require.NoError(t, nats.Stop())
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")
-	w.Restart()
+	w.StartWithoutTrigger()
 	require.Contains(t, w.Process(cluster.All).Output(), "messages are not accepted before they are saved: it is not known")
 	response := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
 	require.Equal(t, []any{200, "saved"}, []any{response.Status, response.Data("ack")}, response.Text)

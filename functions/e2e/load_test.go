@@ -146,9 +146,9 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 	return l
 }
 
-// acknowledged waits until n more messages were acknowledged as "accepted", "saved", or
+// waitAcknowledged waits until n more messages were acknowledged as "accepted", "saved", or
 // "best-effort" (saved instead of accepted).
-func (l *acceptLoad) acknowledged(n int, ack string) {
+func (l *acceptLoad) waitAcknowledged(n int, ack string) {
 	l.w.T.Helper()
 	want := l.Acknowledged(ack) + n
 	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)

@@ -89,7 +89,7 @@ func TestExporterShowsTasksInEachState(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t, "SENDONCE_METRICS=open")
 	c.EnsureStreams()
-	c.Restart()
+	c.StartWithoutTrigger()
 	createSampleData(t, c)
 	require.NoError(t, storetest.OpenAt(t, c.DatabaseURL).Overview.Count(t.Context(), 0))
 	text := scrape(t, c.Admin.URL)
@@ -155,7 +155,7 @@ func TestExporterKeepsLastValuesWhilePostgresAndNATSAreDown(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	c := cluster.NewOn(t, proxy.URL(), "SENDONCE_METRICS=open")
 	c.EnsureStreams()
-	c.Restart()
+	c.StartWithoutTrigger()
 	c.Submit()
 	read := func() map[string]float64 { return samples(t, scrape(t, c.Admin.URL)) }
 	up := func(postgres, nats float64) func() bool {

@@ -31,7 +31,7 @@ func openWithSampleData(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t, "SENDONCE_METRICS=open")
 	c.EnsureStreams()
-	c.Restart()
+	c.StartWithoutTrigger()
 	createSampleData(t, c)
 	c.Admin.Exec(`insert into stream_pauses (stream, until, failures, reason) values ('EVENTS', now() + interval '1 hour', 1, 'full')`)
 	c.Admin.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 2, 1)`)

@@ -227,7 +227,7 @@ func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
 		w.Env = append(w.Env, "TWO_PHASE_DEFAULT_ACK="+ack)
 		_, err := w.Process(cluster.All).Terminate(cluster.WaitLimit)
 		require.NoError(t, err)
-		w.Restart()
+		w.StartWithoutTrigger()
 	}
 	saved := submit("saved-first", "", 200)
 	restartWithDefault("accepted")

@@ -92,7 +92,7 @@ func Open(t *testing.T, env ...string) *Cluster {
 func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
-	c.Restart()
+	c.StartWithoutTrigger()
 	c.EnsureStreams()
 	return c
 }
@@ -128,17 +128,18 @@ func (c *Cluster) Start(function string, env ...string) string {
 	return at
 }
 
-// Restart starts all functions as one process, which Client and Admin then call.
-func (c *Cluster) Restart(env ...string) {
+// StartWithoutTrigger starts all functions as one process, which Client and Admin then call. It does
+// not end an earlier process.
+func (c *Cluster) StartWithoutTrigger(env ...string) {
 	c.T.Helper()
 	c.use(c.Start(All, env...))
 }
 
-// StartAll is Restart with a trigger; it returns when the trigger is connected and has
+// StartAll is StartWithoutTrigger and a trigger; it returns when the trigger is connected and has
 // created the streams.
 func (c *Cluster) StartAll(env ...string) {
 	c.T.Helper()
-	c.Restart(env...)
+	c.StartWithoutTrigger(env...)
 	require.NoError(c.T, c.StartTrigger(c.Client.BaseURL).WaitFor(c.T.Context(), `"triggering"`))
 	js := c.JetStream()
 	Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "USERS"); return err == nil }, "the stream USERS")
