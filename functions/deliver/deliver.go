@@ -65,7 +65,7 @@ var Function = fn.EventBatch("deliver", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{adminStore: env.Admin, alertStore: env.Alerts, messageStore: env.Messages, webhookStore: env.Webhooks, env: env, cfg: cfg, poster: newPoster(cfg.Timeout, env.Config.OutgoingNetworks),
-		webhooksInFlight: newInFlight[webhooks.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
+		webhooksInFlight: newWorkInFlight[webhooks.DueDelivery](), messagesInFlight: newWorkInFlight[urlMessage]()}
 	d.poster.logNonPublic = func(host string, cause error) {
 		if unlogged, log := d.nonPublic.Next(host); log {
 			env.Log.Info("no public address to deliver to", "host", task.MaskNumbers(host), "cause", task.MaskNumbers(cause.Error()), "unlogged", unlogged)
@@ -88,8 +88,8 @@ type deliverer struct {
 	cfg          Config
 	poster       *poster
 
-	webhooksInFlight *inFlight[webhooks.DueDelivery]
-	messagesInFlight *inFlight[urlMessage]
+	webhooksInFlight *workInFlight[webhooks.DueDelivery]
+	messagesInFlight *workInFlight[urlMessage]
 
 	changes       loglimit.ByKey[endpointState] // log lines about changes of endpoints
 	nonPublic     loglimit.ByKey[string]        // log lines about hosts without a public address

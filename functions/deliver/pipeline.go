@@ -23,10 +23,10 @@ const (
 
 // pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
 type pipeline[W any] struct {
-	inFlight *inFlight[W]
+	inFlight *workInFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, posted []posted[W]) (locked []posted[W], err error) // locked must be settled again
+	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked must be settled again
 }
 
 // posted is a piece of work with the result of its post.
@@ -39,8 +39,8 @@ type posted[W any] struct {
 // runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the
 // pipeline is claiming, started is false and that run claims again.
 //
-// It stops claiming after until, after an error, when the caller has left, and when the process is draining. Then it wakes
-// another call, and waits for its own posts.
+// It stops claiming at the time until, after an error, when the caller has left, and when the process is draining. Then it
+// schedules another call of deliver, which claims in its place, and waits for its own posts.
 //
 // Claims and posts are not cancelled when the caller leaves, but only at the deadline of ctx. Otherwise a trigger that
 // dies would leave claimed work leased.
@@ -77,11 +77,11 @@ type pipelineRun[W any] struct {
 
 // startPosts claims work if the pipeline has room, and posts each piece in a goroutine, which sends its result.
 func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
-	inFlight := r.inFlight.list()
-	if len(inFlight) >= maxInFlight {
+	current := r.inFlight.list()
+	if len(current) >= maxInFlight {
 		return nil
 	}
-	claimed, err := r.claim(ctx, inFlight)
+	claimed, err := r.claim(ctx, current)
 	for _, w := range claimed {
 		id := r.inFlight.add(w)
 		go func() { r.results <- posted[W]{w, recoverPanic(ctx, w, r.post), id} }()
@@ -91,7 +91,8 @@ func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 }
 
 // settleResults stores a batch of results, even after the deadline of the call. Results whose rows are locked are sent to
-// r.results again after lockedPause. After the deadline they are lost: their work is posted again when its lease ends.
+// r.results again after lockedPause. If the deadline has passed they are lost instead: their work is posted again when its
+// lease ends.
 func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
 	if len(batch) == 0 {
 		return nil
@@ -148,9 +149,9 @@ func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan tim
 	}
 }
 
-// inFlight has the claimed and unsettled work of all runs of a pipeline. At most one of them claims at a time; others
+// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one of them claims at a time; others
 // may still wait for their posts.
-type inFlight[W any] struct {
+type workInFlight[W any] struct {
 	mu       sync.Mutex
 	claiming bool          // a run is claiming
 	again    chan struct{} // signals that run to claim again
@@ -159,12 +160,12 @@ type inFlight[W any] struct {
 	failures int // runs in a row that ended with an error
 }
 
-func newInFlight[W any]() *inFlight[W] {
-	return &inFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
+func newWorkInFlight[W any]() *workInFlight[W] {
+	return &workInFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
 }
 
 // add adds a piece of work, and returns the id by which it is removed.
-func (f *inFlight[W]) add(w W) (id int) {
+func (f *workInFlight[W]) add(w W) (id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lastID++
@@ -173,7 +174,7 @@ func (f *inFlight[W]) add(w W) (id int) {
 }
 
 // remove removes the work of a batch, except the locked work.
-func (f *inFlight[W]) remove(batch, locked []posted[W]) {
+func (f *workInFlight[W]) remove(batch, locked []posted[W]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range batch {
@@ -184,14 +185,14 @@ func (f *inFlight[W]) remove(batch, locked []posted[W]) {
 	}
 }
 
-func (f *inFlight[W]) list() []W {
+func (f *workInFlight[W]) list() []W {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.work))
 }
 
 // start makes the caller the claiming run. If there is one already, start signals it to claim again instead.
-func (f *inFlight[W]) start() (again <-chan struct{}, started bool) {
+func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.claiming {
@@ -206,8 +207,8 @@ func (f *inFlight[W]) start() (again <-chan struct{}, started bool) {
 }
 
 // stop ends the claiming even if the run was signalled to claim again. It returns the delay after which the caller must
-// wake another run: the calls that signalled this one may have returned without an error, so nothing else may wake it.
-func (f *inFlight[W]) stop(err error) (wait time.Duration) {
+// wake another run: the calls that signalled this one may have returned without an error, and then nothing else wakes one.
+func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.claiming = false
@@ -221,7 +222,7 @@ func (f *inFlight[W]) stop(err error) (wait time.Duration) {
 }
 
 // stopUnlessAgain ends the claiming, unless the run was signalled to claim again.
-func (f *inFlight[W]) stopUnlessAgain() (stopped bool) {
+func (f *workInFlight[W]) stopUnlessAgain() (stopped bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.takeAgain() {
@@ -231,7 +232,7 @@ func (f *inFlight[W]) stopUnlessAgain() (stopped bool) {
 	return true
 }
 
-func (f *inFlight[W]) takeAgain() bool {
+func (f *workInFlight[W]) takeAgain() bool {
 	select {
 	case <-f.again:
 		return true
@@ -243,7 +244,7 @@ func (f *inFlight[W]) takeAgain() bool {
 const leaseMargin = 15 * time.Second // added to the timeout of a post
 
 // limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no
-// matter how many endpoints and hosts they use.
+// matter how many endpoints and hosts they use. All failing webhook endpoints together have at most a quarter, too.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // lockedPause is the time until a result whose rows another transaction locks is settled again. No other result waits for it.

@@ -25,7 +25,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 			defer cancel()
 			var posts, settled int
 			locks := pipeline[int]{
-				inFlight: newInFlight[int](),
+				inFlight: newWorkInFlight[int](),
 				claim: func(_ context.Context, inFlight []int) ([]int, error) {
 					if settled == 1 {
 						require.Len(t, inFlight, 1, "the locked one stays in flight")
@@ -83,7 +83,7 @@ func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 				return ""
 			}
 			n, _, err := runPipeline(ctx, &deliverer{env: env}, time.Now().Add(30*time.Second), pipeline[int]{
-				inFlight: newInFlight[int](),
+				inFlight: newWorkInFlight[int](),
 				claim: func(ctx context.Context, _ []int) ([]int, error) {
 					claims++
 					require.Empty(t, leaveIn("claim", ctx), name)
@@ -122,7 +122,7 @@ func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 		d, respond := &deliverer{env: env}, make(chan struct{})
 		var inFlightAtClaim []int
 		slow := pipeline[int]{
-			inFlight: newInFlight[int](),
+			inFlight: newWorkInFlight[int](),
 			claim: func(_ context.Context, inFlight []int) ([]int, error) {
 				inFlightAtClaim = append(inFlightAtClaim, len(inFlight))
 				return make([]int, limits.Caller-len(inFlight)), nil
