@@ -58,15 +58,15 @@ func changeEvent(d events.Due) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
 	e.SetSource(streamevent.Source)
-	e.SetType("sendonce." + d.Kind + ".v1")
 	e.SetSubject(d.Subject.String())
 	e.SetTime(d.At.UTC())
 	e.SetExtension("sequence", fmt.Sprintf("%020d", d.Seq))
-	subject := bus.EventPrefix + d.Kind
+	eventType, subject := "sendonce."+d.Kind+".v1", bus.EventPrefix+d.Kind
+	// message.saved and message.rejected are late acknowledgements, for the inbox of the sender.
 	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
-		e.SetType("sendonce.ack." + ack + ".v1")
-		subject = bus.UserSubject(d.From)
+		eventType, subject = "sendonce.ack."+ack+".v1", bus.UserSubject(d.From)
 	}
+	e.SetType(eventType)
 	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, eventData(d))
 }
 
