@@ -42,7 +42,7 @@ func TestPingDetectsSettingsOfTheRole(t *testing.T) {
 
 			alter("reset all")
 			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, "a session that began before the reset")
-			require.NoError(t, db.Ping(t.Context()))
+			require.NoError(t, db.Ping(t.Context()), "the failed Ping closed that session")
 			db.MustSubmit(t, storetest.Submission())
 		})
 	}
@@ -55,7 +55,7 @@ func TestPingDetectsSettingsOfASession(t *testing.T) {
 		_, err := db.Hot.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
 		require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings, sql)
-		require.NoError(t, db.Ping(t.Context()), "a new session")
+		require.NoError(t, db.Ping(t.Context()), "the failed Ping closed that session")
 		db.MustSubmit(t, storetest.Submission())
 	}
 }

@@ -22,18 +22,18 @@ type Caller struct {
 	Roles  []string // submitter, sender, receiver, viewer, trigger, admin
 	Queues []string // the queues it may use; empty = all
 
-	BusinessTypes []string // of subscribe messages, that it may submit and look up; empty = all
+	BusinessTypes []string // the types of WeChat subscribe messages that it may submit and look up; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 
-	MaxWaitingMessages *int64 // that may be waiting; nil = Config.Waiting.Items
-	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
-	MaxWaitingTasks    *int64 // that may be not final; nil = Config.WaitingTasks
+	MaxWaitingMessages *int64 // messages that may wait to be delivered or confirmed; nil = stores.Config.Waiting.Items
+	MaxWaitingBytes    *int64 // bytes of their data; nil = stores.Config.Waiting.Bytes
+	MaxWaitingTasks    *int64 // tasks that may be unfinished; nil = stores.Config.WaitingTasks
 	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
 
-	// The account of a caller that a limited operator made is the caller at the beginning
-	// of the chain of such operators. Otherwise it is the caller itself. Quotas and shares
-	// count all callers of the account together.
+	// The account is the first limited operator in the chain of StoredCaller.MadeBy, or the caller
+	// itself if MadeBy is nil. Quotas and shares count all callers of an account together. The
+	// built-in admin has 0 and "".
 	AccountID   int64
 	AccountName string
 }
@@ -41,7 +41,7 @@ type Caller struct {
 // Account returns the ID of the caller's account.
 func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
 
-// QuotaName returns the name of the caller's account.
+// QuotaName returns the name of the caller's account, under which its quotas and shares are counted.
 func (c Caller) QuotaName() string { return cmp.Or(c.AccountName, c.Name) }
 
 // Grants are what the caller may do.
@@ -53,8 +53,8 @@ func (c Caller) Grants() Grants {
 	}
 }
 
-// TokenProof returns what the database returns instead of the SHA-256 of a token: it verifies a
-// token without revealing the hash.
+// TokenProof returns the SHA-256 of salt and hash; hash is the SHA-256 of a token. The database
+// returns this proof instead of the hash: it verifies a token and does not reveal the hash.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
 	return proof[:]
@@ -73,9 +73,9 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// ByName returns a caller, revoked or not. The error is task.CodeNotFound if there is none. list
-// is set for a call that reads a list: then the caller is read with the read role, whose
-// connection the list needs anyway.
+// ByName returns a caller, revoked or not. The error is task.CodeNotFound if there is none. Set
+// list in a call that reads a list: then the caller is read with the read role, whose connection the
+// list needs anyway.
 func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
 	from := st.db.Hot
 	if list {
