@@ -74,8 +74,8 @@ const (
 	receiverAddress = "10.77.1.1:9000"
 )
 
-// copyCompose copies deploy/compose without the settings and secrets of a
-// developer's own stack.
+// copyCompose copies deploy/compose without the secrets of a developer's own stack, and with a fixed
+// subnet for the network outgoing. It also copies a developer's .env, which choose replaces.
 func (s *stack) copyCompose() error {
 	if err := os.CopyFS(s.composeDir(), os.DirFS(filepath.Join(s.repository, "deploy", "compose"))); err != nil {
 		return err
@@ -96,7 +96,8 @@ func (s *stack) choose(ctx context.Context, profile string) error {
 	if err != nil {
 		return err
 	}
-	// Settings of an operator: the two-phase acknowledgement, and the addresses that may be called.
+	// An operator would set these, too: two-phase acknowledgement, the network that webhooks may call,
+	// and WeChat, here a fake one.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profile, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
@@ -153,8 +154,9 @@ func (s *stack) up(ctx context.Context) error {
 // ourImage is podman's name of the image that compose.yaml calls sendonce:local.
 const ourImage = "docker.io/library/sendonce:local"
 
-// writeComposeCommand writes the command `compose`, which `up` calls. There is no BuildKit: podman
-// builds the image, with the Go caches of this machine instead of empty ones.
+// writeComposeCommand writes the program `compose`, which the script deploy/compose/up runs instead of
+// docker compose. There is no BuildKit: `compose build` runs podman, with the Go caches of this machine
+// instead of empty ones. All other commands run the Docker Compose CLI.
 func (s *stack) writeComposeCommand(ctx context.Context) error {
 	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
 	if err != nil {
@@ -166,9 +168,9 @@ func (s *stack) writeComposeCommand(ctx context.Context) error {
 	}
 	modules, builds, _ := strings.Cut(caches, "\n")
 	script := fmt.Sprintf(`#!/bin/sh
-[ "$1" != build ] || exec podman build --layers=false --network host -v %s:/host/mod -v %s:/host/build \
-	--build-arg COMMIT="$COMMIT" -t %s -f %s/deploy/Dockerfile %[4]s
-exec %s "$@"
+[ "$1" != build ] || exec podman build --layers=false --network host -v %[1]s:/host/mod -v %[2]s:/host/build \
+	--build-arg COMMIT="$COMMIT" -t %[3]s -f %[4]s/deploy/Dockerfile %[4]s
+exec %[5]s "$@"
 `, modules, builds, ourImage, s.repository, cli)
 	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
 }

@@ -54,8 +54,9 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
 }
 
-// withTriggerCaller returns env with the name and the password of the trigger's caller, which migrate
-// creates with the role trigger only. The first run generates the password.
+// withTriggerCaller returns env with the user name and the password with which the trigger calls
+// the functions. migrate creates this caller. Its only role is trigger: a role of the API, not of
+// Postgres. The first run generates the password.
 func (s settings) withTriggerCaller(env []string) ([]string, error) {
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	const password = "SENDONCE_TRIGGER_PASSWORD"
@@ -66,8 +67,9 @@ func (s settings) withTriggerCaller(env []string) ([]string, error) {
 	return append(env, password+"_FILE="+file), err
 }
 
-// withoutAdmin returns env without the admin's password.
-func withoutAdmin(env []string) []string {
+// withoutBasicAuthPassword returns env without the password of the built-in admin, who is a caller
+// of the API and not the Postgres role admin.
+func withoutBasicAuthPassword(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		return strings.HasPrefix(pair, "BASIC_AUTH_PASSWORD")
 	})

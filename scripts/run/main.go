@@ -158,7 +158,7 @@ func buildServer(ctx context.Context, home string, out io.Writer) (binary string
 func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
 	printStep(out, "migrate", "the schema")
 	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = withoutAdmin(withOnlySecretsOf(env, "migrate"))
+	migrate.Env = withoutBasicAuthPassword(withOnlySecretsOf(env, "migrate"))
 	if text, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, text)
 	}
@@ -196,7 +196,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		return nil, err
 	}
 	printStep(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
-	env = withoutAdmin(withOnlySecretsOf(env, "trigger"))
+	env = withoutBasicAuthPassword(withOnlySecretsOf(env, "trigger"))
 	if s.hasMetricsPort() { // the server uses that port
 		env = append(env, metricsSetting+"=open")
 	}
