@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,24 @@ func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	cluster.Eventually(t, func() bool { return state().State == "sent" }, "a 2xx does not confirm it")
 	require.NoError(t, w.Client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)
+}
+
+// A service needs only package inbox, with or without confirm.
+func TestInboxReceivesMessagesToURL(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t)
+	points, effects := cluster.NewPointsService(w)
+	service := httptest.NewServer(points)
+	t.Cleanup(service.Close)
+	for n, confirm := range []bool{false, true} {
+		saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: fmt.Sprint(n), To: service.URL, Data: []byte(`1`), Confirm: &confirm})
+		require.NoError(t, err)
+		cluster.Eventually(t, func() bool {
+			m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
+			return err == nil && m.State == "received"
+		})
+		require.Equal(t, n+1, effects())
+	}
 }
 
 func TestPrivateAddressesAreNotCalled(t *testing.T) {

@@ -32,19 +32,20 @@ type Confirmer struct {
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 
-// Confirm posts until the service has returned 204, with growing pauses and not before Retry-After. It
+// Confirm posts the id, and the token if there is one, until the service has returned 204, with growing pauses and not before Retry-After. It
 // stops when ctx ends, after 20 seconds, or at a permanent error (a status other than 5xx, 408, 425 and
 // 429). Confirming twice is harmless.
-func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
+func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	body, err := json.Marshal(struct {
 		Consumer string `json:"consumer"`
-	}{c.Consumer})
+		Token    string `json:"token,omitempty"`
+	}{c.Consumer, m.ConfirmToken})
 	if err != nil {
 		return err
 	}
-	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(messageID) + "/received"
+	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(m.ID) + "/received"
 	for try := 1; ; try++ {
 		again, after, err := c.try(ctx, path, body)
 		if err == nil || !again {

@@ -34,7 +34,7 @@ func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 func TestConfirmRetriesTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	c, calls := service(t, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent)
-	require.NoError(t, c.Confirm(t.Context(), "m/1"))
+	require.NoError(t, c.Confirm(t.Context(), Message{ID: "m/1"}))
 	require.EqualValues(t, 3, calls.Load())
 }
 
@@ -42,7 +42,7 @@ func TestConfirmStopsOnPermanentError(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized, http.StatusOK} {
 		c, calls := service(t, status)
-		require.ErrorContains(t, c.Confirm(t.Context(), "m/1"), http.StatusText(status))
+		require.ErrorContains(t, c.Confirm(t.Context(), Message{ID: "m/1"}), http.StatusText(status))
 		require.EqualValues(t, 1, calls.Load())
 	}
 }
@@ -52,7 +52,7 @@ func TestConfirmEndsWithContext(t *testing.T) {
 	c, calls := service(t, http.StatusServiceUnavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error, 1)
-	go func() { errs <- c.Confirm(ctx, "m/1") }()
+	go func() { errs <- c.Confirm(ctx, Message{ID: "m/1"}) }()
 	require.Eventually(t, func() bool { return calls.Load() > 1 }, 10*time.Second, 10*time.Millisecond)
 	cancel()
 	require.Error(t, <-errs)
@@ -69,6 +69,6 @@ func TestConfirmRetriesAfterLostConnection(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	c := &Confirmer{BaseURL: server.URL, Consumer: "points"}
-	require.NoError(t, c.Confirm(t.Context(), "m1"))
+	require.NoError(t, c.Confirm(t.Context(), Message{ID: "m1"}))
 	require.EqualValues(t, 2, calls.Load())
 }

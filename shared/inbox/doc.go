@@ -27,7 +27,7 @@
 //
 // The caller that confirms must be a receiver of the message. For messages to subjects an administrator grants
 // it the subjects (receives). A message to a URL with confirm: true has a token in its attribute confirmtoken,
-// which the confirmation must contain: call api.Client.ConfirmDelivery, as Confirmer does not send it.
+// which Confirmer sends.
 //
 // A service that reads messages from NATS has its own user and account there, and a durable consumer of the
 // same name on the stream MESSAGES, which an operator creates:

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net/http"
 	"unicode/utf8"
 
+	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -19,12 +21,13 @@ const (
 	maxID   = 255     // bytes
 )
 
-// Message is the content of a CloudEvent in binary mode.
+// Message is the content of a CloudEvent.
 type Message struct {
-	ID     string // the same for each send of the message
-	Source string
-	Type   string
-	Data   []byte
+	ID           string // the same for each send of the message
+	Source       string
+	Type         string
+	Data         []byte
+	ConfirmToken string // of a message to a URL with confirm: true, else ""
 }
 
 // Receiver does all steps for a message: transaction, Once, commit, confirmation. Its methods are safe
@@ -38,7 +41,7 @@ type Receiver struct {
 
 	// Confirm reports the committed effect to the sender, as Confirmer does. If it is nil, the nil error
 	// of Receive or the 2xx of ServeHTTP is the confirmation.
-	Confirm func(ctx context.Context, messageID string) error
+	Confirm func(ctx context.Context, m Message) error
 
 	Log *slog.Logger // for errors of ServeHTTP; nil = slog.Default()
 }
@@ -47,6 +50,10 @@ type Receiver struct {
 // reports whether this call ran the effect. After an error the message must be delivered again, although
 // the effect may be committed.
 func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
+	return r.receive(ctx, m, r.Confirm)
+}
+
+func (r *Receiver) receive(ctx context.Context, m Message, confirm func(context.Context, Message) error) (first bool, err error) {
 	err = pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) (err error) {
 		first, err = Once(ctx, tx, r.Consumer, m.ID, func(ctx context.Context) error { return r.Effect(ctx, tx, m) })
 		return err
@@ -54,24 +61,21 @@ func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err erro
 	if err != nil {
 		return false, fmt.Errorf("receive %s: %w", m.ID, err)
 	}
-	if r.Confirm == nil {
+	if confirm == nil {
 		return first, nil
 	}
-	if err := r.Confirm(ctx, m.ID); err != nil {
+	if err := confirm(ctx, m); err != nil {
 		return first, fmt.Errorf("confirm %s: %w", m.ID, err)
 	}
 	return first, nil
 }
 
-// ServeHTTP receives a CloudEvent in binary mode. It returns 204 if Receive succeeded and 500 if it
-// failed, so that the sender delivers again; 400 for an invalid message and 413 above 1 MiB.
+// ServeHTTP receives a CloudEvent, in structured mode as Sendonce posts to URLs, or in binary mode. It returns
+// 204 if Receive succeeded and 500 if it failed, so that the sender delivers again; 400 for an invalid message
+// and 413 above 1 MiB. In structured mode it calls Confirm only if the event has a token: without one, the 204 is
+// the confirmation.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	m := Message{ID: req.Header.Get("ce-id"), Source: req.Header.Get("ce-source"), Type: req.Header.Get("ce-type")}
-	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) {
-		http.Error(w, "ce-id must be the id of a CloudEvent, at most 255 bytes of UTF-8", http.StatusBadRequest)
-		return
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 		http.Error(w, "the message is larger than 1 MiB", http.StatusRequestEntityTooLarge)
 		return
@@ -80,11 +84,43 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the message is incomplete", http.StatusBadRequest)
 		return
 	}
-	m.Data = data
-	if _, err := r.Receive(req.Context(), m); err != nil {
+	structured := isStructured(req.Header)
+	m, err := parse(req.Header, body, structured)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	confirm := r.Confirm
+	if structured && m.ConfirmToken == "" {
+		confirm = nil // the 2xx is the confirmation
+	}
+	if _, err := r.receive(req.Context(), m, confirm); err != nil {
 		cmp.Or(r.Log, slog.Default()).ErrorContext(req.Context(), "message not received", "consumer", r.Consumer, "error", err)
 		http.Error(w, "not received; deliver it again", http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func isStructured(h http.Header) bool {
+	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type")) // "" if it is invalid
+	return mediaType == event.ApplicationCloudEventsJSON
+}
+
+// parse returns the message in a request. Its errors are for the sender.
+func parse(h http.Header, body []byte, structured bool) (m Message, err error) {
+	if structured {
+		var e event.Event
+		if err := e.UnmarshalJSON(body); err != nil {
+			return Message{}, fmt.Errorf("the body must be a CloudEvent in JSON: %w", err)
+		}
+		token, _ := e.Extensions()["confirmtoken"].(string)
+		m = Message{ID: e.ID(), Source: e.Source(), Type: e.Type(), Data: e.Data(), ConfirmToken: token}
+	} else {
+		m = Message{ID: h.Get("ce-id"), Source: h.Get("ce-source"), Type: h.Get("ce-type"), Data: body, ConfirmToken: h.Get("ce-confirmtoken")}
+	}
+	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) {
+		return Message{}, errors.New("the event's id (ce-id in binary mode) must have 1 to 255 bytes of UTF-8")
+	}
+	return m, nil
 }

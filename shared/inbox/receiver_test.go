@@ -17,7 +17,7 @@ import (
 )
 
 // receiver writes one row of effects per message.
-func receiver(db *pgxpool.Pool, confirm func(context.Context, string) error) *Receiver {
+func receiver(db *pgxpool.Pool, confirm func(context.Context, Message) error) *Receiver {
 	return &Receiver{
 		DB: db, Consumer: "points", Confirm: confirm, Log: slog.New(slog.DiscardHandler),
 		Effect: func(ctx context.Context, tx pgx.Tx, m Message) error { return effectOf(tx, string(m.Data))(ctx) },
@@ -34,6 +34,14 @@ func deliver(h http.Handler, id, data string) int {
 	return w.Code
 }
 
+func deliverStructured(h http.Handler, event string) int {
+	req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(event))
+	req.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w.Code
+}
+
 func TestReceiver(t *testing.T) {
 	t.Parallel()
 
@@ -41,11 +49,11 @@ func TestReceiver(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		unavailable, confirmed := true, []string{}
-		r := receiver(db, func(_ context.Context, id string) error {
+		r := receiver(db, func(_ context.Context, m Message) error {
 			if unavailable {
 				return errors.New("connection refused")
 			}
-			confirmed = append(confirmed, id)
+			confirmed = append(confirmed, m.ID)
 			return nil
 		})
 		require.Equal(t, http.StatusInternalServerError, deliver(r, "m1", "10 points"))
@@ -61,8 +69,8 @@ func TestReceiver(t *testing.T) {
 	t.Run("a duplicate is confirmed again", func(t *testing.T) {
 		t.Parallel()
 		var confirmed []string
-		r := receiver(database(t), func(_ context.Context, id string) error {
-			confirmed = append(confirmed, id)
+		r := receiver(database(t), func(_ context.Context, m Message) error {
+			confirmed = append(confirmed, m.ID)
 			return nil
 		})
 		first, err := r.Receive(t.Context(), Message{ID: "m1"})
@@ -77,7 +85,7 @@ func TestReceiver(t *testing.T) {
 	t.Run("the effect is committed before the confirmation", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
-		r := receiver(db, func(context.Context, string) error {
+		r := receiver(db, func(context.Context, Message) error {
 			require.Equal(t, 1, count(t, db, "effects"))
 			return nil
 		})
@@ -87,7 +95,7 @@ func TestReceiver(t *testing.T) {
 	t.Run("a failed effect is rolled back, not confirmed and retried", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
-		r := receiver(db, func(context.Context, string) error { return errors.New("must not be called") })
+		r := receiver(db, func(context.Context, Message) error { return errors.New("must not be called") })
 		r.Effect = func(context.Context, pgx.Tx, Message) error { return errors.New("no such account") }
 		require.Equal(t, http.StatusInternalServerError, deliver(r, "m1", "10 points"))
 		require.Zero(t, count(t, db, "message_inbox"))
@@ -122,6 +130,16 @@ func TestReceiver(t *testing.T) {
 		}
 		require.Equal(t, http.StatusNoContent, deliver(r, "m1", "10 points"))
 		require.Equal(t, Message{ID: "m1", Source: "/orders", Type: "order.paid", Data: []byte("10 points")}, got)
+
+		for data, want := range map[string]string{
+			`"data":{"points":10}`:                        `{"points":10}`,
+			`"data_base64":"MTAgcG9pbnRz"`:                "10 points",
+			`"datacontenttype":"text/plain","data":"ten"`: "ten",
+		} {
+			code := deliverStructured(r, `{"specversion":"1.0","id":"of `+want[:1]+`","source":"/orders","type":"order.paid","confirmtoken":"t",`+data+`}`)
+			require.Equal(t, http.StatusNoContent, code)
+			require.Equal(t, Message{ID: "of " + want[:1], Source: "/orders", Type: "order.paid", Data: []byte(want), ConfirmToken: "t"}, got)
+		}
 	})
 }
 
@@ -131,6 +149,9 @@ func TestReceiverRejectsInvalidMessages(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, deliver(r, "", "{}"))
 	require.Equal(t, http.StatusBadRequest, deliver(r, strings.Repeat("x", maxID+1), "{}"))
 	require.Equal(t, http.StatusBadRequest, deliver(r, "\xff", "{}"))
+	for _, event := range []string{"", "{", "[]", "null", `{"specversion":"1.0","source":"/","type":"t"}`, `{"id":"m1"}`, `{"specversion":"1.0","id":7,"source":"/","type":"t"}`} {
+		require.Equal(t, http.StatusBadRequest, deliverStructured(r, event), event)
+	}
 	require.Equal(t, http.StatusRequestEntityTooLarge, deliver(r, "m1", strings.Repeat("x", maxBody+1)))
 
 	req := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("{"), cutOff{}))
