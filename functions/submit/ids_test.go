@@ -15,10 +15,10 @@ func TestIDsAreStrings(t *testing.T) {
 	s := cluster.Serve(t)
 	template := s.Post("/api/v1/admin/template", `{"template_name":"code","template_content":"code {code}"}`)
 	require.Equal(t, "1", template.Data("id"))
-	for _, path := range []string{"default-sms", "blocked-words", "callers"} {
-		created := s.Post("/api/v1/admin/"+path, map[string]string{
-			"default-sms": `{"phone_number":"13900139000","content":"x"}`, "blocked-words": `{"word":"casino"}`, "callers": `{"name":"shop","roles":["submitter"]}`,
-		}[path])
+	for path, body := range map[string]string{
+		"default-sms": `{"phone_number":"13900139000","content":"x"}`, "blocked-words": `{"word":"casino"}`, "callers": `{"name":"shop","roles":["submitter"]}`,
+	} {
+		created := s.Post("/api/v1/admin/"+path, body)
 		require.IsType(t, "", created.Data("id"), created.Text)
 	}
 	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_id":"1","params":{"code":1},"idempotency_key":"k"}`)

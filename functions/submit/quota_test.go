@@ -40,9 +40,11 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	require.Equal(t, 5, s.Count(`select count(*) from task_live where caller_id = (select id from callers where name = 'greedy')`))
 
 	_, h = cluster.NewEnv(t, url, quota)
-	again := *greedy
-	again.URL = cluster.ServeHandler(t, h).URL
-	cluster.Eventually(t, func() bool { return again.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status == 429 }, "a process that starts now counts the same tasks")
+	elsewhere := *greedy // the same caller in a second process
+	elsewhere.URL = cluster.ServeHandler(t, h).URL
+	cluster.Eventually(t, func() bool {
+		return elsewhere.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status == 429
+	}, "a process that starts now counts the same tasks")
 
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'modest'`))
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":4}`).Data("max_waiting_tasks"))

@@ -56,7 +56,7 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 const (
 	batchTimeout = 30 * time.Second
 	maxBatch     = 1000
-	// maxBatchBody is enough for maxBatch items with the longest fields that are accepted.
+	// maxBatchBody is 13 KiB for each of maxBatch items, enough for the longest fields that are accepted.
 	maxBatchBody = maxBatch * 13 << 10
 )
 
@@ -122,7 +122,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api
 	}
 }
 
-// readItem is read for an item of a batch.
+// readItem calls read for an item of a batch, and refuses an item that is too large.
 func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
 		sub := s.submission(c, item)
@@ -144,8 +144,8 @@ func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	return refusal
 }
 
-// wake wakes a waiting claim if the task is pending, and sweep when the task is due. It is called
-// for a replay too: the process of the first call may have died before this.
+// wake wakes a waiting claim if the task is pending, and schedules sweep for when the task is due or
+// expires. It is called for a replay too: the process of the first call may have died before this.
 func (s *submitter) wake(sub *tasks.Submission, out tasks.Submitted) {
 	switch out.State {
 	case task.Pending:
@@ -285,7 +285,7 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 	if err != nil {
 		return nil, err
 	}
-	var by *store.Operator
+	var by *store.Operator // nil: the submitter cancels its own task
 	if t.CallerID != c.Caller.ID {
 		operator := c.Operator("")
 		by = &operator

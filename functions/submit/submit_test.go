@@ -86,8 +86,6 @@ func TestMetadataIsStoredAsSent(t *testing.T) {
 func TestTaskIsCancelledUntilClaimed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	tooFar := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"2099-01-01T00:00:00+08:00","idempotency_key":"far"}`)
-	require.Equal(t, 400, tooFar.Status, "at most a year ahead")
 	later := time.Now().Add(time.Hour).In(time.FixedZone("", 8*3600)).Format(time.RFC3339)
 	scheduled := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","send_at":"`+later+`"}`)
 	require.Equal(t, "scheduled", scheduled.Data("state"), scheduled.Text)
@@ -134,6 +132,7 @@ func TestBadInputNamesItsFields(t *testing.T) {
 		{"POST", send, `{"phone_number":"13800138000","content":"x","priority":-1,"max_retries":11,"on_unknown":"maybe","queue":"a b","ttl_seconds":0}`, 400,
 			[]string{"max_retries", "on_unknown", "priority", "queue", "ttl_seconds"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","send_at":"tomorrow"}`, 400, []string{"send_at"}},
+		{"POST", send, `{"phone_number":"13800138000","content":"x","send_at":"2099-01-01T00:00:00+08:00","idempotency_key":"far"}`, 400, []string{"send_at"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","expires_at":"2001-01-01T00:00:00+14:00"}`, 400, []string{"expires_at"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","ttl_seconds":60,"expires_at":"2090-01-01T00:00:00Z"}`, 400, []string{"expires_at"}},
 		{"POST", send, `{"phone_number":"13800138000","content":"x","idempotency_key":"a b"}`, 400, []string{"idempotency_key"}},
