@@ -104,9 +104,9 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)-responseTime) // the platform's deadline may be earlier than ours
 	}
-	var mayNotWait error // too many calls wait already
+	var waitErr error // set if too many calls wait already
 	if wait > 0 {
-		if mayNotWait = call.StartWaiting(); mayNotWait != nil {
+		if waitErr = call.StartWaiting(); waitErr != nil {
 			wait = 0 // claim once without waiting
 		}
 	}
@@ -115,8 +115,8 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	for {
 		response, again, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
 		switch {
-		case err == nil && len(response) == 0 && mayNotWait != nil:
-			return nil, mayNotWait
+		case err == nil && len(response) == 0 && waitErr != nil:
+			return nil, waitErr
 		case err != nil || !again:
 			return response, err
 		}
@@ -124,14 +124,14 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 }
 
-// claimOrWait claims once and, if there is no task, waits. again reports that the caller
-// should claim again. The waiter is registered before the claim, so that a task submitted
-// between the two is not missed, and after memory is reserved, which may take a while.
-// A call with wait=0 does not consume a wake-up.
+// claimOrWait claims once and, if there is no task, waits. If again is true, it was woken and must
+// be called again. It registers its waiter before it claims, so that the wake-up for a task that
+// is submitted right after the claim is not missed. It reserves memory before both, as that may
+// take a while. A call with wait=0 does not consume a wake-up.
 func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, again bool, err error) {
 	changed, err := c.prepare(ctx, call, &want)
 	if err != nil {
-		c.passOn(&want)
+		c.passOnWakeUp(&want)
 		return nil, false, err
 	}
 	var woken <-chan struct{}
@@ -152,7 +152,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
-		c.passOn(&want)
+		c.passOnWakeUp(&want)
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
@@ -208,12 +208,12 @@ func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimR
 	if call.TryReserve(memory) == nil {
 		return changed, nil
 	}
-	c.passOn(want)
+	c.passOnWakeUp(want)
 	return changed, call.Reserve(ctx, memory)
 }
 
-// passOn wakes another poll if this one was woken and cannot claim.
-func (c *claimer) passOn(want *tasks.ClaimRequest) {
+// passOnWakeUp wakes another poll if this one was woken and cannot claim.
+func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
 	if want.WokenUp {
 		want.WokenUp = false
 		c.env.WakeClaims(want.Queue, 1)
@@ -245,9 +245,9 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 }
 
 // resumed returns a channel that fires when the pause of the queue expires, or nil if there is
-// no such pause. With it, no other process has to be alive to wake the poll. It must be called
-// after the claim: an expired pause stays in its table until sweep removes it, so a pause that
-// ends between the two calls is still found.
+// no such pause, so that the poll claims again even if no other process wakes it. It must be called
+// after the claim, to find the pause that made the claim return nothing. If that pause has
+// expired meanwhile, its row is still there, or sweep has removed it and woken the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()

@@ -85,12 +85,12 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 func TestBadPauseNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	year := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
+	tooFar := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
 	for body, fields := range map[string][]string{
-		`{}`:                                    {"reason"},
-		`{"reason":" "}`:                        {"reason"},
-		`{"reason":"x","until":"soon"}`:         {"until"},
-		`{"reason":"x","until":"` + year + `"}`: {"until"},
+		`{}`:                            {"reason"},
+		`{"reason":" "}`:                {"reason"},
+		`{"reason":"x","until":"soon"}`: {"until"},
+		`{"reason":"x","until":"` + tooFar + `"}`:                                             {"until"},
 		`{"reason":"` + strings.Repeat("长", 501) + `","until":"2001-01-01T00:00:00Z","by":1}`: {"by", "reason", "until"},
 	} {
 		got := s.Post(cluster.AdminPath+"queues/default/pause", body)
@@ -143,8 +143,8 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
-// A claim waits since before the pause, and every other process that knows of the pause is killed.
-// The schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
+// A claim began to wait before the pause, so it does not know when the pause ends. All processes that know the
+// end are killed. The schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -47,6 +47,7 @@ func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	}
 }
 
+// A claim promotes the due tasks of all queues, and wakes polls for them even if it fails after that.
 func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -80,7 +81,7 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 // memoryInUse matches the metric of an instance that uses 9 MB or more, but less than 10 MB.
 var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0-9.]{6}`)
 
-// A body of which only a part was sent holds memory of its caller.
+// The caller of the oldest poll also sends a request whose body never ends, so that its share of memory is too small for its poll.
 func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -160,15 +161,16 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		return s.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
-	env.WakeClaims("default", 1)
+	env.WakeClaims("default", 1) // no claim of this process takes the wake-up, so it is published
 	_, err = wakeUps.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
 	<-response
 }
 
-// The task is submitted by a server without NATS, which publishes no wake-up.
-func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
+// A server without NATS submits the tasks, so no wake-up is published: the poll claims again because it may
+// have missed wake-ups before NATS was connected.
+func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	elsewhere := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
@@ -195,8 +197,8 @@ func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 
 func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	t.Parallel()
-	wakeUps := make(chan bool, 10)
-	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wakeUps <- true }))
+	posts := make(chan bool, 10)
+	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts <- true }))
 	t.Cleanup(shop.Close)
 	w := cluster.OpenTwoPhase(t, "SENDONCE_SAFETY_TICK=1h")
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
@@ -208,13 +210,13 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 		require.NoError(t, err)
 	}
 	submit("before")
-	<-wakeUps
+	<-posts
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
 	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	submit("lost")
 	<-fired
 	select {
-	case <-wakeUps:
+	case <-posts:
 	case <-time.After(cluster.WaitLimit):
 		t.Fatal("the message is saved but not delivered")
 	}
