@@ -168,8 +168,8 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error
 	return (*reportRequest)(&item).storeReport(c, raw)
 }
 
-// respond returns the response to a report, and wakes a waiting claim if the task is
-// pending again.
+// respond returns the response to a report. If the report changed the task, it schedules sweep for when
+// the task is due, and wakes a waiting claim if the task is pending again.
 func (r *reporter) respond(out tasks.Reported) (any, error) {
 	t := out.Task
 	switch {
