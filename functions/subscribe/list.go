@@ -34,14 +34,14 @@ type sentRequest api.SubscribeSentRequest
 func (r *sentRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
-	number(&bad, "business_id", r.BusinessID)
+	requireNumber(&bad, "business_id", r.BusinessID)
 	bad.Text("template_type", r.TemplateType, maxType)
-	number(&bad, "receiver_user_id", r.ReceiverUserID)
+	requireNumber(&bad, "receiver_user_id", r.ReceiverUserID)
 	return bad
 }
 
-// sent reports whether a message is sent, by this caller or another one: otherwise the user could
-// get it twice. A caller with a list of business types gets an error for another caller's message,
+// sent reports whether a message was sent by this caller or another one, so that no caller sends it a
+// second time. A caller with a list of business types gets an error for another caller's message,
 // as it does from send.
 func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if err := checkQueue(c, task.WeChatQueue); err != nil {
@@ -71,7 +71,7 @@ type logsRequest api.SubscribeLogsRequest
 func (r *logsRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
-	number(&bad, "business_id", r.BusinessID)
+	requireNumber(&bad, "business_id", r.BusinessID)
 	bad.Page(r.Limit)
 	return bad
 }
@@ -227,7 +227,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 	return detail, nil
 }
 
-// logResponse converts a row to the message that its caller and an admin see.
+// logResponse converts a row of subscribe_message_logs to a response.
 func logResponse(l subscribe.Log) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,

@@ -109,8 +109,9 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	}, nil
 }
 
-// taskOfClaim returns the task of a message that has this claim. It may have ended and have been
-// replaced by a newer task: a late success of it still counts.
+// taskOfClaim returns the recorded task of a message with this claim_id. It may be an earlier task than the
+// newest one: a late success of it still counts. If no task has the claim_id, taskOfClaim returns the newest
+// task, or an error if that one was not recorded.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
 	newest, err := h.tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {

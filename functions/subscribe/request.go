@@ -36,8 +36,8 @@ func (r *sendRequest) Validate() []task.Field {
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
 	bad.Text("template_type", r.TemplateType, maxType)
 	bad.Text("business_type", r.BusinessType, maxType)
-	number(&bad, "business_id", r.BusinessID)
-	number(&bad, "receiver_user_id", r.ReceiverUserID)
+	requireNumber(&bad, "business_id", r.BusinessID)
+	requireNumber(&bad, "receiver_user_id", r.ReceiverUserID)
 	bad.Text("receiver_openid", r.ReceiverOpenID, maxWeChatID)
 	if r.MessageData == nil {
 		bad.When(true, "message_data", `is required: an object such as {"thing1": {"value": "Tea"}}`)
@@ -55,8 +55,8 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-// number requires that the field is present; api.Number accepts only valid numbers.
-func number(bad *decode.Rules, field string, n api.Number) {
+// requireNumber requires that the field is present; api.Number accepts only valid numbers.
+func requireNumber(bad *decode.Rules, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
 
@@ -92,7 +92,7 @@ func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Netw
 	return s
 }
 
-// keywordText returns the values of valid message data, one to a line.
+// keywordText returns the values of the keywords (thing1, date2, ...) of valid message data, one per line.
 func keywordText(data []byte) string {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()

@@ -16,12 +16,13 @@
 // repeat is skipped if the message is sent or being sent. If the message failed, it is sent
 // again under the same id.
 //
-// All callers share the keys of that index. A request for another caller's message depends on
-// the business types of the caller:
+// All callers share the keys of that index. The response to a request for another caller's message
+// depends on the caller that makes the request:
 //   - A caller with a list of business types may use only these. Its request is refused in every
 //     state of the message.
 //   - A caller without a list may use all types. Its request is skipped, without comparing the
 //     data, if the message is sent or being sent, and refused if the message failed.
+//   - An admin is answered as if the message were its own: a failed message is sent again.
 package subscribe
 
 import (
@@ -77,8 +78,8 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 
 const (
 	root          = "/api/v1/subscribe/"
-	oneMessage    = "subscribe message"
-	maxStatusBody = 1 << 20 // a long error_message is truncated, not refused
+	resourceName  = "subscribe message" // what error texts call the resource that {id} identifies
+	maxStatusBody = 1 << 20             // a long error_message is truncated, not refused
 
 	readTimeout = 15 * time.Second // the statement timeout of the database role for reads
 )
@@ -155,8 +156,9 @@ func checkBusinessType(c *fn.Call, name string) error {
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
-// wake wakes the function wechat if the task is pending, and sweep when the task is due. It is
-// also called for a skipped repeat: the process of the first request may have died before its wake-up.
+// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or
+// expires. It is also called for a skipped repeat: the process of the first request may have died before
+// its wake-up.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:
@@ -179,7 +181,7 @@ func response(out subscribe.Submitted) api.SubscribeResponse {
 // ownMessage returns the message of the path. The error is not_found for another caller's
 // message, unless the caller is an admin or a viewer.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
-	id, err := fn.RowID[int64](c, oneMessage)
+	id, err := fn.RowID[int64](c, resourceName)
 	if err != nil {
 		return subscribe.Log{}, err
 	}
@@ -190,7 +192,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, e
 	return l, err
 }
 
-func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
+func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
 // resendRequest adds validation to api.SubscribeResendRequest.
 type resendRequest api.SubscribeResendRequest

@@ -18,7 +18,8 @@ func TestBusinessIDsAreUnsigned64BitNumbers(t *testing.T) {
 	for input, output := range map[string]string{
 		`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `18446744073709551615`: "18446744073709551615", `"18446744073709551615"`: "18446744073709551615",
 	} {
-		at := s.Subscribe(strings.Replace(cluster.Booking(input, ""), "CONFIRM", fmt.Sprint("T", len(input), input[:1] == `"`), 1)).Header.Get("Location")
+		templateType := fmt.Sprint("T", len(input), input[:1] == `"`) // different for each input, so that each is a new message
+		at := s.Subscribe(strings.Replace(cluster.Booking(input, ""), "CONFIRM", templateType, 1)).Header.Get("Location")
 		require.Equal(t, output, s.Get(at).Data("business_id"))
 		require.Equal(t, 200, s.Get(cluster.SubscribePath+"logs?business_type=course_booking&business_id="+output).Status)
 	}
@@ -38,7 +39,7 @@ func TestBusinessIDsAreUnsigned64BitNumbers(t *testing.T) {
 func TestBadSubscribeMessageNamesEachField(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	long := strings.Repeat("长", 1025)
+	long := strings.Repeat("长", 1025) // of 3 bytes each: long[:303] has 101 characters
 	for body, fields := range map[string][]string{
 		`{}`: {"business_id", "business_type", "message_data", "receiver_openid", "receiver_user_id", "template_id", "template_type"},
 		fmt.Sprintf(`{"template_id":%[1]q,"template_type":%[2]q,"business_type":%[2]q,"business_id":-1,"receiver_user_id":1.5,"receiver_openid":%[1]q,

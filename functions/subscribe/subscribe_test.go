@@ -82,10 +82,8 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	require.Equal(t, true, again.Data("again"))
 	require.Equal(t, first.Data("id"), again.Data("id"))
 	require.NotEqual(t, first.Data("task_id"), again.Data("task_id"))
-	require.Equal(t, task.SendFailedMessage, func() any {
-		sender.Send(task.Report{Outcome: task.SentFailed})
-		return s.Get(at).Data("error_message")
-	}(), "a failure without a message gets the default one")
+	sender.Send(task.Report{Outcome: task.SentFailed})
+	require.Equal(t, task.SendFailedMessage, s.Get(at).Data("error_message"), "a failure without a message gets the default one")
 
 	resent := s.Post(at+"/resend", `{"reason":"the user allows messages again"}`)
 	require.Equal(t, 200, resent.Status, resent.Text)
