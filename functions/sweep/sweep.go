@@ -32,7 +32,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	return s.sweep
 }
 
-// Rows of one transaction. Each task that is changed in bulk also has an audit entry.
+// Rows of one transaction. bulkSize is smaller because each changed task also gets an audit entry.
 const (
 	batchSize = 500
 	bulkSize  = 200
@@ -46,9 +46,9 @@ type sweeper struct {
 	env         *fn.Env
 }
 
-// sweep processes everything that is due, batch by batch, then checks the alerts, ends deliveries and
-// runs maintenance, each for a short time in each call, so that due tasks do not wait for it. When the
-// call's time ends first, the next tick continues.
+// sweep processes all tasks and pauses that are due, in batches. Then it checks the alerts, ends
+// deliveries, makes bulk changes and runs maintenance, each for a short time, so that due tasks do not
+// wait for them. The next call continues what is left.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
