@@ -96,8 +96,9 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext schedules the next relay: when a stream pause ends, or when sent messages are due
-// again. finishBatch schedules that too, but a relay may die before it does.
+// scheduleNext schedules the next relay for when the next message or event is due or a stream pause ends.
+// It covers rows that other relays have locked or delayed too: these relays may die before they schedule
+// their own next call.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -140,6 +141,7 @@ func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
 	}))
 }
 
+// relayEvents adds the number of its events to count. A row of event_outbox may have several.
 func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
 	return r.finishBatch(r.events.Relay(ctx, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)

@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -71,12 +72,12 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	t.Parallel()
 	o := cluster.Open(t)
 	o.AddEndpoint(cluster.NewReceiver(t, nil).URL)
-	forge := func(kind int, destination, kindOfMessage, data string, n int) {
+	forge := func(kind message.Kind, destination, eventType, data string, n int) {
 		o.Admin.Exec(`with m as (
 				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
 				select gen_random_uuid(), gen_random_uuid(), 0, 'x', gen_random_uuid(), gen_random_uuid(), $1, $2, $3, $4, false, 1, 1
 				from generate_series(1, $5::integer) returning id)
-			insert into message_live (id, remaining_sends, kind, stream, caller_id) select id, 1, 0, 'MESSAGES', 0 from m`, kind, destination, kindOfMessage, data, n)
+			insert into message_live (id, remaining_sends, kind, stream, caller_id) select id, 1, 0, 'MESSAGES', 0 from m`, kind, destination, eventType, data, n)
 	}
 	o.FinishTask()
 	events, err := o.JetStream().Stream(t.Context(), "EVENTS")
@@ -88,11 +89,11 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	}
 	cluster.Eventually(t, func() bool { return stored() == 1 })
 
-	forge(0, "$JS.API.STREAM.PURGE.EVENTS", "t", "{}", 1)
-	forge(0, bus.EventDelivered, "sendonce.message.delivered.v1", `{"delivered_at":"0000-01-01T00:00:00Z","messages":[]}`, 300)
-	forge(0, "inbox.bob", "t", "{}", 1)
-	forge(1, "https://shop.example/", "t", "{}", 1)
-	forge(2, "b*b", "t", "{}", 1)
+	forge(message.Subject, "$JS.API.STREAM.PURGE.EVENTS", "t", "{}", 1)
+	forge(message.Subject, bus.EventDelivered, "sendonce.message.delivered.v1", `{"delivered_at":"0000-01-01T00:00:00Z","messages":[]}`, 300)
+	forge(message.Subject, "inbox.bob", "t", "{}", 1)
+	forge(message.URL, "https://shop.example/", "t", "{}", 1)
+	forge(message.User, "b*b", "t", "{}", 1)
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	cluster.Eventually(t, func() bool {
 		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'submit accepts no such destination: %'`) == 304
@@ -102,7 +103,7 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
-func TestEventOfNoAlertBecomesADeadLetter(t *testing.T) {
+func TestEventOfMissingAlertBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	o := cluster.Open(t)
 	o.Admin.Exec(`insert into event_outbox (kind, ids) values ('alert.cleared', array[gen_random_uuid()])`)

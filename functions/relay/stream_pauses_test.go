@@ -72,7 +72,7 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
 }
 
-func TestFullInboxDelaysNoOther(t *testing.T) {
+func TestFullInboxDelaysNoOtherInbox(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	_, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{
@@ -111,7 +111,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			t.Parallel()
 			o := cluster.New(t)
 			createLimited(o, stream, c.subjects, 10)
-			// Calls no function; deliver gets the headers of the messages from it.
+			// This trigger reaches no function: it runs only because deliver requests the headers of messages from it.
 			require.NoError(t, o.StartTrigger("http://127.0.0.1:1").WaitFor(t.Context(), `"triggering"`))
 			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *settings.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
@@ -124,13 +124,12 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 				o.Save(c.to, cluster.WithoutConfirm)
 			}
 			cluster.WaitAllSent(o, func() { tick("relay") })
-			const more = 3
 			var waiting []string
-			for range more {
+			for range 3 {
 				waiting = append(waiting, o.Save(c.to, cluster.WithoutConfirm))
 			}
 			tick("relay")
-			require.Equal(t, more, o.Admin.Count(`select count(*) from message_live`))
+			require.Equal(t, len(waiting), o.Admin.Count(`select count(*) from message_live`))
 			tick("relay")
 			tick("deliver")
 			require.Less(t, o.MessagesIn(stream), 10, "finished and old messages are removed")

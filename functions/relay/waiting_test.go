@@ -12,8 +12,9 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// waitingMessages returns how many messages wait in the test. For few messages,
-// TestFullStreamPausesAsAWhole of shared/store/events tests the same.
+// waitingMessages returns how many messages wait in the test, from SENDONCE_WAITING_MESSAGES. Without
+// this variable the test is skipped; TestFullStreamPausesAsAWhole of shared/store/events tests the same
+// with few messages.
 func waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	text := os.Getenv("SENDONCE_WAITING_MESSAGES")
@@ -31,9 +32,9 @@ func rowUpdates(s *cluster.Client) int {
 	return s.Count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
 }
 
-// sendToUsers sends messages to a user for d, one after the other, and returns the
+// medianSendTime sends messages to a user for d, one after the other, and returns the
 // median time from the response to a submission until the message is sent.
-func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
+func medianSendTime(o *cluster.Cluster, d time.Duration) time.Duration {
 	o.T.Helper()
 	var took []time.Duration
 	pace := time.NewTicker(50 * time.Millisecond)
@@ -59,12 +60,12 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	o.StartRelay()
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // the stream is full now
 	o.WaitMessage(o.Save("user:bob"), "sent")
-	idle := sendToUsers(o, busyTime/3)
+	idle := medianSendTime(o, busyTime/3)
 	cluster.InsertWaiting(o.Admin, n)
 	o.Save("msg.orders.paid", cluster.WithoutConfirm) // wakes the relay
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from stream_pauses`) == 1 })
 	before, began := rowUpdates(o.Admin), time.Now()
-	busy := sendToUsers(o, busyTime)
+	busy := medianSendTime(o, busyTime)
 	updates := float64(rowUpdates(o.Admin)-before) / time.Since(began).Seconds()
 	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
