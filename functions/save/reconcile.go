@@ -14,7 +14,7 @@ import (
 
 const (
 	idleTime  = 30 * time.Second // time without an acknowledgement after which all older messages are checked
-	scanSize  = 10_000           // sequences of the stream that are compared with the database at a time
+	scanSize  = 10_000           // sequence numbers of the stream that are compared with the database at a time
 	saveRows  = 500
 	purgeRows = 500
 )
@@ -30,6 +30,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
+	// checked.LastSeq and checked.ConsumedSeq describe the stream as it was checked.Ago ago.
 	upTo := state.SavedTo
 	if checked.Ago >= idleTime {
 		if checked.ConsumedSeq == state.SavedTo {
@@ -138,8 +139,8 @@ func (s *saver) schedulePurge(rows []*messages.Submission) {
 	}
 }
 
-// purge removes from the stream the messages that were saved before the window. Then it deletes the
-// records of messages that were delivered before they were saved; they are needed for about a minute.
+// purge removes from the stream the messages that were saved before the window. Then it deletes old rows
+// of accepted_messages that belong to no message in the stream.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
 		saved, err := s.messages.PurgeCandidates(ctx, window, purgeRows)

@@ -69,8 +69,8 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Zero(t, drain.ExitCode(), drain.Output())
 	require.Contains(t, drain.Output(), "1 accepted messages could not be saved")
 
-	// The first check of a stream deletes all rows that are older than the stream, as those of an earlier one. Only
-	// after it the rows may be made older.
+	// The first check of a stream deletes the rows that are older than the stream, because they belong to an earlier
+	// stream. So the test waits for it before it makes the rows older.
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_checked`) == 1 })
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges them")
