@@ -49,9 +49,9 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 
 // notFoundOrBusy returns the error for a message that is not in the database. With
 // TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may call before its message is saved. The error is
-// then server_busy with the advice retry. It is not_found if visible reports that the caller may
-// not see the accepted message, or if another message is saved under its id: then the accepted
-// message will be rejected, and a retry cannot succeed.
+// then server_busy, and its text ends with retry, which says what to do. The error is not_found if
+// visible returns false for the accepted message, or if another message is saved under its id: then
+// the accepted message will be rejected, and a retry cannot succeed.
 func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return messageNotFound()

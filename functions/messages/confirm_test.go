@@ -21,8 +21,8 @@ func confirmMessage(s *cluster.Client, id, body string) cluster.Reply {
 	return s.Post(cluster.MessagesPath+"/"+id+"/received", body)
 }
 
-// ledgerOfMessages selects everything that a confirmation may change.
-const ledgerOfMessages = `select concat(
+// confirmedRows selects everything that a confirmation may change.
+const confirmedRows = `select concat(
 	(select string_agg(concat_ws(' ', id, status, remaining_sends), ';' order by id) from reliable_messages),
 	(select string_agg(concat_ws(' ', message_id, consumer), ';' order by message_id, consumer) from message_receipts))`
 
@@ -33,7 +33,6 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	shop := admin.NewCaller("shop", "submitter")
 	points, bob := admin.NewMessageReceiver("points", "msg.orders.>", "ordres.>"), admin.NewMessageReceiver("bob")
 	eve := admin.NewMessageReceiver("eve", "msg.bills.>")
-	token := ""
 	web := cluster.NewReceiver(t, nil)
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
@@ -49,14 +48,14 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 		return computed
 	}
 	ids := map[string]string{
-		"a subject":                    submit("1", `"to":"msg.orders.paid","expected_receipts":2`),
-		"a subject, confirm false":     submit("2", `"to":"msg.orders.paid","confirm":false`),
-		"a user":                       submit("3", `"to":"user:bob"`),
-		"a dead URL":                   submit("4", fmt.Sprintf(`"to":%q`, dead)),
-		"a dead URL, confirm true":     submit("5", fmt.Sprintf(`"to":%q,"confirm":true`, dead)),
-		"a URL":                        submit("6", fmt.Sprintf(`"to":%q,"confirm":true`, web.URL)),
-		"a subject of no stream":       submit("7", `"to":"ordres.late"`),
-		"a subject of no stream, over": submit("8", `"to":"ordres.never","max_sends":1`),
+		"a subject":                submit("1", `"to":"msg.orders.paid","expected_receipts":2`),
+		"a subject, confirm false": submit("2", `"to":"msg.orders.paid","confirm":false`),
+		"a user":                   submit("3", `"to":"user:bob"`),
+		"a dead URL":               submit("4", fmt.Sprintf(`"to":%q`, dead)),
+		"a dead URL, confirm true": submit("5", fmt.Sprintf(`"to":%q,"confirm":true`, dead)),
+		"a URL":                    submit("6", fmt.Sprintf(`"to":%q,"confirm":true`, web.URL)),
+		"a subject of no stream":   submit("7", `"to":"ordres.late"`),
+		"a subject of no stream, sends exhausted": submit("8", `"to":"ordres.never","max_sends":1`),
 	}
 	cluster.Eventually(t, func() bool {
 		return admin.Count(`select count(*) from message_live where send_no = 1`)+admin.Count(`select count(*) from message_done where send_no = 1`) == len(ids)
@@ -64,10 +63,10 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	var delivered map[string]any
 	require.NoError(t, json.Unmarshal(web.Bodies[0], &delivered))
 	require.Equal(t, ids["a URL"], delivered["id"])
-	token = delivered["confirmtoken"].(string)
+	token := delivered["confirmtoken"].(string)
 	require.Len(t, token, 43)
 
-	before := admin.QueryText(ledgerOfMessages)
+	before := admin.QueryText(confirmedRows)
 	unknown := confirmMessage(eve, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.Status)
 	requireLikeUnknown := func(name string, got cluster.Reply) {
@@ -87,10 +86,10 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	}
 	requireLikeUnknown("another's user", confirmMessage(points, ids["a user"], `{}`))
 	requireLikeUnknown("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
-	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, over"], `{}`))
+	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, sends exhausted"], `{}`))
 	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "it will be sent again, and its receiver can then confirm it")
 	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
-	require.Equal(t, before, admin.QueryText(ledgerOfMessages), "nothing changed")
+	require.Equal(t, before, admin.QueryText(confirmedRows), "nothing changed")
 
 	for range 2 {
 		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).Status)
@@ -109,7 +108,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.Equal(t, 204, confirmMessage(admin, confirmedByAdmin, `{"consumer":"bob"}`).Status, "an admin may confirm for any receiver")
 	require.Equal(t, 1, admin.Count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
 		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, confirmedByAdmin))
-	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin can confirm a message that was never sent")
+	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, sends exhausted"], `{}`).Status, "not even an admin can confirm a message that was never sent")
 }
 
 func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
@@ -189,7 +188,7 @@ func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(eve, id, `{}`).Status)
 }
 
-func TestConfirmationOfReusedIDDoesNotWait(t *testing.T) {
+func TestConfirmationOfMessageToBeRejectedIsNotFound(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve, orders := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve"), w.Admin.NewMessageReceiver("orders", "msg.orders.>")

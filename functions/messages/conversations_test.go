@@ -41,17 +41,20 @@ func TestConversationIsReadNewestFirst(t *testing.T) {
 		want = append([]any{fmt.Sprint(i)}, want...)
 	}
 	ann.SendText("cid", "elsewhere")
-	for path, who := range map[string]*cluster.Client{"ann,bob": ann, "bob,ann": ann, "bob,ann&": bob, "ann,bob&": s} {
+	for _, c := range []struct {
+		who     *cluster.Client
+		members string
+	}{{ann, "ann,bob"}, {ann, "bob,ann"}, {bob, "bob,ann"}, {s, "ann,bob"}} {
 		seen := []any{}
 		for after := ""; ; {
-			keys, next := keysOf(who.Get(between + path + "&limit=2" + after))
+			keys, next := keysOf(c.who.Get(between + c.members + "&limit=2" + after))
 			seen = append(seen, keys...)
 			if next == "" {
 				break
 			}
 			after = "&after=" + next
 		}
-		require.Equal(t, want, seen, path)
+		require.Equal(t, want, seen, "%s to %s", c.members, c.who.User)
 	}
 	got := bob.Get(between + "ann,bob&limit=1")
 	require.Contains(t, got.Text, `"from":"ann","to":"user:bob"`)

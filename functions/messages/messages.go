@@ -129,12 +129,11 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.
 	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
 }
 
-// readableMessage is ownMessage, but also returns the messages of other callers for which also
-// returns true.
-func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, also func(m messages.Detail) bool) (api.MessageResponse, error) {
+// readableMessage is ownMessage, but does not hide another caller's message if visible returns true.
+func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, visible func(m messages.Detail) bool) (api.MessageResponse, error) {
 	m, err := h.messages.ByID(ctx, id)
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !also(m):
+	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !visible(m):
 		// The same path for a hidden message as for a missing one: otherwise the response time would
 		// reveal that the message exists.
 		return h.acceptedMessage(ctx, c, id)

@@ -57,7 +57,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 }
 
 // One sender floods an inbox. The messages of other senders stay in it, and they can send more.
-func TestOneSenderEmptiesNoInbox(t *testing.T) {
+func TestFloodedInboxKeepsMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100")
@@ -74,7 +74,7 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 			refused++
 		}
 	}
-	require.InDelta(t, 85, refused, 1)
+	require.InDelta(t, 110-25, refused, 1, "one sender may use a quarter of an inbox")
 	again := cluster.SendTo(greedy, 0, "user:vic", "x")
 	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat is not refused")
 	require.Equal(t, 200, cluster.SendTo(greedy, 200, "user:zoe", "x").Status)
