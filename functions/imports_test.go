@@ -86,27 +86,28 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/task":        {},
 	"shared/message":     {},
 	"shared/api":         {outside: []string{"github.com/coder/websocket"}},
-	"shared/inbox":       {ours: []string{"shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/inbox":       {ours: []string{"shared/retry"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/outbox":      {ours: []string{"shared/api", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":      {ours: []string{"shared/api", "shared/retry", "shared/text"}},
 	"shared/sender/":     {ours: []string{"shared/sender"}},
 	"shared/bus":         {ours: []string{"shared/loglimit", "shared/task"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
-	"shared/bus/bustest": {ours: []string{"shared/sandbox"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
+	"shared/bus/bustest": {ours: []string{"shared/sandbox", "shared/sandbox/natsserver"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
 	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
 	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
-	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
+	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
 	"deploy":         {}, // has only tests
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/task", "shared/text"},
+		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sandbox/natsserver", "shared/sender", "shared/task", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "github.com/valyala/fasthttp", "go.yaml.in/yaml/v4",
 			"golang.org/x/sync/errgroup"},
 	},
-	"shared/sandbox/load": {outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/sandbox/load":       {outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/sandbox/natsserver": {ours: []string{"shared/sandbox"}, outside: []string{"github.com/nats-io/nats-server/v2"}},
 }
 
 // Only tests and scripts may import these.
-var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "functions/internal/cluster", module + "shared/store/storetest", module + "shared/bus/bustest", "github.com/stretchr/testify"}
+var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "shared/sandbox/natsserver", module + "functions/internal/cluster", module + "shared/store/storetest", module + "shared/bus/bustest", "github.com/stretchr/testify"}
 
 func TestImportsPointOneWay(t *testing.T) {
 	t.Parallel()
