@@ -48,7 +48,7 @@ func (s *stack) makeImages(ctx context.Context) error {
 		return err
 	}
 	for variable, describe := range map[string]func(context.Context) (image, error){
-		"POSTGRES_IMAGE": postgresImage, "NATS_IMAGE": natsImage, "CADDY_IMAGE": caddyImage, "GO_IMAGE": goImage,
+		"POSTGRES_IMAGE": postgresImage, "NATS_IMAGE": natsImage, "CADDY_IMAGE": caddyImage, "PROMETHEUS_IMAGE": prometheusImage, "GO_IMAGE": goImage,
 	} {
 		i, err := describe(ctx)
 		if err == nil {
@@ -145,6 +145,19 @@ func caddyImage(ctx context.Context) (image, error) {
 			"ENV XDG_DATA_HOME=/data", "ENV XDG_CONFIG_HOME=/config"},
 	}, err
 }
+
+func prometheusImage(context.Context) (image, error) {
+	return image{
+		programs: []string{"prometheus", "wget"},
+		changes:  []string{`ENTRYPOINT ["prometheus"]`, "ENV PATH=/usr/bin", fmt.Sprintf("USER %d", prometheusUser)},
+		files: func(root string) error {
+			data := filepath.Join(root, "prometheus")
+			return errors.Join(os.Mkdir(data, 0o700), os.Chown(data, prometheusUser, prometheusUser))
+		},
+	}, nil
+}
+
+const prometheusUser = 65534 // as in the official image
 
 // natsImage describes an image with the nats-server of the module that the tests use.
 func natsImage(ctx context.Context) (image, error) {

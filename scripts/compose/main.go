@@ -3,7 +3,7 @@
 //
 //	make compose-test
 //
-// starts the stack, checks the gateway, replaces and then kills every service under
+// starts the stack, checks the gateway and Prometheus, replaces and then kills every service under
 // load, changes to the profile compact with the same volumes, repeats the checks there,
 // and removes everything.
 //
@@ -73,6 +73,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 		{"make images of this machine's programs", s.makeImages},
 		{"build the image and start everything", s.up},
 		{"check the gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "split") }},
+		{"check that Prometheus scrapes all functions", s.checkMonitoring},
 		{"replace services under load", func(ctx context.Context) error {
 			return s.replaceUnderLoad(ctx, selected("trigger", "gateway"), rounds)
 		}},

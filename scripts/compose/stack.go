@@ -20,7 +20,7 @@ import (
 )
 
 // packages is the command that installs the required packages.
-const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql wget"
+const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql prometheus wget"
 
 // stack is a running copy of deploy/compose, with its podman, client and receivers.
 type stack struct {
@@ -41,7 +41,7 @@ type service struct {
 }
 
 func newStack(repository string) (*stack, error) {
-	for _, name := range []string{"podman", "runc", "caddy", "wget"} {
+	for _, name := range []string{"podman", "runc", "caddy", "prometheus", "wget"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return nil, fmt.Errorf("%w; on Debian:\n%s", err, packages)
 		}
@@ -74,11 +74,13 @@ const (
 	receiverAddress = "10.77.1.1:9000"
 )
 
-// copyCompose copies deploy/compose without the secrets of a developer's own stack, and with a fixed
+// copyCompose copies deploy/monitoring, and deploy/compose without the secrets of a developer's own stack, and with a fixed
 // subnet for the network outgoing. It also copies a developer's .env, which choose replaces.
 func (s *stack) copyCompose() error {
-	if err := os.CopyFS(s.composeDir(), os.DirFS(filepath.Join(s.repository, "deploy", "compose"))); err != nil {
-		return err
+	for folder, to := range map[string]string{"compose": s.composeDir(), "monitoring": s.path("monitoring")} {
+		if err := os.CopyFS(to, os.DirFS(filepath.Join(s.repository, "deploy", folder))); err != nil {
+			return err
+		}
 	}
 	secrets := filepath.Join(s.composeDir(), "secrets")
 	override := "networks: {outgoing: {ipam: {config: [{subnet: " + outgoing + "}]}}}\n"
@@ -90,8 +92,8 @@ func (s *stack) copyCompose() error {
 	)
 }
 
-// choose writes .env for a profile and reads the services of the profile.
-func (s *stack) choose(ctx context.Context, profile string) error {
+// choose writes .env for profiles, separated by commas, and reads their services.
+func (s *stack) choose(ctx context.Context, profiles string) error {
 	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func (s *stack) choose(ctx context.Context, profile string) error {
 	// An operator would set these, too: two-phase acknowledgement, the network that webhooks may call,
 	// and WeChat, here a fake one.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
-		example, profile, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
+		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
 		return err
 	}
@@ -115,11 +117,11 @@ func (s *stack) choose(ctx context.Context, profile string) error {
 	return err
 }
 
-// functions returns the names of the services that have a profile: those that serve calls.
+// functions returns the names of the services that have a profile, without Prometheus: those that serve calls.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {
-		if service.Profiles != nil {
+		if service.Profiles != nil && name != "prometheus" {
 			names = append(names, name)
 		}
 	}
@@ -176,7 +178,7 @@ exec %[5]s "$@"
 }
 
 // imageLimit is enough for a static binary with certificates and time zones.
-const imageLimit = 25_000_000
+const imageLimit = 28_000_000
 
 func (s *stack) inspectImage(ctx context.Context) error {
 	out, err := s.output(ctx, "podman", "image", "inspect", "-f", "{{.Size}} {{.User}}", ourImage)

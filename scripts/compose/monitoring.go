@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"slices"
+)
+
+// checkMonitoring starts Prometheus with the profile monitoring, and checks that it scrapes every function and has
+// evaluated every alert rule without an error. Then it stops Prometheus.
+func (s *stack) checkMonitoring(ctx context.Context) error {
+	if err := s.choose(ctx, "split,monitoring"); err != nil {
+		return err
+	}
+	if _, err := s.compose(ctx, "up", "-d", "--no-build", "--wait", "prometheus"); err != nil {
+		return err
+	}
+	if err := retryUntil(ctx, waitTimeout, s.checkTargets); err != nil {
+		return err
+	}
+	if err := retryUntil(ctx, waitTimeout, s.checkRules); err != nil {
+		return err
+	}
+	if _, err := s.compose(ctx, "rm", "--stop", "--force", "prometheus"); err != nil {
+		return err
+	}
+	return s.choose(ctx, "split")
+}
+
+// askPrometheus reads the data of a GET of Prometheus' API.
+func (s *stack) askPrometheus(ctx context.Context, path string, data any) error {
+	out, err := s.compose(ctx, "exec", "-T", "prometheus", "wget", "-q", "-O", "-", "http://127.0.0.1:9090/api/v1/"+path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(out), &struct {
+		Data any `json:"data"`
+	}{data})
+}
+
+func (s *stack) checkTargets(ctx context.Context) error {
+	var found struct {
+		ActiveTargets []struct{ Health, ScrapeURL, LastError string }
+	}
+	if err := s.askPrometheus(ctx, "targets?state=active", &found); err != nil {
+		return err
+	}
+	for _, t := range found.ActiveTargets {
+		if t.Health != "up" {
+			return fmt.Errorf("the target %s is %s: %s", t.ScrapeURL, t.Health, t.LastError)
+		}
+	}
+	// The functions and the trigger, and the metrics of the service.
+	if want := len(s.functions()) + 2; len(found.ActiveTargets) != want {
+		return fmt.Errorf("prometheus has %d targets, not %d", len(found.ActiveTargets), want)
+	}
+	return nil
+}
+
+func (s *stack) checkRules(ctx context.Context) error {
+	var found struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	if err := s.askPrometheus(ctx, "rules", &found); err != nil {
+		return err
+	}
+	var names []string
+	for _, g := range found.Groups {
+		for _, r := range g.Rules {
+			if r.Health != "ok" {
+				return fmt.Errorf("the rule %s is %s: %s", r.Name, r.Health, r.LastError)
+			}
+			names = append(names, r.Name)
+		}
+	}
+	if !slices.Contains(names, "SendonceOldestPending") {
+		return fmt.Errorf("prometheus has the rules %q", names)
+	}
+	log.Printf("     prometheus scrapes all functions and evaluates %d rules", len(names))
+	return nil
+}
