@@ -3,6 +3,9 @@ package e2e
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -15,4 +18,14 @@ func TestPromtoolAcceptsMetricsOfAllFunctions(t *testing.T) {
 	c.Save("user:ann")
 	c.Admin.Tick("relay")
 	sandbox.RequirePromtoolAccepts(t, cluster.Metrics(t, c.Admin.URL))
+}
+
+// Some metrics are read from NATS. The server of a Cluster fails the test if a user lacks a permission.
+func TestEachFunctionMayReadItsMetricsFromNATS(t *testing.T) {
+	t.Parallel()
+	c := cluster.New(t, "TWO_PHASE_ENABLED=true")
+	c.EnsureStreams()
+	for _, f := range functions.Catalogue() {
+		require.NotEmpty(t, cluster.Metrics(t, c.Start(f.Name)), f.Name)
+	}
 }

@@ -81,7 +81,7 @@ func Users(accepted string, subjects ...string) []User {
 		stream,
 		function("webhooks"),
 		function("admin", []string{subjectCallers}),
-		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted)), // it also runs the API of admin and messages in its own process
+		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted)), // it also runs the API of admin and messages in its own process
 		function("sweep"),
 		function("relay", publish, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
