@@ -46,8 +46,8 @@ func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
 	}
 	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.InFlight), labels...)
 	s.Counter("trigger_delivered_total", "Events that a function accepted.", float64(r.Acked), labels...)
-	s.Counter("trigger_retried_total", "POSTs whose events will be delivered again.", float64(r.Retried), labels...)
-	s.Counter("trigger_denied_total", "POSTs with response 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), labels...)
+	s.Counter("trigger_retried_total", "POSTs whose events will be delivered again; for unordered batches the events.", float64(r.Retried), labels...)
+	s.Counter("trigger_denied_total", "POSTs with response 401, 403 or a redirect, for unordered batches their events: the settings of the trigger are wrong.", float64(r.Denied), labels...)
 	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), labels...)
 	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), labels...)
 	if b, known := backlog.Routes[r.Durable]; known {
