@@ -100,4 +100,4 @@ golden: ## rewrite what is generated: the settings in docs, compose's .env.examp
 	go test ./functions -run TestDocs -update
 	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers|TestKnativeRules' -update
 
-.PHONY: help run example booking test fuzz vuln check openapi clients faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test fuzz vuln check openapi clients faults cluster attack lists postgres-matrix compose-test rolling bench bench-scale bench-two-phase bench-cold build framework golden
