@@ -272,9 +272,11 @@ where b.id = judged.id
 returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.stop_reason, b.created_at, b.finished_at`
 
 // progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or another process has
-// committed this batch. It also ends the lease, so that the other bulk changes come first.
+// committed this batch. It also ends the lease, so that the other bulk changes come first. The limit of the counters is for
+// rows that only an attacker who controls a function can write.
 const progressSQL = `
-update bulk_changes set place = $3, looked = looked + $4, changed = changed + $5, refused = refused + $6, last_error = coalesce($7, last_error),
+update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
+    refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
     leased_to = now() - interval '1 second', finished_at = case when $8 then now() end
 where id = $1 and place is not distinct from $2 and finished_at is null
 returning true`
@@ -285,12 +287,13 @@ const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_
 type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
-	More    bool           // run it again
+	More    bool           // run it again, even after an error, which is then of one bulk change
 }
 
 // RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. A batch
 // is committed in one transaction with its Place, so it is applied once even if processes die. If a row makes the batch
-// fail, the rows are changed one by one, and that row is counted as refused.
+// fail, the rows are changed one by one, and that row is counted as refused. If the batch fails in another way, the bulk
+// change waits for the end of its lease, and the next calls run others.
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
@@ -306,7 +309,7 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err
 	}
 	page, err := st.List(ctx, b.remaining(limit))
 	if err != nil {
-		return BulkResult{}, store.Wrap("bulk change", err)
+		return BulkResult{More: true}, store.Wrap("bulk change", err)
 	}
 	batch, result := b.nextBatch(page), BulkResult{Pending: PendingByQueue{}, More: true}
 	err = st.runBatch(ctx, &batch, &result)

@@ -325,3 +325,36 @@ func TestBulkChangeOfMoreTasksThanMatchedEnds(t *testing.T) {
 	require.NotNil(t, b.FinishedAt)
 	require.Equal(t, 5, b.Changed)
 }
+
+// Only an attacker who controls a function can write such rows.
+func TestBulkChangeWithCountersAtTheirLimitDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, hot := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	submitMany(t, db, 2, func(s *tasks.Submission) { s.Queue = "forged" })
+	forged := pendingTasks()
+	forged.Queue = "forged"
+	first := startBulk(t, db, tasks.BulkSucceeded, forged) // all tasks are refused: they are not held
+	second := startBulk(t, db, tasks.BulkCancel, forged)
+	submitMany(t, db, 3)
+	genuine := pendingTasks()
+	genuine.Queue = task.DefaultQueue
+	b := startBulk(t, db, tasks.BulkCancel, genuine)
+	_, err := hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, refused = 2147483647 where id = $1`, first.ID.String())
+	require.NoError(t, err)
+	_, err = hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, changed = 2147483647 where id = $1`, second.ID.String())
+	require.NoError(t, err)
+
+	runBulks(t, db, 1)
+	for _, id := range []task.ID{first.ID, second.ID, b.ID} {
+		require.NotNil(t, mustBulk(t, db, id).FinishedAt)
+	}
+	require.Equal(t, 3, mustBulk(t, db, b.ID).Changed)
+
+	for _, column := range []string{"looked", "changed", "refused"} {
+		_, err = hot.Exec(t.Context(), `update bulk_changes set `+column+` = -1 where id = $1`, b.ID.String())
+		require.ErrorContains(t, err, "bulk_changes_bounds", column)
+	}
+	_, err = hot.Exec(t.Context(), `insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched) values (gen_random_uuid(), 0, 'x', 'x', 'cancel', '{}', 'x', -1)`)
+	require.ErrorContains(t, err, "bulk_changes_bounds")
+}
