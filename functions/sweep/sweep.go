@@ -101,24 +101,28 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	}
 }
 
-// changeInBulk makes the bulk changes of operators.
-func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) error {
+// changeInBulk makes the bulk changes of operators. It returns the first error, after it has run the bulk changes that do
+// not fail.
+func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {
 		ran, err := s.tasks.RunBulk(ctx, bulkSize)
 		for queue, n := range ran.Pending {
 			s.env.WakeClaims(queue, n)
 		}
-		if changed += ran.Changed; err != nil || !ran.More {
+		if failed == nil {
+			failed = err
+		}
+		if changed += ran.Changed; !ran.More {
 			if changed > 0 {
 				c.Log("bulk_changed", changed)
 			}
-			return err
+			return failed
 		}
 		if time.Now().After(until) {
 			c.Log("bulk_changed", changed)
 			s.env.WakeAgainAt(bus.WakeSweep, time.Now())
-			return nil
+			return failed
 		}
 	}
 }

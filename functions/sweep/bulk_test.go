@@ -1,0 +1,32 @@
+package sweep_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+)
+
+// A call that runs a failing bulk change also runs the others, and maintenance.
+func TestFailingBulkChangeDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	const path = cluster.AdminPath + "bulk"
+	var ids []string
+	for _, queue := range []string{"failing", "failing", "other"} {
+		s.SubmitTo(queue)
+		started := s.Post(path, `{"action":"cancel","filter":{"state":"pending","queue":"`+queue+`"},"expected":9,"reason":"withdrawn"}`)
+		require.Equal(t, 200, started.Status, started.Text)
+		ids = append(ids, started.Data("id").(string))
+	}
+	s.Exec(`create function refuse() returns trigger language plpgsql as 'begin if new.filter->>''queue'' = ''failing'' and new.place is not null then raise exception using errcode = ''22003''; end if; return new; end'`)
+	s.Exec(`create trigger refuse before update on bulk_changes for each row execute function refuse()`)
+	s.Exec(`update upkeep set begun_at = '-infinity' where what = 'maintenance'`)
+
+	require.Equal(t, 500, s.Tick("sweep").Status)
+	for i, state := range []string{"running", "running", "finished"} {
+		require.Equal(t, state, s.Get(path+"/"+ids[i]).Data("state"))
+	}
+	require.Equal(t, 1, s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at > '-infinity'`))
+}
