@@ -16,8 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// activatorConnections is the number of open connections above which one without a call in progress is closed.
-const activatorConnections = 2048
+// activatorConnections is the number of open connections above which one without a call in progress is closed. One
+// with a body that does not arrive takes about 0.1 MB.
+const activatorConnections = 1024
 
 // routes maps paths to functions; the longest match decides. A path that ends with a slash is a prefix;
 // {$} means that nothing may follow.

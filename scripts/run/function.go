@@ -139,11 +139,18 @@ func (f *function) forget(p *process) {
 	}
 }
 
+// copyBuffers makes the buffers of responses smaller than the default of 32 KiB: a client that does not read holds one.
+type copyBuffers struct{}
+
+func (copyBuffers) Get() []byte { return make([]byte, 4<<10) }
+func (copyBuffers) Put([]byte)  {}
+
 // forward sends calls to p as if they had come to it directly.
 func (f *function) forward(p *process) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport:     p,
 		FlushInterval: -1,
+		BufferPool:    copyBuffers{},
 		ErrorLog:      log.New(f.log, "", log.LstdFlags),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", f.url[len("http://"):]
