@@ -210,9 +210,9 @@ func (s *stack) compact(ctx context.Context) error {
 	return err
 }
 
-// down removes containers and volumes. It is an error if some are left.
+// down removes containers and volumes, also those of profiles that are not in use. It is an error if some are left.
 func (s *stack) down(ctx context.Context) error {
-	if _, err := s.compose(ctx, "down", "-v"); err != nil {
+	if _, err := s.compose(ctx, "--profile", "*", "down", "-v"); err != nil {
 		return err
 	}
 	containers, err := s.output(ctx, "podman", "ps", "-aq")
