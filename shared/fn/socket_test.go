@@ -1,9 +1,11 @@
 package fn
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -196,6 +198,28 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	full := upgrade()
 	require.Equal(t, 429, full.status, "a socket counts as a stream")
 	require.NotEmpty(t, full.header.Get("Retry-After"))
+}
+
+// The client's library sends HTTP/1.1 only.
+func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil)
+	runServer(t, h, nil, sayFunction(repeats))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	r := h.request("GET", "/api/v1/stream", "", header("Connection", "Upgrade"), header("Upgrade", "websocket"),
+		header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+	var raw bytes.Buffer
+	require.NoError(t, r.Write(&raw))
+	_, err = conn.Write(bytes.Replace(raw.Bytes(), []byte("HTTP/1.1"), []byte("HTTP/1.0"), 1))
+	require.NoError(t, err)
+	response, err := io.ReadAll(conn)
+	require.NoError(t, err)
+
+	line := h.calls(1)[0]
+	require.Equal(t, []any{"INFO", 400.0, "invalid_request"}, []any{line["level"], line["status"], line["error"]}, "%s", response)
+	require.Contains(t, string(response), `"fields":[{"field":"Upgrade","message":"must be sent over HTTP/1.1"}]`)
 }
 
 func TestSocketEndsWithCloseCode(t *testing.T) {

@@ -33,6 +33,7 @@ func hasToken(h http.Header, name, token string) bool {
 func (req *request) checkUpgrade(origins []string) error {
 	h := req.r.Header
 	var bad decode.Rules
+	bad.When(!req.r.ProtoAtLeast(1, 1), "Upgrade", "must be sent over HTTP/1.1")
 	if h.Get("Sec-WebSocket-Version") != "13" {
 		req.w.Header().Set("Sec-WebSocket-Version", "13")
 		bad.When(true, "Sec-WebSocket-Version", "must be 13")
