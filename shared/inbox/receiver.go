@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -119,8 +120,8 @@ func parse(h http.Header, body []byte, structured bool) (m Message, err error) {
 	} else {
 		m = Message{ID: h.Get("ce-id"), Source: h.Get("ce-source"), Type: h.Get("ce-type"), Data: body, ConfirmToken: h.Get("ce-confirmtoken")}
 	}
-	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) {
-		return Message{}, errors.New("the event's id (ce-id in binary mode) must have 1 to 255 bytes of UTF-8")
+	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) || strings.ContainsRune(m.ID, 0) {
+		return Message{}, errors.New("the event's id (ce-id in binary mode) must have 1 to 255 bytes of UTF-8 without NUL")
 	}
 	return m, nil
 }

@@ -149,7 +149,9 @@ func TestReceiverRejectsInvalidMessages(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, deliver(r, "", "{}"))
 	require.Equal(t, http.StatusBadRequest, deliver(r, strings.Repeat("x", maxID+1), "{}"))
 	require.Equal(t, http.StatusBadRequest, deliver(r, "\xff", "{}"))
-	for _, event := range []string{"", "{", "[]", "null", `{"specversion":"1.0","source":"/","type":"t"}`, `{"id":"m1"}`, `{"specversion":"1.0","id":7,"source":"/","type":"t"}`} {
+	require.Equal(t, http.StatusBadRequest, deliver(r, "m\x001", "{}"))
+	for _, event := range []string{"", "{", "[]", "null", `{"specversion":"1.0","source":"/","type":"t"}`, `{"id":"m1"}`, `{"specversion":"1.0","id":7,"source":"/","type":"t"}`,
+		`{"specversion":"1.0","id":"m\u00001","source":"/","type":"t"}`, "{\"specversion\":\"1.0\",\"id\":\"m\xff\",\"source\":\"/\",\"type\":\"t\"}"} {
 		require.Equal(t, http.StatusBadRequest, deliverStructured(r, event), event)
 	}
 	require.Equal(t, http.StatusRequestEntityTooLarge, deliver(r, "m1", strings.Repeat("x", maxBody+1)))
