@@ -144,7 +144,7 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*me
 	if err != nil {
 		return nil, err
 	}
-	m, err := req.message(c.Caller.ID, from)
+	m, err := newSubmission(req, c.Caller.ID, from)
 	if err != nil {
 		return nil, err
 	}
