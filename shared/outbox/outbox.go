@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	rules "github.com/sendonce/sendonce/shared/intake/request"
 )
 
 // DDL creates the table of this package in the first schema of the search path. It is idempotent. The
@@ -60,7 +63,8 @@ type request struct {
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
 // Put adds m to the outbox: it is sent if tx commits. Put returns the id of the message in Sendonce
-// (client_msg_id). An invalid message leaves tx unchanged.
+// (client_msg_id). A message that the service would refuse as invalid leaves tx unchanged and usable: the error names the
+// fields, as in the request, and what is accepted.
 func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")
@@ -75,6 +79,9 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if len(data) > MaxData {
 		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)
 	}
+	if !utf8.ValidString(m.To) { // json.Marshal would change it to another URL
+		return "", errors.New("outbox: to must be valid UTF-8")
+	}
 	if m.SentAt.IsZero() {
 		m.SentAt = time.Now().Truncate(time.Millisecond)
 	}
@@ -83,6 +90,9 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	body, err := json.Marshal(request{ClientMsgID: id, Message: m, Data: data, Ack: api.AckSaved})
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode the message: %w", err)
+	}
+	if bad := decode.Object(body, &rules.Message{}); bad != nil {
+		return "", fmt.Errorf("outbox: %w", bad)
 	}
 	if _, err := tx.Exec(ctx, putSQL, id, string(body)); err != nil {
 		return "", fmt.Errorf("outbox: %w", err)

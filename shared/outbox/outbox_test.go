@@ -184,7 +184,7 @@ func TestPut(t *testing.T) {
 		var id string
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
 			id, err = Put(t.Context(), tx, Message{
-				From: "orders", ExchangeName: "shop", RoutingKey: "order.paid", Type: "paid", Confirm: &confirm, MaxSends: 7, ExpectedReceipts: 2,
+				From: "orders", ExchangeName: "shop", RoutingKey: "order.paid", Type: "paid", Confirm: &confirm, MaxSends: 7, ExpectedReceipts: 1,
 				Data: json.RawMessage(`{"b":1.10,"a":12345678901234567890,"b":1e2}`), SentAt: time.Date(2026, 1, 2, 4, 4, 5, 0, time.FixedZone("", 3600)),
 			})
 			return err
@@ -192,7 +192,7 @@ func TestPut(t *testing.T) {
 		_, err := service.forwarder(db).Drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, `{"client_msg_id":"`+id+`","from":"orders","exchange_name":"shop","routing_key":"order.paid","type":"paid",`+
-			`"sent_at":"2026-01-02T03:04:05Z","confirm":false,"max_sends":7,"expected_receipts":2,`+
+			`"sent_at":"2026-01-02T03:04:05Z","confirm":false,"max_sends":7,"expected_receipts":1,`+
 			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2},"ack":"saved"}`, service.stored[id])
 	})
 
@@ -200,17 +200,65 @@ func TestPut(t *testing.T) {
 		t.Parallel()
 		db, _ := database(t)
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			for want, m := range map[string]Message{
-				"either To or RoutingKey": {Data: 1},
-				"give either":             {To: "user:anna", RoutingKey: "order.paid"},
-				"at most 65536":           {To: "user:anna", Data: strings.Repeat("x", MaxData)},
-				"encode the data":         {To: "user:anna", Data: make(chan int)},
-				"unexpected end of JSON":  {To: "user:anna", Data: json.RawMessage(`{`)},
-				"Data must not be null":   {To: "user:anna"},
-				"year outside of range":   {To: "user:anna", Data: 1, SentAt: time.Date(10001, 1, 1, 0, 0, 0, 0, time.UTC)},
+			no := false
+			const (
+				tooManySends = "max_sends must be between 1 and 20"
+				deep         = "data must not be nested deeper than 20 levels"
+				nul          = " must not contain NUL or unpaired surrogates"
+			)
+			for _, c := range []struct {
+				want string
+				m    Message
+			}{
+				{"either To or RoutingKey", Message{Data: 1}},
+				{"give either", Message{To: "user:anna", RoutingKey: "order.paid", Data: 1}},
+				{"at most 65536", Message{To: "user:anna", Data: strings.Repeat("x", MaxData)}},
+				{"at most 65536", Message{To: "user:anna", Data: strings.Repeat("<", MaxData/6+1)}},
+				{"encode the data", Message{To: "user:anna", Data: make(chan int)}},
+				{"unexpected end of JSON", Message{To: "user:anna", Data: json.RawMessage(`{`)}},
+				{"Data must not be null", Message{To: "user:anna"}},
+				{"Data must not be null", Message{To: "user:anna", Data: json.RawMessage(" null ")}},
+				{"Data must not be null", Message{To: "user:anna", Data: (*int)(nil)}},
+				{"year outside of range", Message{To: "user:anna", Data: 1, SentAt: time.Date(10001, 1, 1, 0, 0, 0, 0, time.UTC)}},
+				{"sent_at must lie between the years 1 and 9999", Message{To: "user:anna", Data: 1, SentAt: time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)}},
+
+				{"data must be valid UTF-8", Message{To: "user:anna", Data: json.RawMessage("\"\xff\"")}},
+				{"data must be valid UTF-8", Message{To: "user:anna", Data: json.RawMessage("{\"\xff\":1}")}},
+				{"data must be valid UTF-8", Message{To: "user:anna", Data: map[string]any{"list": []any{json.RawMessage("\"\xc3\"")}}}},
+				{"data" + nul, Message{To: "user:anna", Data: "\x00"}},
+				{"data" + nul, Message{To: "user:anna", Data: json.RawMessage(`{"a\u0000":1}`)}},
+				{"data" + nul, Message{To: "user:anna", Data: json.RawMessage(`"\ud800"`)}},
+				{deep, Message{To: "user:anna", Data: nested(20)}},
+				{deep, Message{To: "user:anna", Data: nested(9990)}},
+				{"exceeded max depth", Message{To: "user:anna", Data: nested(20_000)}},
+
+				{"to must be valid UTF-8", Message{To: "https://example.com/\xff", Data: 1}},
+				{"to" + nul, Message{To: "user:\x00", Data: 1}},
+				{"to must name a user", Message{To: "user:", Data: 1}},
+				{"to" + nul, Message{To: "https://example.com/\x00", Data: 1}},
+				{"to must be an https (or http) URL", Message{To: "https://example.com/" + strings.Repeat("x", 2000), Data: 1}},
+				{"to must not begin with wake", Message{To: "evt.paid", Data: 1}},
+				{"to must not be given together with exchange_name", Message{To: "user:anna", ExchangeName: "shop", Data: 1}},
+				{"routing_key" + nul, Message{RoutingKey: "order.\x00", Data: 1}},
+				{"routing_key must make a subject", Message{RoutingKey: "order.\xff", Data: 1}},
+				{"routing_key must make a subject", Message{RoutingKey: strings.Repeat("x", 256), Data: 1}},
+				{"exchange_name" + nul, Message{ExchangeName: "\x00", RoutingKey: "order", Data: 1}},
+				{"exchange_name must not contain a dot", Message{ExchangeName: "shop.eu", RoutingKey: "order", Data: 1}},
+				{"from" + nul, Message{To: "user:anna", From: "\x00", Data: 1}},
+				{"from must be 1 to 50 characters", Message{To: "user:anna", From: "\xff", Data: 1}},
+				{"from must be 1 to 50 characters", Message{To: "user:anna", From: strings.Repeat("x", 51), Data: 1}},
+				{"type" + nul, Message{To: "user:anna", Type: "\x00", Data: 1}},
+				{"type must be 1 to 255 characters", Message{To: "user:anna", Type: "a\xff", Data: 1}},
+				{"type must not begin with sendonce.", Message{To: "user:anna", Type: "sendonce.mine", Data: 1}},
+				{tooManySends, Message{To: "user:anna", MaxSends: -5, Data: 1}},
+				{tooManySends, Message{To: "user:anna", MaxSends: 21, Data: 1}},
+				{"expected_receipts must be between 1 and 100", Message{To: "order.paid", ExpectedReceipts: 101, Data: 1}},
+				{"expected_receipts must be 1 unless confirm is true", Message{To: "order.paid", Confirm: &no, ExpectedReceipts: 2, Data: 1}},
 			} {
-				_, err := Put(t.Context(), tx, m)
-				require.ErrorContains(t, err, want)
+				_, err := Put(t.Context(), tx, c.m)
+				require.ErrorContains(t, err, c.want, c.want)
+				_, err = tx.Exec(t.Context(), "SELECT 1")
+				require.NoError(t, err, c.want)
 			}
 			_, err := tx.Exec(t.Context(), "INSERT INTO orders VALUES (1)")
 			return err
@@ -218,6 +266,32 @@ func TestPut(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "orders"))
 		require.Zero(t, count(t, db, "message_outbox"))
 	})
+}
+
+// nested returns lists in lists.
+func nested(levels int) json.RawMessage {
+	return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
+}
+
+// The service accepts these too.
+func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		for i, m := range []Message{
+			{To: "user:anna", Data: nested(19)},
+			{To: "user:anna", Data: strings.Repeat("x", MaxData-2)},
+			{To: "user:anna", Data: "\xff is replaced by encoding/json"},
+			{To: "user:anna", Data: json.RawMessage(`[1e999999,"\ud83d\ude00",{"a":1,"a":null}]`)},
+			{To: "https://example.com/" + strings.Repeat("&", 1980), Data: strings.Repeat("x", MaxData-2)},
+			{From: strings.Repeat("x", 50), Type: strings.Repeat("x", 255), RoutingKey: strings.Repeat("x", 243), Data: false, MaxSends: 20, ExpectedReceipts: 100},
+		} {
+			_, err := Put(t.Context(), tx, m)
+			require.NoError(t, err, i)
+		}
+		return nil
+	}))
+	require.Equal(t, 6, count(t, db, "message_outbox"))
 }
 
 func TestDDLIsIdempotent(t *testing.T) {
