@@ -4,7 +4,7 @@ import (
 	"encoding/csv"
 	"net/http"
 	"net/url"
-	"regexp"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -75,16 +75,34 @@ func (p *page) writeTasks(query url.Values) error {
 	return nil // an error of writing means that the visitor has left
 }
 
-// formulaStart matches where a spreadsheet may read a formula (OWASP, CSV injection): at the start of a value, and after a
-// character that may separate cells; many countries use semicolons.
-var formulaStart = regexp.MustCompile(`(^|[;\t\r\n])([=+\-@＝＋－＠\t\r\n])`)
+// A spreadsheet may read a formula that begins with one of formulaStarts (OWASP, CSV injection) at the start of a value, and
+// after a character that may separate cells; many countries use semicolons.
+const (
+	formulaStarts  = "=+-@＝＋－＠\t\r\n"
+	cellSeparators = ";\t\r\n"
+)
 
 // csvSafe marks values as text where a spreadsheet would read a formula.
 func csvSafe(values ...string) []string {
 	for i, value := range values {
-		values[i] = formulaStart.ReplaceAllString(value, "$1'$2")
+		values[i] = markFormulas(value)
 	}
 	return values
+}
+
+// markFormulas writes ' before each character that may begin a formula. Tabs and line breaks both begin a formula and
+// separate cells, so the character after a marked one may need a mark too.
+func markFormulas(value string) string {
+	var b strings.Builder
+	startsCell := true
+	for _, r := range value {
+		if startsCell && strings.ContainsRune(formulaStarts, r) {
+			b.WriteByte('\'')
+		}
+		b.WriteRune(r)
+		startsCell = strings.ContainsRune(cellSeparators, r)
+	}
+	return b.String()
 }
 
 func instant(at *time.Time) string {
