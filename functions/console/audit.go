@@ -44,6 +44,8 @@ func differences(language string, before, after json.RawMessage) []difference {
 			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
 		case "content":
 			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
+		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // the other fields have numbers that are none, such as quotas
+			maskTexts(&d.Before, &d.After)
 		}
 		changed = append(changed, d)
 	}

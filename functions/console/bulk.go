@@ -9,6 +9,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // bulkActions are the actions that are possible for tasks of each state.
@@ -152,7 +153,7 @@ type bulkProgress struct{ api.BulkResponse }
 // is "" if the address would contain a phone number.
 func (b bulkProgress) TasksPath() string {
 	f := b.Filter
-	if f.PhoneNumber != "" {
+	if f.PhoneNumber != "" || task.MaskNumbers(f.Source) != f.Source {
 		return ""
 	}
 	query := url.Values{}

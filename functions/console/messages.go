@@ -107,6 +107,8 @@ func (p *page) showMessage(revealed map[string]api.JSON) error {
 	data, isRevealed := revealed[found.ServerMsgID]
 	if isRevealed {
 		found.Data = data
+	} else {
+		maskTexts(&found.LastError)
 	}
 	return p.show("message", p.T("Message"), messagePage{found, isRevealed})
 }

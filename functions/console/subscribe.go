@@ -40,6 +40,10 @@ func (s *site) subscribeMessage(p *page) error {
 	if err != nil {
 		return err
 	}
+	maskTexts(&found.ErrorCode, &found.ErrorMessage)
+	for i := range found.Sends {
+		maskTexts(&found.Sends[i].ErrorCode, &found.Sends[i].Result)
+	}
 	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, false})
 }
 

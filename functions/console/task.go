@@ -36,7 +36,7 @@ type webhookStep struct {
 
 func (s *site) task(p *page) error { return p.showTask(false) }
 
-// showTask shows the task of the path. Phone number and content are hidden unless they are revealed.
+// showTask shows the task of the path. Phone numbers and content are hidden unless they are revealed.
 func (p *page) showTask(revealed bool) error {
 	id := p.id()
 	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
@@ -55,6 +55,10 @@ func (p *page) showTask(revealed bool) error {
 	}
 	if err := p.nameCallers(callers...); err != nil {
 		return err
+	}
+	if !revealed {
+		maskTask(&found.Task)
+		maskTimeline(found.Timeline, webhooks)
 	}
 	return p.show("task", p.T("Task"), taskPage{found, timeline(found.Timeline, webhooks), revealed})
 }

@@ -35,6 +35,7 @@ func (s *site) tasks(p *page) error {
 	if err != nil {
 		return err
 	}
+	maskTasks(found.Items)
 	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})
 }
 
@@ -54,6 +55,7 @@ func (p *page) writeTasks(query url.Values) error {
 	out := csv.NewWriter(p.w)
 	_ = out.Write([]string{"task_id", "created_at", "state", "reason", "result", "error_code", "queue", "source", "caller_id", "app_id", "phone_number", "retry_count", "sent_at", "reported_at"}) // errors stay until Flush
 	for rows := 0; ; {
+		maskTasks(found.Items)
 		for _, t := range found.Items {
 			_ = out.Write(csvSafe(t.TaskID, t.CreatedAt.Format(time.RFC3339Nano), t.State, t.Reason, t.Result, t.ErrorCode, t.Queue, t.Source, t.CallerID.String(), t.AppID, task.MaskPhone(t.PhoneNumber), number(t.RetryCount), instant(t.SentAt), instant(t.ReportedAt)))
 		}
@@ -151,5 +153,6 @@ func (s *site) held(p *page) error {
 	if err != nil {
 		return err
 	}
+	maskTasks(found.Items)
 	return p.show("held", p.T("Held tasks"), found)
 }

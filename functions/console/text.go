@@ -65,6 +65,8 @@ func templateFuncs(language string) template.FuncMap {
 		"duration": func(seconds any) string { return duration(language, seconds) },
 		"time":     func(at any) timeText { return timeOf(language, at) },
 		"phone":    task.MaskPhone,
+		"masked":   task.MaskNumbers,
+		"event":    maskedEvent,
 		"hidden":   func(text string) string { return hidden(language, text) },
 		"version":  func() string { return fn.Version() },
 		"join":     strings.Join,

@@ -12,7 +12,7 @@ const (
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
-// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs, since it may be a phone number. The
+// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs and pages, since it may be a phone number. The
 // digits are those of any script and may have separators between them. Times, UUIDs and IP addresses are not masked.
 func MaskNumbers(text string) string {
 	if countDigits(text) < minMasked {
