@@ -163,8 +163,10 @@ func (st *Store) scanLater(queue string) {
 	}
 }
 
-// firstPendingSQL returns the first pending task of each bucket of queue $1, in claim order, with the dead rows of the
-// table as the statistics have them. If there is none, it returns one row without a task.
+// deadRowsSQL returns the dead rows of task_live as the statistics have them.
+const deadRowsSQL = `select pg_stat_get_dead_tuples('task_live'::regclass)`
+
+// firstPendingSQL returns the first pending task of each bucket of queue $1, in claim order.
 const firstPendingSQL = `
 with recursive first (priority, retry_count, id) as (
     (select priority, retry_count, id from task_live where state = 1 and queue = $1 order by priority, retry_count, id limit 1)
@@ -175,23 +177,26 @@ with recursive first (priority, retry_count, id) as (
         order by l.priority, l.retry_count, l.id limit 1
     ) next
 )
-select pg_stat_get_dead_tuples('task_live'::regclass), priority, retry_count, id
-from (select) one left join first on true
-order by priority, retry_count`
+select priority, retry_count, id from first order by priority, retry_count`
 
 // scan processes due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim
 // waits for it. If it fails, marks are not used: the next claim starts at the head, and returns its error if it fails too.
+// If there are few dead rows, claims were slow for another reason, and go on processing due tasks themselves.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
 	start := time.Now()
-	swept, err := st.sweep(ctx, promoteRows, queue)
 	var dead int64
+	var swept Swept
 	var found []priorityBucket
-	if err == nil {
-		dead, found, err = st.findFirstPending(ctx, queue)
+	err := st.db.Hot.QueryRow(ctx, deadRowsSQL).Scan(&dead)
+	inUse := dead >= manyDead
+	if err == nil && (inUse || len(st.marks.of(queue)) > 0) {
+		if swept, err = st.sweep(ctx, promoteRows, queue); err == nil {
+			found, err = st.findFirstPending(ctx, queue)
+		}
 	}
-	below := st.marks.set(queue, found, start, err == nil && dead >= manyDead)
+	below := st.marks.set(queue, found, start, inUse && err == nil)
 	for name, n := range swept.Pending {
 		st.onPending(name, n)
 	}
@@ -201,16 +206,11 @@ func (st *Store) scan(queue string) {
 }
 
 // findFirstPending returns the buckets that have pending tasks, each with its first one as low.
-func (st *Store) findFirstPending(ctx context.Context, queue string) (dead int64, found []priorityBucket, err error) {
+func (st *Store) findFirstPending(ctx context.Context, queue string) (found []priorityBucket, err error) {
 	rows, _ := st.db.Hot.Query(ctx, firstPendingSQL, queue)
-	var priority, retryCount *int16
-	var id *task.ID
-	err = store.Each(rows, []any{&dead, &priority, &retryCount, &id}, func() {
-		if id != nil {
-			found = append(found, priorityBucket{*priority, *retryCount, *id})
-		}
-	})
-	return dead, found, err
+	var first priorityBucket
+	err = store.Each(rows, []any{&first.priority, &first.retryCount, &first.low}, func() { found = append(found, first) })
+	return found, err
 }
 
 // bucketColumns returns the arrays of claimAboveSQL, or nothing if there are no buckets.
