@@ -3,6 +3,7 @@ package decode
 import (
 	"encoding"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/url"
 	"reflect"
@@ -11,10 +12,17 @@ import (
 	"unicode/utf8"
 )
 
+// maxParameters limits the parameters of a query. No route has so many; to read thousands takes long.
+const maxParameters = 100
+
 // query fills dst from a query string. Unknown, repeated and badly typed parameters are
 // bad fields.
 func (d *decoder) query(p *Plan, raw string, dst any) {
 	if raw == "" {
+		return
+	}
+	if strings.Count(raw, "&") >= maxParameters {
+		d.note("query", fmt.Sprintf("must have at most %d parameters", maxParameters))
 		return
 	}
 	values, err := url.ParseQuery(raw)

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,4 +23,15 @@ func TestAParameterIsDecodedAsAJSONString(t *testing.T) {
 	require.Empty(t, good.Other)
 	const want = "must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent"
 	require.Equal(t, []task.Field{{Name: "id", Message: want}, {Name: "other", Message: want}}, plan.Parameters(Request{Query: "id=1e3&other=%22"}, &bad).Fields)
+}
+
+func TestAQueryOfTooManyParametersIsNotRead(t *testing.T) {
+	t.Parallel()
+	type request struct {
+		ID api.Number `json:"id"`
+	}
+	var r request
+	refused := PlanOf[request]().Parameters(Request{Query: "id=1" + strings.Repeat("&", maxParameters)}, &r)
+	require.Equal(t, []task.Field{{Name: "query", Message: "must have at most 100 parameters"}}, refused.Fields)
+	require.Empty(t, r.ID)
 }
