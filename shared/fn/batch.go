@@ -37,7 +37,7 @@ func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func
 	return all
 }
 
-// Pause lets other large batches of the caller work until the next chunk.
+// Pause lets other large calls of the caller work until the next chunk, or the end of this one.
 func (c *Call) Pause() { c.memory.pause() }
 
 // chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a

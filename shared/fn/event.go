@@ -70,6 +70,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	c.Status(http.StatusNoContent)
 	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && kind == trigger.BatchType {
 		events, err := readBatch(c)
+		c.Pause()
 		if err != nil {
 			return nil, err
 		}
@@ -77,6 +78,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 		return nil, t.batch(ctx, c, events)
 	}
 	e, err := readEvent(c)
+	c.Pause()
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,8 @@ const (
 	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to chunkBytes
 	eventFactor = 4        // the same for a batch of events, which is decoded as a whole
 	rowFactor   = 4        // a row of a page is read, converted and encoded
+
+	largeEvents = 2 * mebibyte // a call with events that is charged more is a large one
 )
 
 const (
@@ -50,7 +52,8 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //   - All large calls leave a quarter of the budget to small ones, and these leave an eighth to
 //     admins and the trigger.
 //   - A batch of events has rows of many callers. All batches together may use half of the
-//     budget and any number of processors, and each waits up to eventWait.
+//     budget, and each waits up to eventWait. Only one above largeEvents is a large call, and
+//     only until it is decoded.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -139,7 +142,10 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 // enough large calls of the caller run.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
-	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large && !m.event})
+	if m.event {
+		large = n > largeEvents
+	}
+	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large})
 	if w == nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	require.NoError(t, admin.reserve(t.Context(), mebibyte, true))
 }
 
-// The events of all callers come from one caller, the trigger. Several batches run at once, and
+// The events of all callers come from one caller, the trigger. Several batches are handled at once, and
 // further ones wait for room.
 func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	t.Parallel()
@@ -127,6 +127,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	reserve := func(bytes int64) (*callMemory, error) {
 		m, err := b.enter("trigger", false, true)
 		require.NoError(t, err)
+		defer m.pause()
 		return m, m.reserve(t.Context(), bytes, true)
 	}
 	relay, err := reserve(16 * mebibyte)
@@ -147,6 +148,30 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	}, 5*time.Second, time.Millisecond, "half of the whole is for events")
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
 	relay.release()
+	require.NoError(t, <-granted)
+}
+
+// Otherwise the decoding of large batches of events would use all processors.
+func TestLargeEventCallsAreDecodedOneAtATime(t *testing.T) {
+	t.Parallel()
+	b := newMemoryBudget(80, 0.25)
+	b.largeAtOnce = 1
+	enter := func() *callMemory {
+		m, err := b.enter("trigger", false, true)
+		require.NoError(t, err)
+		return m
+	}
+	first := enter()
+	require.NoError(t, first.reserve(t.Context(), largeEvents+1, true))
+	require.NoError(t, enter().reserve(t.Context(), largeEvents, true), "smaller ones do not wait")
+	granted := make(chan error, 1)
+	go func() { granted <- enter().reserve(t.Context(), largeEvents+1, true) }()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.waiting) == 1
+	}, 5*time.Second, time.Millisecond)
+	first.pause()
 	require.NoError(t, <-granted)
 }
 
