@@ -270,7 +270,7 @@ func (o *target) inbox() {
 // subscribeMessages inserts the largest subscribe messages, which wait to be sent through a slow
 // WeChat with the longest responses that are read.
 func (o *target) subscribeMessages() {
-	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
+	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 8000) + `"}`})
 	o.db.Exec(`
 		with t as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)

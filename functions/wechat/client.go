@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxResponse  = 64 << 10 // bytes of a body; WeChat's have a few hundred
+	maxResponse  = 8 << 10 // bytes of a body; WeChat's have a few hundred
 	headerBytes  = 16 << 10
 	messageRunes = 300 // of a text that WeChat or another server sent
 

@@ -162,7 +162,7 @@ func TestSendWithoutValidResponseIsUnknown(t *testing.T) {
 		"truncated JSON":              {sandbox.WeChatFault{Body: `{"errcode":0`, DeliverFirst: true}, codeBadResponse, "the response is not JSON in WeChat's format"},
 		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, DeliverFirst: true}, codeBadResponse, "the response has no errcode"},
 		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, DeliverFirst: true}, codeBadResponse, "the response is not JSON in WeChat's format"},
-		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadResponse, "the response has more than 65536 bytes"},
+		"a response that is too long": {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), DeliverFirst: true}, codeBadResponse, "the response has more than 8192 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
