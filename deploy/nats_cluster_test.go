@@ -69,7 +69,7 @@ func startProductionNATS(t *testing.T) *productionNATS {
 			}
 		}
 		return true
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return p
 }
 

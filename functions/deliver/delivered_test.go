@@ -81,5 +81,5 @@ func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	_, err = silent.NextMsgWithContext(t.Context())
 	require.NoError(t, err)
 	w.Accept("b-1", `1`)
-	require.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, time.Minute, 10*time.Millisecond)
 }

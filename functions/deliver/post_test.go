@@ -263,7 +263,7 @@ func TestPostReusesConnections(t *testing.T) {
 			}
 			require.Equal(t, tt.connections, opened.Load())
 			p.transport.CloseIdleConnections()
-			require.Eventually(t, func() bool { return closed.Load() == tt.connections }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return closed.Load() == tt.connections }, time.Minute, 10*time.Millisecond)
 		})
 	}
 }

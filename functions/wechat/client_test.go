@@ -252,7 +252,7 @@ func TestCancelledSendIsUnknown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan result, 1)
 	go func() { got <- client.send(ctx, token, testMessage()) }()
-	require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, time.Minute, 10*time.Millisecond)
 	cancel()
 	require.Equal(t, result{verdict{class: unknown}, codeNoResponse, "context canceled"}, <-got)
 }

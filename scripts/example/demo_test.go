@@ -106,7 +106,7 @@ func TestDemo(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, http.StatusOK, res.StatusCode)
-		require.Eventually(t, func() bool { return pointsOf(t, shown[3], "ben") == "10" }, 20*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return pointsOf(t, shown[3], "ben") == "10" }, time.Minute, 20*time.Millisecond)
 		require.NoError(t, p.Signal(syscall.SIGINT))
 		require.Zero(t, p.ExitCode(), p.Output())
 	}

@@ -90,7 +90,7 @@ func pids(t *testing.T, p *sandbox.Process, function string) []int {
 // started waits until a function has had n processes and returns the id of the last.
 func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, time.Minute, 10*time.Millisecond)
 	all := pids(t, p, function)
 	require.Len(t, all, n, p.Output())
 	return all[n-1]
@@ -108,7 +108,7 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return strings.Count(p.Output(), fmt.Sprintf("idle      %s after 2s\n", function)) == times
-		}, 30*time.Second, 20*time.Millisecond, p.Output())
+		}, time.Minute, 20*time.Millisecond, p.Output())
 	}
 
 	h.submit(t, "first", "第一条")
@@ -188,7 +188,7 @@ func TestProcessesEndWithKilledRun(t *testing.T) {
 	require.NoError(t, p.Kill())
 	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	for _, pid := range children {
-		require.Eventually(t, func() bool { return hasExited(pid) }, 20*time.Second, 10*time.Millisecond, "the children must be killed with the run")
+		require.Eventually(t, func() bool { return hasExited(pid) }, time.Minute, 10*time.Millisecond, "the children must be killed with the run")
 	}
 	h.ready(t, again)
 	require.NotContains(t, again.Output(), "is taken", "each port must be that of the killed run")

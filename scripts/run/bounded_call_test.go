@@ -131,5 +131,5 @@ func TestHijackedConnectionIsBounded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		status, _ := h.rawCall(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")()
 		return status == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }

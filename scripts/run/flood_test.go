@@ -127,7 +127,7 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 	require.Eventually(t, func() bool {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
 		return err == nil && len(files) < 1024+300
-	}, 10*time.Second, 20*time.Millisecond, "rejected connections must be closed")
+	}, time.Minute, 20*time.Millisecond, "rejected connections must be closed")
 	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "existing connections must stay open")
 
@@ -144,7 +144,7 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 		}
 		res.Body.Close()
 		return res.StatusCode == http.StatusOK
-	}, 30*time.Second, 20*time.Millisecond, "a new client must be able to connect")
+	}, time.Minute, 20*time.Millisecond, "a new client must be able to connect")
 	t.Logf("memory +%d MB, connected again after %v", residentMB(t, p.Pid())-before, time.Since(began).Round(time.Millisecond))
 }
 

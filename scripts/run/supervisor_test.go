@@ -27,7 +27,7 @@ func TestSupervisorBacksOff(t *testing.T) {
 	out := &sandbox.LogBuffer{}
 	s, err := supervise("child", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 1.024s") }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 1.024s") }, time.Minute, 10*time.Millisecond)
 	code, err := s.Terminate(time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code, "no process runs during a pause, and this pause lasts until Terminate")
@@ -79,7 +79,7 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
 	require.Eventually(t, func() bool {
 		return regexp.MustCompile(`received succeeded.*` + id).MatchString(p.Output())
-	}, 30*time.Second, 10*time.Millisecond, "the sink receives the webhook of the task")
+	}, time.Minute, 10*time.Millisecond, "the sink receives the webhook of the task")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address), "on the same port")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
 	status, _ := h.call(t, http.MethodGet, "/metrics", "")

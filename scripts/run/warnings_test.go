@@ -52,7 +52,7 @@ func TestWarningsContinueAfterLogIsEmptied(t *testing.T) {
 	require.Eventually(t, func() bool {
 		fails("a-long-name.one.test") // until showWarnings reads the file
 		return shown("one.test fails")()
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	require.NoError(t, log.Truncate(0))
 	fails("two.test")
 	require.Eventually(t, shown("two.test fails"), 10*time.Second, 10*time.Millisecond)

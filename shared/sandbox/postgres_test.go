@@ -156,7 +156,7 @@ func TestServerEndsWithKilledParent(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := os.Stat(root)
 			return os.IsNotExist(err) && gone(postmaster)()
-		}, 20*time.Second, 20*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 	})
 }
 

@@ -170,7 +170,7 @@ func TestProcess(t *testing.T) {
 			}
 			conn.Close()
 			return false
-		}, 10*time.Second, 20*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 	})
 	t.Run("without a listener has only three descriptors", func(t *testing.T) {
 		t.Parallel()
@@ -195,7 +195,7 @@ func TestChildEndsWithKilledParent(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(sweep)
 		return os.IsNotExist(err)
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 func TestEndedChildLeavesNoWatcher(t *testing.T) {
@@ -212,7 +212,7 @@ func TestEndedChildLeavesNoWatcher(t *testing.T) {
 			}
 		}
 		return true
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 func TestStartProcessHasCleanEnvironment(t *testing.T) {

@@ -151,16 +151,16 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 			call.Go(func() {
 				callWeChat(ctx, t, w.URL()+"/cgi-bin/message/subscribe/send?access_token="+token, tea)
 			})
-			require.Eventually(t, func() bool { return len(w.Sends()) == 1 }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return len(w.Sends()) == 1 }, time.Minute, 10*time.Millisecond)
 			if c.after {
-				require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, time.Minute, 10*time.Millisecond)
 			} else {
 				require.Empty(t, w.Delivered())
 			}
 			hangUp()
 			call.Wait()
 			require.NoError(t, c.end(w))
-			require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, 10*time.Millisecond,
+			require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, time.Minute, 10*time.Millisecond,
 				"it is delivered although the caller is gone")
 		})
 	}

@@ -32,7 +32,7 @@ func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 			extended <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return store.WaitingForConnections(db.Hot) == cap(extended)-2 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return store.WaitingForConnections(db.Hot) == cap(extended)-2 }, time.Minute, 10*time.Millisecond)
 	_, err := db.Tasks.ByID(as(modest), s.ID)
 	require.NoError(t, err)
 	db.MustSubmit(t, storetest.Submission())

@@ -276,7 +276,7 @@ func whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanw
 	release, watch := storetest.HoldLock(t, url, lock, id), storetest.Owner(t, url)
 	done := make(chan error, 1)
 	go func() { done <- storetest.RetryBusy(do) }()
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, time.Millisecond)
 	meanwhile()
 	release()
 	return <-done

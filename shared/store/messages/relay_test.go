@@ -53,7 +53,7 @@ func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.Addressee("points"))
 			confirmed <- err
 		}()
-		require.Eventually(t, func() bool { return storetest.IsWaiting(t, other) }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return storetest.IsWaiting(t, other) }, time.Minute, time.Millisecond)
 		return []msg.Result{storetest.Accepted}, nil
 	})
 	require.NoError(t, err)

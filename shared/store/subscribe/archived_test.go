@@ -125,7 +125,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 		}
 		close(returned)
 	}()
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
 	release()
 	out, ok := <-returned
 	require.True(t, ok)

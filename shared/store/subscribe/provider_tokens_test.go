@@ -52,7 +52,7 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 							n := fetches.Add(1)
 							require.Eventually(t, func() bool { // a call of each instance needs the token
 								return instances[0].Subscribe.IsRefreshing() && instances[1].Subscribe.IsRefreshing() && instances[2].Subscribe.IsRefreshing()
-							}, 5*time.Second, time.Millisecond)
+							}, time.Minute, time.Millisecond)
 							return subscribe.ProviderToken{Value: c.value(n), Left: 2 * time.Hour}, nil
 						})
 						require.NoError(t, err)

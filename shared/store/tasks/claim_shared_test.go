@@ -95,7 +95,7 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 			t.Helper()
 			require.Eventually(t, func() bool {
 				return observer.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == n
-			}, 10*time.Second, 5*time.Millisecond, kind)
+			}, time.Minute, 5*time.Millisecond, kind)
 		}
 		waiting("relation", 1)
 		proxy.Cut()
@@ -134,7 +134,7 @@ func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 		})
 	}
 	owner := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, time.Minute, 10*time.Millisecond)
 	release()
 	all.Wait()
 	require.Equal(t, 15, db.Count(t, `select count(distinct task_id) from send_logs`))

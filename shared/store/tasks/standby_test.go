@@ -45,7 +45,7 @@ func startWithStandby(t *testing.T) (url string, lose, restore func()) {
 			defer cancel()
 			_, err := storetest.Owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
 			return err != nil
-		}, 5*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}, func() { set("") }
 }
 
@@ -105,7 +105,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			}
 			go try()
 			for range 2 {
-				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, 5*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
 				require.Empty(t, returned, "it returned a commit that no standby has")
 			}
 			go try()
