@@ -24,7 +24,7 @@ CREATE TABLE callers (
 CREATE INDEX callers_made_by ON callers (made_by) WHERE made_by IS NOT NULL;
 CREATE INDEX callers_account ON callers (account_id) WHERE account_id IS NOT NULL;
 COMMENT ON TABLE callers IS 'Who may call the API. The built-in admin, whose name and password are settings, is caller 0 and has no row. Rows are never deleted.';
-COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, trigger, admin.';
+COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, viewer, trigger, admin.';
 COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
 COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may submit and look up; empty: all.';
 COMMENT ON COLUMN callers.receives IS 'NATS patterns of the subjects whose messages the caller may confirm: * is one token, > at the end is one or more. Empty: none.';

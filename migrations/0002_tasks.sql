@@ -61,6 +61,9 @@ CREATE INDEX task_live_ready ON task_live (queue, priority, retry_count, id) WHE
 CREATE INDEX task_live_due ON task_live (due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_due_queues ON task_live (hashtextextended(queue, 0), queue, due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_leases ON task_live (due_at) WHERE state = 2;
+-- For the tasks of one queue that cannot be claimed. Pending tasks, the majority, have task_live_ready.
+CREATE INDEX task_live_scheduled ON task_live (queue) WHERE state = 0;
+CREATE INDEX task_live_held ON task_live (queue) WHERE state = 3;
 -- There is no index by caller_id: it would cost each submission, claim and report.
 COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
 COMMENT ON COLUMN task_live.state IS '0 scheduled, 1 pending, 2 processing, 3 held.';

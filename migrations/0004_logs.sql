@@ -49,10 +49,14 @@ CREATE TABLE report_logs (
     caller_id     bigint
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_report_logs_task_id ON report_logs (task_id);
+-- Only expired leases, which are rare. An index of all rows would make each report slower.
+CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
+-- The overview counts the newest reports of each sender app. A BRIN index costs a report almost nothing.
+CREATE INDEX report_logs_created ON report_logs USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON TABLE report_logs IS 'Every report of a sender, and every decision that sweep or an operator made instead. Append-only, monthly partitions (UTC).';
 COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 failed; null when the sender did not know, and for decisions of sweep or an operator.';
-COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
-COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a stale report, if another caller made the newest claim; else null. Only the first such report of each caller for a task is kept.';
+COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
+COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a stale report, if another caller made the newest claim, -1 for a function of the service itself; else null. Only the first such report of each caller for a task is kept.';
 
 -- Makes the partitions of this month and of the given number of months after it.
 -- SECURITY DEFINER: the roles of the functions own no table.

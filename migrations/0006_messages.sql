@@ -128,7 +128,7 @@ CREATE TABLE archived_messages (
     accepted_at       timestamptz,
     producer          text,
     confirm_token     bytea,
-    status            smallint NOT NULL,
+    status            smallint NOT NULL CHECK (status BETWEEN 0 AND 2),
     abandoned         boolean NOT NULL,
     remaining_sends   smallint NOT NULL,
     send_no           smallint NOT NULL,

@@ -44,13 +44,14 @@ CREATE TABLE webhook_endpoints (
     id                uuid PRIMARY KEY,
     caller_id         bigint NOT NULL,
     url               text,
+    format            varchar(20) NOT NULL DEFAULT 'cloudevents',
     description       varchar(200),
     events            text[] NOT NULL DEFAULT '{}',
     enabled           boolean NOT NULL DEFAULT true,
     disabled_reason   text CHECK (disabled_reason IN ('gone', 'failing', 'by_hand')),
     disabled_at       timestamptz,
     failing_since     timestamptz,
-    secret            text NOT NULL,
+    secret            text,
     old_secret        text,
     old_secret_until  timestamptz,
     created_at        timestamptz NOT NULL DEFAULT now(),
@@ -58,15 +59,21 @@ CREATE TABLE webhook_endpoints (
     registered_caller bigint GENERATED ALWAYS AS (nullif(caller_id, 0)) STORED REFERENCES callers (id),
     CHECK (enabled = (disabled_reason IS NULL) AND enabled = (disabled_at IS NULL)),
     CHECK (url IS NOT NULL OR enabled),
-    CHECK (secret LIKE 'enc2.%' AND old_secret LIKE 'enc2.%')
+    CHECK (secret LIKE 'enc2.%' AND old_secret LIKE 'enc2.%'),
+    -- A robot receives only some kinds of events, so it must name them.
+    CONSTRAINT webhook_endpoints_format CHECK (format IN ('cloudevents', 'slack', 'dingtalk', 'wecom', 'feishu')
+        AND (format = 'cloudevents' OR events <> '{}' AND events <@ ARRAY['webhook.disabled', 'alert.raised', 'alert.cleared'])),
+    CONSTRAINT webhook_endpoints_secret
+        CHECK (CASE WHEN format = 'cloudevents' THEN secret IS NOT NULL ELSE secret IS NULL OR format IN ('dingtalk', 'feishu') END)
 );
 CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) WHERE url IS NULL;
 CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
 COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. A row without url has the secret that signs its callbacks and its messages to URLs.';
+COMMENT ON COLUMN webhook_endpoints.format IS 'The format of the POST: cloudevents, or the text message of a robot of slack, dingtalk, wecom or feishu.';
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it responded 410), failing (only failures for five days), by_hand.';
 COMMENT ON COLUMN webhook_endpoints.failing_since IS 'The first failure since the last success.';
-COMMENT ON COLUMN webhook_endpoints.secret IS 'Encrypted and bound to its row: nobody without the encryption key can store another secret here.';
+COMMENT ON COLUMN webhook_endpoints.secret IS 'Encrypted and bound to its row: nobody without the encryption key can store another secret here. The secret of a robot was created by the robot; null: it requires no signature.';
 COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0, which has no row: a caller with endpoints cannot be removed.';
 
 CREATE TABLE webhook_events (
@@ -107,6 +114,8 @@ CREATE INDEX webhook_deliveries_caller ON webhook_deliveries (caller_id, id);
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id);
 CREATE INDEX webhook_deliveries_subject ON webhook_deliveries (subject);
 CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id) WHERE state <> 0;
+-- For resending the deliveries that failed since a time. Failed deliveries are few.
+CREATE INDEX webhook_deliveries_failed ON webhook_deliveries (finished_at, caller_id, endpoint_id) WHERE state = 2;
 COMMENT ON TABLE webhook_deliveries IS 'One row for each event and endpoint, with its tries.';
 COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, such as sendonce.task.failed.v1.';
 COMMENT ON COLUMN webhook_deliveries.host IS 'The host of a callback URL, so that a slow host delays only its own deliveries. Empty for an endpoint.';

@@ -1,4 +1,4 @@
--- Alerts and maintenance.
+-- Alerts, maintenance and bulk changes.
 
 CREATE TABLE alerts (
     id            uuid PRIMARY KEY,
@@ -27,3 +27,43 @@ COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in any pro
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance: maintenance (partitions, closed days, archive), events (trimming the stream) or alerts.';
 COMMENT ON COLUMN upkeep.place IS 'Where an interrupted archive run continues: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'The sequence number where the next scan of a stream continues; 0: at its beginning.';
+
+-- The function sweep runs a bulk change in batches. Each batch is one transaction that also stores the position that it reached, so that
+-- a killed process neither repeats nor skips a task. It runs only while its operator is still allowed to make it.
+CREATE TABLE bulk_changes (
+    id          uuid PRIMARY KEY,
+    caller_id   bigint NOT NULL,
+    caller_name varchar(50) NOT NULL,
+    request_id  varchar(50) NOT NULL,
+    token_salt  bytea CHECK (octet_length(token_salt) <= 64),
+    token_proof bytea CHECK (octet_length(token_proof) <= 64),
+    action      text NOT NULL CHECK (action IN ('cancel', 'retry', 'succeeded', 'failed', 'resend')),
+    filter      jsonb NOT NULL CHECK (octet_length(filter::text) <= 4096), -- json would accept texts that its operators cannot read, such as \u0000
+    reason      varchar(500) NOT NULL,
+    matched     integer NOT NULL,
+    place       uuid,
+    looked      integer NOT NULL DEFAULT 0,
+    changed     integer NOT NULL DEFAULT 0,
+    refused     integer NOT NULL DEFAULT 0,
+    last_error  varchar(500),
+    leased_to   timestamptz,
+    stopped_by  varchar(50),
+    stop_reason varchar(100),
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz,
+    CONSTRAINT bulk_changes_counters CHECK (least(matched, looked, changed, refused) >= 0)
+);
+CREATE INDEX bulk_changes_running ON bulk_changes (leased_to, id) WHERE finished_at IS NULL;
+CREATE INDEX bulk_changes_finished ON bulk_changes (finished_at, id) WHERE finished_at IS NOT NULL;
+COMMENT ON TABLE bulk_changes IS 'Changes of all tasks that match a filter, made by operators.';
+COMMENT ON COLUMN bulk_changes.token_salt IS 'The salt of token_proof.';
+COMMENT ON COLUMN bulk_changes.token_proof IS 'The result of the function token_proof for the salt and the token of the operator that began the change. Null: the built-in admin began it.';
+COMMENT ON COLUMN bulk_changes.action IS 'cancel, retry; or the resolution of held tasks: succeeded, failed, resend.';
+COMMENT ON COLUMN bulk_changes.filter IS 'Which tasks to change, by state, reason, queue, queues, phone_number, source, caller_id, from, to.';
+COMMENT ON COLUMN bulk_changes.reason IS 'Why, in the words of the operator; it is stored as the result of tasks that are resolved.';
+COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when it began; no more are changed.';
+COMMENT ON COLUMN bulk_changes.place IS 'The id of the last task that was checked; tasks are checked newest first. Null before the first batch.';
+COMMENT ON COLUMN bulk_changes.refused IS 'Tasks that could not be changed, such as those claimed meanwhile; last_error is the reason for the last of them.';
+COMMENT ON COLUMN bulk_changes.leased_to IS 'Until this time one process runs a batch. Null before the first batch.';
+COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null if nobody did.';
+COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why it was stopped, if no operator stopped it.';

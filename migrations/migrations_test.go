@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -104,22 +103,6 @@ func TestUpFromEveryVersion(t *testing.T) {
 			upAndCompare(t, conn, names[k:])
 		})
 	}
-}
-
-func TestRobotSecretsOfEarlierVersionsAreDeleted(t *testing.T) {
-	t.Parallel()
-	names, err := fs.Glob(migrations.Files, "*.sql")
-	require.NoError(t, err)
-	conn := connect(t, sandbox.NewEmptyDatabase(t))
-	_, err = migrations.UpFrom(t.Context(), conn, embedded(t, names[:slices.Index(names, "0016_robot_secrets.sql")]), roles)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `INSERT INTO webhook_endpoints (id, caller_id, url, events, format, secret, old_secret, old_secret_until)
-		SELECT gen_random_uuid(), 0, 'https://a.test/', '{alert.raised}', f, 'enc2.a', 'enc2.b', now() FROM unnest('{cloudevents,slack,dingtalk}'::text[]) f`)
-	require.NoError(t, err)
-	_, err = migrations.Up(t.Context(), conn, roles)
-	require.NoError(t, err)
-	require.Equal(t, []string{"cloudevents enc2.a enc2.b", "dingtalk", "slack"},
-		queryStrings(t, conn, `SELECT concat_ws(' ', format, secret, old_secret) FROM webhook_endpoints ORDER BY 1`))
 }
 
 func TestUpRejectsForeignHistory(t *testing.T) {

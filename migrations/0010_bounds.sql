@@ -1,7 +1,7 @@
 -- The roles of the functions write these tables. A single row with a time, a number or a length that no version of Sendonce writes could
 -- make statements that read many rows fail for all callers, so the tables reject such rows. A later migration that adds a column
--- replaces the constraint of its table. The partitioned logs need no bounds: the functions cannot choose their times, and read pages of
--- bounded length.
+-- replaces the constraint of its table. The partitioned logs need bounds only for ids: the functions cannot choose their times, and read
+-- pages of bounded length.
 DO $$
 DECLARE
     bounded record;
@@ -18,6 +18,8 @@ BEGIN
                 WHEN name = 'subscribe_totals.day' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
                 WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
                 WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- excludes NaN, which is greater than all numbers
+                WHEN column_name = 'claimed_by' OR name = 'report_logs.caller_id' THEN '%1$I >= -1' -- -1 is a function of the service itself
+                WHEN is_id THEN '%1$I >= 0' -- the API accepts no negative id
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' THEN 'pg_column_size(%1$I) <= 1048576 AND cardinality(%1$I) > 0 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'octet_length(%1$I::text) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
@@ -32,9 +34,10 @@ BEGIN
         FROM pg_class c
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
         JOIN pg_type t ON t.oid = a.atttypid
-        CROSS JOIN LATERAL (SELECT t.typname::text AS type, a.attname AS column_name, c.relname || '.' || a.attname AS name) n
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition AND c.relname <> 'schema_migrations'
-            AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'json', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version')
+        CROSS JOIN LATERAL (SELECT t.typname::text AS type, a.attname AS column_name, c.relname || '.' || a.attname AS name,
+            t.typname = 'int8' AND a.attname IN ('caller_id', 'claim_id', 'claimed_by', 'log_id') AS is_id) n
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_migrations'
+            AND (is_id OR c.relkind = 'r' AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'json', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version'))
         GROUP BY c.relname ORDER BY c.relname COLLATE "C"
     LOOP
         EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I CHECK (%s)', bounded.table_name, bounded.table_name || '_bounds', bounded.conditions);
