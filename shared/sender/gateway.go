@@ -69,3 +69,7 @@ type Result struct {
 	// next sends of this process, by at most a minute, as the provider may be overloaded.
 	RetryAfter time.Duration
 }
+
+func notSent(why error) Result {
+	return Result{Outcome: Released, Message: "not sent: " + why.Error()}
+}

@@ -1,58 +1,16 @@
 package sender
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"strings"
 	"sync/atomic"
-	"time"
-
-	"github.com/sendonce/sendonce/shared/text"
 )
 
-// HTTPConfig configures the request to a provider and what its responses mean.
-//
-// URL, the values of Header, and Body are templates of package text/template with the fields of Message:
-// {{.TaskID}}, {{.ClaimID}}, {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. The values are escaped:
-// percent-encoded in the URL and in a form, and for a JSON string in a JSON body, where the template has the
-// quotes:
-//
-//	{"to": "{{.PhoneNumber}}", "text": "{{.Content}}"}
-type HTTPConfig struct {
-	URL    string
-	Method string            // "" = POST
-	Header map[string]string // Content-Type decides how Body is escaped; without it Body is JSON
-	Body   string
-
-	// Outcomes maps a status ("404"), a class of them ("5xx"), or "unreachable", if no request could be sent,
-	// to an outcome. A status is more specific than its class. Without an entry, the outcome is
-	//
-	//	unreachable released: no retry is used while the provider is unavailable
-	//	2xx         ok
-	//	3xx         unknown; redirects are not followed
-	//	401, 407    released: the credentials are wrong, not the message
-	//	408         retryable
-	//	429         released
-	//	4xx         failed
-	//	5xx         unknown; released for a 503 with Retry-After
-	Outcomes map[string]Outcome
-
-	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". The
-	// outcome is OK only if the field's text is OKValue. Any other value is Failed with that value as Code;
-	// without the field the outcome is Unknown.
-	OKField, OKValue string
-}
-
-const (
-	unreachable       = "unreachable"
-	defaultRetryAfter = 30 * time.Second // if the response has no Retry-After
-	maxResponse       = 1 << 20          // bytes
-)
+const maxResponse = 1 << 20 // bytes
 
 // httpGateway calls a provider over HTTP.
 type httpGateway struct {
@@ -119,17 +77,4 @@ func (g *httpGateway) noResponse(err error, written bool) Result {
 		return Result{Message: "no response: " + err.Error()}
 	}
 	return withRetryAfter(Result{Outcome: g.rules.outcomes[unreachable], Code: unreachable, Message: err.Error()}, 0)
-}
-
-// withRetryAfter sets RetryAfter if the outcome is Released.
-func withRetryAfter(r Result, after time.Duration) Result {
-	if r.Outcome == Released {
-		r.RetryAfter = cmp.Or(after, defaultRetryAfter)
-	}
-	return r
-}
-
-// excerpt returns the beginning of a response, for people.
-func excerpt(body []byte) string {
-	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*maxMessage)]), ' '), maxMessage))
 }

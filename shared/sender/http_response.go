@@ -2,6 +2,7 @@ package sender
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,12 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/retry"
+	"github.com/sendonce/sendonce/shared/text"
+)
+
+const (
+	unreachable       = "unreachable"
+	defaultRetryAfter = 30 * time.Second // if the response has no Retry-After
 )
 
 // responseRules decides the outcome of a response.
@@ -127,4 +134,17 @@ func lookUp(body []byte, path []string) (value string, found bool) {
 		return "null", true
 	}
 	return "", false
+}
+
+// withRetryAfter sets RetryAfter if the outcome is Released.
+func withRetryAfter(r Result, after time.Duration) Result {
+	if r.Outcome == Released {
+		r.RetryAfter = cmp.Or(after, defaultRetryAfter)
+	}
+	return r
+}
+
+// excerpt returns the beginning of a response, for people.
+func excerpt(body []byte) string {
+	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*maxMessage)]), ' '), maxMessage))
 }

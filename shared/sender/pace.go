@@ -6,6 +6,11 @@ import (
 	"time"
 )
 
+const (
+	minPause = time.Second / 2  // between the starts of claims that return no tasks, and after the first failed call
+	maxPause = 10 * time.Second // after repeatedly failed calls
+)
+
 // pace limits a rate: wait returns to its callers one after another, in the order of the calls, at least interval apart.
 type pace struct {
 	interval time.Duration
