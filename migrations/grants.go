@@ -10,16 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// kind identifies one of the roles. Its value is the column of the role in grants.
-type kind int
-
-const (
-	hot kind = iota + 1
-	admin
-	read
-	retention
-)
-
 // grants lists the privileges of all roles, one line for each table, view, sequence and
 // function that any of them may use. The abbreviations are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the

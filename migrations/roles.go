@@ -12,6 +12,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// kind identifies one of the roles. Its value is the column of the role in grants.
+type kind int
+
+const (
+	hot kind = iota + 1
+	admin
+	read
+	retention
+)
+
 const (
 	insufficientPrivilege = "42501"
 	duplicateObject       = "42710"
